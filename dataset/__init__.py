@@ -1,0 +1,1 @@
+"""The on-disk contract that writers and readers share: formats, names, checks."""

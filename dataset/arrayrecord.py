@@ -1,0 +1,260 @@
+"""ArrayRecord files: where the footer says that the chunks are, and reading them all.
+
+A file is a sequence of Riegeli chunks, interrupted at every multiple of 65,536 bytes
+by a block header of 24 bytes; a footer chunk lists the data chunks, and the last
+65,536 bytes say where the footer is. docs/format.md has the tables. Sources:
+riegeli/doc/riegeli_records_file_format.md, array_record/cpp/layout.proto.
+
+Positions in a file are *physical*: they count block headers. A run of bytes with the
+block headers taken out is *logical*.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gristmill.dataset.chunk_codec import (
+    CHUNK_HEADER_BYTES,
+    decode_chunks,
+    decode_varints,
+)
+from gristmill.dataset.errors import CorruptShardError
+
+BLOCK_BYTES = 1 << 16
+BLOCK_HEADER_BYTES = 24
+
+_MAGIC = 0x71930E704FDAE05E  # array_record::kMagic, in the postscript.
+
+IntArray = npt.NDArray[np.int64]
+ReadRange = Callable[[int, int], bytes]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Footer:
+    """Where the data chunks of a file are, from its own footer.
+
+    Attributes:
+        chunk_offsets: int64 [chunks + 1]; chunk i lies in the half-open physical
+            range chunk_offsets[i] to chunk_offsets[i + 1].
+        chunk_records: int64 [chunks], records in each chunk.
+        chunk_decoded_bytes: int64 [chunks], size of its records together.
+        writer_options: The options the writer recorded, such as `group_size:1,...`.
+    """
+
+    chunk_offsets: IntArray
+    chunk_records: IntArray
+    chunk_decoded_bytes: IntArray
+    writer_options: str
+
+    @property
+    def records(self) -> int:
+        """Number of records in the file."""
+        return int(self.chunk_records.sum())
+
+
+def blocks_before(positions: IntArray | int, origin: int) -> Any:
+    """Returns how many block headers begin in [origin, position)."""
+    return (positions - 1) // BLOCK_BYTES - (origin - 1) // BLOCK_BYTES
+
+
+def logical(data: bytes, begin: int) -> bytes:
+    """Returns the bytes without the block headers among them.
+
+    Args:
+        data: Bytes of a file from the physical offset `begin` on. `begin` must not
+            lie inside a block header.
+        begin: Physical offset of the first byte.
+    """
+    first_block = -(-begin // BLOCK_BYTES) * BLOCK_BYTES
+    if first_block >= begin + len(data):
+        return data
+    view = memoryview(data)
+    pieces = [view[: first_block - begin]]
+    for block in range(first_block, begin + len(data), BLOCK_BYTES):
+        start = block - begin + BLOCK_HEADER_BYTES
+        pieces.append(view[start : block - begin + BLOCK_BYTES])
+    return b"".join(pieces)
+
+
+def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
+    """Reads the footer of an ArrayRecord file.
+
+    Args:
+        read: Returns the bytes of a half-open physical range.
+        size_bytes: Size of the file.
+        path: For messages.
+
+    Raises:
+        CorruptShardError: The file is truncated, damaged, or no ArrayRecord file.
+    """
+
+    def corrupt(what: str, **facts: object) -> CorruptShardError:
+        return CorruptShardError(
+            what,
+            where=path,
+            expected=facts.get("expected"),
+            got=facts.get("got"),
+            cure="the file is truncated, damaged or no ArrayRecord file: write it "
+            "again",
+        )
+
+    if size_bytes < 2 * BLOCK_BYTES or size_bytes % BLOCK_BYTES:
+        raise corrupt(
+            "file size does not fit an ArrayRecord file",
+            expected=f"a multiple of {BLOCK_BYTES:,} bytes, at least two",
+            got=f"{size_bytes:,} bytes",
+        )
+    try:
+        tail = size_bytes - BLOCK_BYTES
+        block = logical(read(tail, size_bytes), tail)
+        postscript = _fields(decode_chunks(block, np.array([0]), path=path)[0])
+        if postscript.get(2) != _MAGIC:
+            raise corrupt("ArrayRecord postscript has the wrong magic number")
+        begin = postscript.get(1, 0)
+        if not CHUNK_HEADER_BYTES <= begin < tail:
+            raise corrupt("footer offset lies outside the file", got=begin)
+        block = logical(read(begin, tail), begin)
+        records = decode_chunks(block, np.array([0]), path=path)
+        metadata = _fields(_fields_bytes(records[0], 1))
+        starts, decoded, counts = _footer_entries(records[1:])
+    except (CorruptShardError, IndexError, ValueError) as e:
+        if isinstance(e, CorruptShardError) and "postscript" in str(e):
+            raise
+        raise corrupt("ArrayRecord footer cannot be read", got=str(e)) from e
+    if metadata.get(2, 0) != len(starts) or metadata.get(3, 0) != int(counts.sum()):
+        raise corrupt(
+            "ArrayRecord footer contradicts itself",
+            expected=f"{metadata.get(2, 0):,} chunks, {metadata.get(3, 0):,} records",
+            got=f"{len(starts):,} chunks, {int(counts.sum()):,} records",
+        )
+    offsets = np.append(starts, begin)
+    if (np.diff(offsets) < CHUNK_HEADER_BYTES).any() or (counts < 0).any():
+        raise corrupt("ArrayRecord footer lists chunks out of order")
+    return Footer(
+        chunk_offsets=offsets,
+        chunk_records=counts,
+        chunk_decoded_bytes=decoded,
+        writer_options=_fields_bytes(_fields_bytes(records[0], 1), 4).decode(),
+    )
+
+
+def _scan(message: bytes) -> list[tuple[int, int | bytes]]:
+    """Parses a protocol buffer message of varints and byte strings."""
+    fields: list[tuple[int, int | bytes]] = []
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+            if shift > 63:
+                raise ValueError("varint of more than 10 bytes")
+
+    while position < len(message):
+        key = varint()
+        if key & 7 == 0:
+            fields.append((key >> 3, varint()))
+        elif key & 7 == 1:
+            word = message[position : position + 8]
+            fields.append((key >> 3, int.from_bytes(word, "little")))
+            position += 8
+        elif key & 7 == 2:
+            size = varint()
+            fields.append((key >> 3, message[position : position + size]))
+            position += size
+        else:
+            raise ValueError(f"unexpected wire type {key & 7}")
+    return fields
+
+
+def _fields(message: bytes) -> dict[int, int]:
+    return {key: value for key, value in _scan(message) if isinstance(value, int)}
+
+
+def _fields_bytes(message: bytes, number: int) -> bytes:
+    for key, value in _scan(message):
+        if key == number and isinstance(value, bytes):
+            return value
+    return b""
+
+
+def _footer_entries(
+    records: Sequence[bytes],
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Parses footer records: {1: chunk_offset, 2: decoded_data_size, 3: num_records}.
+
+    All of them at once, since there is one a chunk: 2 us each in plain Python.
+    """
+    joined = np.frombuffer(b"".join(records), np.uint8)
+    count = len(records)
+    varints = decode_varints(joined)
+    if len(varints) == 6 * count and count:
+        table = varints.reshape(count, 6)
+        if (table[:, 0::2] == np.array([0x08, 0x10, 0x18])).all():
+            return table[:, 1].copy(), table[:, 3].copy(), table[:, 5].copy()
+    # A field that is zero is left out, so chunks of empty records come here.
+    rows = [_fields(record) for record in records]
+    return (
+        np.array([row.get(1, 0) for row in rows], np.int64),
+        np.array([row.get(2, 0) for row in rows], np.int64),
+        np.array([row.get(3, 0) for row in rows], np.int64),
+    )
+
+
+def chunk_windows(
+    footer: Footer, *, window_bytes: int = 4 << 20
+) -> Iterator[tuple[int, int]]:
+    """Yields runs of chunks small enough to be read and decoded at once.
+
+    Args:
+        footer: Where the chunks are.
+        window_bytes: Most bytes of a run in the file, and a quarter of the most that
+            it decodes to. A single larger chunk makes a run of its own.
+
+    Yields:
+        Half-open ranges of chunk numbers, in order, that cover all chunks.
+    """
+    chunks = len(footer.chunk_records)
+    ends = footer.chunk_offsets[1:]
+    decoded = np.cumsum(footer.chunk_decoded_bytes)
+    first = 0
+    while first < chunks:
+        file_limit = footer.chunk_offsets[first] + window_bytes
+        done = decoded[first - 1] if first else 0
+        last = min(
+            int(np.searchsorted(ends, file_limit, side="right")),
+            int(np.searchsorted(decoded, done + 4 * window_bytes, side="right")),
+        )
+        last = max(last, first + 1)
+        yield first, last
+        first = last
+
+
+def logical_chunks(
+    data: bytes, footer: Footer, first: int, last: int
+) -> tuple[bytes, IntArray]:
+    """Prepares a run of chunks for the decoder.
+
+    Args:
+        data: The bytes of chunks [first, last), as they are in the file.
+        footer: Where the chunks are.
+        first: First chunk of the run.
+        last: Chunk after the run.
+
+    Returns:
+        Logical bytes, and int64 [last - first] where each chunk begins in them.
+    """
+    begin = int(footer.chunk_offsets[first])
+    offsets = footer.chunk_offsets[first:last]
+    starts = offsets - begin - BLOCK_HEADER_BYTES * blocks_before(offsets, begin)
+    return logical(data, begin), starts

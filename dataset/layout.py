@@ -1,0 +1,125 @@
+"""Names: where each file of a dataset is.
+
+```
+c4/                                           the dataset's directory
+  dataset.json                                written last: without it, no dataset
+  c4-train.array_record-00000-of-00064        shards, named as TFDS names them
+  index/
+    c4-train.array_record-00000-of-00064.index
+    c4-train.shards.npz                       the table of shards of a split
+    c4-train.job.json                         what is, or was, being converted
+    c4-train.inputs.npz                       from which files
+  quarantine/                                 only if bad input was set aside
+  tmp/                                        only while work goes on
+```
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from gristmill.dataset.errors import InputError, InvalidDatasetError
+
+DATASET_JSON = "dataset.json"
+INDEX_DIR = "index"
+QUARANTINE_DIR = "quarantine"
+TEMPORARY_DIR = "tmp"
+
+# What TFDS accepts in names, and what no file system or shell takes amiss.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+]*(?:-[A-Za-z0-9_.+]+)*")
+_SPLIT = re.compile(r"[A-Za-z0-9_]+")
+
+
+def join(directory: str, *parts: str) -> str:
+    """Joins path parts with forward slashes, for local paths and URLs alike."""
+    return posixpath.join(directory, *parts)
+
+
+def check_name(name: str) -> str:
+    """Returns a dataset's name if it can be part of file names.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            "dataset name cannot be part of file names",
+            expected="letters, digits, '_', '.', '+' and single inner '-'",
+            got=repr(name),
+            cure="choose another with --name",
+        )
+    return name
+
+
+def check_split(split: str) -> str:
+    """Returns a split's name if TFDS and file names allow it.
+
+    Raises:
+        InputError: They do not.
+    """
+    if not _SPLIT.fullmatch(split):
+        raise InputError(
+            "split name is not usable",
+            expected="letters, digits and '_'",
+            got=repr(split),
+            cure="choose another with --split",
+        )
+    return split
+
+
+def shard_name(name: str, split: str, index: int, count: int) -> str:
+    """Returns the file name of one shard.
+
+    >>> shard_name("c4", "train", 3, 64)
+    'c4-train.array_record-00003-of-00064'
+    """
+    return f"{name}-{split}.array_record-{index:05d}-of-{count:05d}"
+
+
+def index_path(shard_path: str) -> str:
+    """Returns where the index of a shard is, both relative to the dataset.
+
+    >>> index_path("c4-train.array_record-00003-of-00064")
+    'index/c4-train.array_record-00003-of-00064.index'
+    """
+    return join(INDEX_DIR, f"{shard_path}.index")
+
+
+def table_path(name: str, split: str) -> str:
+    """Returns where the table of shards of a split is, relative to the dataset."""
+    return join(INDEX_DIR, f"{name}-{split}.shards.npz")
+
+
+def job_path(name: str, split: str) -> str:
+    """Returns where the description of a conversion is, relative to the dataset."""
+    return join(INDEX_DIR, f"{name}-{split}.job.json")
+
+
+def inputs_path(name: str, split: str) -> str:
+    """Returns where the input files are listed, relative to the dataset."""
+    return join(INDEX_DIR, f"{name}-{split}.inputs.npz")
+
+
+def check_relative(path: str, *, where: str) -> str:
+    """Returns a path that a dataset names, if it stays inside the dataset.
+
+    Raises:
+        InvalidDatasetError: It is absolute, a URL, or climbs out of the directory.
+    """
+    parts = path.split("/")
+    if (
+        not path
+        or "\0" in path
+        or "\\" in path
+        or "://" in path
+        or any(part in ("", ".", "..") for part in parts)
+    ):
+        raise InvalidDatasetError(
+            "dataset names a file outside of its own directory",
+            where=where,
+            expected="a relative path without '..'",
+            got=repr(path),
+            cure="do not read this dataset unless you trust where it came from",
+        )
+    return path

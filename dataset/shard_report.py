@@ -1,0 +1,97 @@
+"""What became of one shard: the record that its index carries and commits compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import InvalidDatasetError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceSpan:
+    """The part of one input file that went into a shard.
+
+    Attributes:
+        file_index: Which input file, in the job's sorted list.
+        begin_bytes: Planned begin; a frame belongs to the span of its first byte.
+        end_bytes: Planned end, exclusive.
+        first_frame_bytes: Offset of the first frame that was taken, None if no frame
+            begins in the span. Offsets count decompressed bytes.
+        stop_bytes: Offset after the last frame taken, None likewise.
+        records: Frames taken, bad ones not counted.
+        whole: Whether reading went on to the end of the file.
+    """
+
+    file_index: int
+    begin_bytes: int
+    end_bytes: int
+    first_frame_bytes: int | None
+    stop_bytes: int | None
+    records: int
+    whole: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardReport:
+    """Counts and checksums of one finished shard.
+
+    Records in = records out + dropped - added, where records in are the good frames;
+    regions that were set aside are counted apart.
+
+    Attributes:
+        path: The shard, relative to the dataset.
+        shard_index: Its number in the split.
+        file_bytes: Size of the shard.
+        file_crc32c: crc32c of the whole file.
+        read: Digest of the records read from the inputs.
+        written: Digest of the records in the shard, counted from the finished file.
+        dropped_records: Records for which the user's function returned nothing.
+        added_records: Records that it returned beyond one for each.
+        quarantined_regions: Damaged regions of the inputs that were set aside.
+        quarantined_bytes: Their size.
+        spans: Where the records came from, in order.
+    """
+
+    path: str
+    shard_index: int
+    file_bytes: int
+    file_crc32c: int
+    read: RecordsDigest
+    written: RecordsDigest
+    dropped_records: int = 0
+    added_records: int = 0
+    quarantined_regions: int = 0
+    quarantined_bytes: int = 0
+    spans: tuple[SourceSpan, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Returns the report as compact JSON."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, *, where: str) -> ShardReport:
+        """Parses a report.
+
+        Raises:
+            InvalidDatasetError: It is not one.
+        """
+        try:
+            fields: dict[str, Any] = json.loads(data)
+            return cls(
+                **fields
+                | {
+                    "read": RecordsDigest(**fields["read"]),
+                    "written": RecordsDigest(**fields["written"]),
+                    "spans": tuple(SourceSpan(**span) for span in fields["spans"]),
+                }
+            )
+        except (ValueError, TypeError, KeyError) as e:
+            raise InvalidDatasetError(
+                "shard index carries an unreadable report",
+                where=where,
+                got=str(e),
+                cure="delete this index and run the conversion again",
+            ) from e

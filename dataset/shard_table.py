@@ -1,0 +1,280 @@
+"""The table of shards of one split, as columns: cheap at a million shards.
+
+It is a numpy `.npz` file, one array a column, so that any numpy reads it. Texts are
+one UTF-8 blob and the end of each in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import zipfile
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from gristmill.dataset import layout
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.shard_report import ShardReport, SourceSpan
+
+VERSION = 1
+
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+
+# Columns of one number a shard, and their types on disk.
+_SHARD_COLUMNS = {
+    "records": "<i8",
+    "raw_bytes": "<i8",
+    "file_bytes": "<i8",
+    "file_crc32c": "<u4",
+    "digest_low": "<u8",
+    "digest_high": "<u8",
+    "dropped_records": "<i8",
+    "added_records": "<i8",
+    "quarantined_regions": "<i8",
+    "quarantined_bytes": "<i8",
+}
+# Columns of one number a span, and `span_ends`: where each shard's spans end.
+_SPAN_COLUMNS = {
+    "span_file": "<i4",
+    "span_begin_bytes": "<i8",
+    "span_end_bytes": "<i8",
+    "span_first_frame_bytes": "<i8",  # -1: no frame begins in the span.
+    "span_stop_bytes": "<i8",
+    "span_records": "<i8",
+    "span_whole": "|b1",
+}
+
+
+def encode_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64]:
+    """Returns texts as uint8 [bytes] and int64 [texts], the end of each."""
+    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+    ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+    return np.frombuffer(b"".join(encoded), np.uint8), ends.astype("<i8")
+
+
+class Texts(Sequence[str]):
+    """Texts that stay encoded until one is asked for."""
+
+    def __init__(self, blob: npt.NDArray[np.uint8], ends: Int64):
+        self._blob = blob.tobytes()
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        begin = int(self._ends[index - 1]) if index else 0
+        text = self._blob[begin : int(self._ends[index])]
+        return text.decode("utf-8", "surrogateescape")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardTable:
+    """All shards of a split. Arrays are [shards] unless they say otherwise.
+
+    Attributes:
+        paths: Relative to the dataset.
+        columns: The numbers of each shard and span, by name; see docs/format.md.
+    """
+
+    paths: Sequence[str]
+    columns: dict[str, npt.NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def records(self) -> Int64:
+        """int64 [shards], records in each shard."""
+        return self.columns["records"]
+
+    @property
+    def file_bytes(self) -> Int64:
+        """int64 [shards], size of each shard."""
+        return self.columns["file_bytes"]
+
+    @property
+    def file_crc32cs(self) -> npt.NDArray[np.uint32]:
+        """uint32 [shards], crc32c of each whole file."""
+        return self.columns["file_crc32c"]
+
+    def total(self, column: str) -> int:
+        """Returns the sum of a column."""
+        return int(self.columns[column].sum())
+
+    def digest(self, shard: int | None = None) -> RecordsDigest:
+        """Returns the digest of the records of one shard, or of all."""
+        rows = slice(None) if shard is None else slice(shard, shard + 1)
+        get = {name: self.columns[name][rows] for name in _SHARD_COLUMNS}
+        return RecordsDigest(
+            records=int(get["records"].sum()),
+            raw_bytes=int(get["raw_bytes"].sum()),
+            low=int(np.sum(get["digest_low"], dtype=np.uint64)),
+            high=int(np.sum(get["digest_high"], dtype=np.uint64)),
+        )
+
+    def spans(self, shard: int) -> tuple[SourceSpan, ...]:
+        """Returns where the records of a shard came from, in order."""
+        ends = self.columns["span_ends"]
+        rows = range(int(ends[shard - 1]) if shard else 0, int(ends[shard]))
+        numbers = [self.columns[name] for name in _SPAN_COLUMNS]
+        found = []
+        for row in rows:
+            file, begin, end, first, stop, records, whole = (
+                column[row].item() for column in numbers
+            )
+            found.append(
+                SourceSpan(
+                    file_index=file,
+                    begin_bytes=begin,
+                    end_bytes=end,
+                    first_frame_bytes=None if first < 0 else first,
+                    stop_bytes=None if stop < 0 else stop,
+                    records=records,
+                    whole=whole,
+                )
+            )
+        return tuple(found)
+
+    @classmethod
+    def of(cls, reports: Sequence[ShardReport]) -> Self:
+        """Builds the table from the reports of all shards, in the order of shards."""
+
+        def column(values: Sequence[Any], dtype: str) -> npt.NDArray[Any]:
+            return np.array(values, dtype)
+
+        spans = [span for report in reports for span in report.spans]
+        rows = [
+            (
+                report.written.records,
+                report.written.raw_bytes,
+                report.file_bytes,
+                report.file_crc32c,
+                report.written.low,
+                report.written.high,
+                report.dropped_records,
+                report.added_records,
+                report.quarantined_regions,
+                report.quarantined_bytes,
+            )
+            for report in reports
+        ]
+        span_rows = [
+            (
+                span.file_index,
+                span.begin_bytes,
+                span.end_bytes,
+                -1 if span.first_frame_bytes is None else span.first_frame_bytes,
+                -1 if span.stop_bytes is None else span.stop_bytes,
+                span.records,
+                span.whole,
+            )
+            for span in spans
+        ]
+        columns: dict[str, npt.NDArray[Any]] = {}
+        for (name, dtype), values in zip(
+            _SHARD_COLUMNS.items(), zip(*rows, strict=True), strict=True
+        ):
+            columns[name] = column(values, dtype)
+        transposed = list(zip(*span_rows, strict=True)) or [()] * len(_SPAN_COLUMNS)
+        for (name, dtype), values in zip(
+            _SPAN_COLUMNS.items(), transposed, strict=True
+        ):
+            columns[name] = column(values, dtype)
+        counts = [len(report.spans) for report in reports]
+        columns["span_ends"] = np.cumsum(counts).astype("<i8")
+        return cls(paths=[report.path for report in reports], columns=columns)
+
+    def encode(self) -> bytes:
+        """Returns the table as the bytes of its file."""
+        blob, ends = encode_texts(self.paths)
+        out = io.BytesIO()
+        np.savez_compressed(
+            out,
+            version=np.array(VERSION),
+            path_blob=blob,
+            path_ends=ends,
+            **self.columns,
+        )
+        return out.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes, *, where: str) -> Self:
+        """Parses a table and checks that it makes sense.
+
+        Raises:
+            InvalidDatasetError: It is damaged or contradicts itself.
+            FormatVersionError: Its version is unknown.
+        """
+        arrays = load_arrays(data, where=where, version=VERSION)
+
+        def invalid(what: str) -> InvalidDatasetError:
+            return InvalidDatasetError(
+                f"table of shards {what}",
+                where=where,
+                cure="restore it from a copy, or run the conversion again with "
+                "--overwrite",
+            )
+
+        missing = {"path_blob", "path_ends", "span_ends"} | _SHARD_COLUMNS.keys()
+        missing = (missing | _SPAN_COLUMNS.keys()) - arrays.keys()
+        if missing:
+            raise invalid(f"lacks the columns {sorted(missing)}")
+        paths = Texts(arrays.pop("path_blob"), arrays.pop("path_ends"))
+        span_count = int(arrays["span_ends"][-1]) if len(paths) else 0
+        for name, dtype in (_SHARD_COLUMNS | _SPAN_COLUMNS).items():
+            length = len(paths) if name in _SHARD_COLUMNS else span_count
+            if arrays[name].shape != (length,) or arrays[name].dtype != dtype:
+                raise invalid(f"has a column {name} of the wrong type or length")
+        for name in ("records", "raw_bytes", "file_bytes"):
+            # Also catches sums that overflow: no dataset has 2**62 bytes.
+            if (arrays[name] < 0).any() or float(arrays[name].sum(dtype=float)) > 2**62:
+                raise invalid(f"has impossible values in column {name}")
+        return cls(paths=paths, columns=arrays)
+
+    def check_paths(self, *, where: str) -> None:
+        """Checks that every path stays in the dataset, and that none is there twice.
+
+        Raises:
+            InvalidDatasetError: One does not, or is.
+        """
+        for path in self.paths:
+            layout.check_relative(path, where=where)
+        if len(set(self.paths)) != len(self.paths):
+            raise InvalidDatasetError("table of shards lists a file twice", where=where)
+
+
+def load_arrays(data: bytes, *, where: str, version: int) -> dict[str, Any]:
+    """Returns the arrays of an `.npz` file that carries a version.
+
+    Raises:
+        InvalidDatasetError: It cannot be read.
+        FormatVersionError: It has another version.
+    """
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+            found = int(arrays.pop("version"))
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as e:
+        raise InvalidDatasetError(
+            "table cannot be read",
+            where=where,
+            got=str(e),
+            cure="restore it from a copy, or run the conversion again with --overwrite",
+        ) from e
+    if found != version:
+        raise FormatVersionError(
+            "table of an unknown version",
+            where=where,
+            expected=version,
+            got=found,
+            cure="install the version of gristmill that wrote it, or a later one",
+        )
+    return arrays

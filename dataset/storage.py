@@ -1,0 +1,189 @@
+"""Storage: the few operations on files that gristmill needs, by kind of path."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple, Protocol, cast
+
+from gristmill.dataset.errors import GristmillError, InputError, StorageError
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_MAGIC = re.compile(r"[*?\[]")
+
+
+class FileInfo(NamedTuple):
+    """A file and its size in bytes."""
+
+    path: str
+    size_bytes: int
+
+
+class Storage(Protocol):
+    """What a kind of storage must do. Paths are whole, scheme included."""
+
+    def match(self, pattern: str) -> list[FileInfo]:
+        """Lists the files that a pattern (or a plain path) matches, sorted."""
+
+    def list(self, directory: str) -> list[FileInfo]:
+        """Lists the files directly in a directory, sorted; none if it is not there."""
+
+    def stat(self, path: str) -> FileInfo | None:
+        """Returns the file's size, or None if there is no such file."""
+
+    def open(self, path: str, *, offset: int = 0) -> BinaryIO:
+        """Opens a file for reading forward from a byte offset."""
+
+    def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
+        """Returns the bytes of a half-open range; the whole file by default."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a small file at once: readers see the old one or the new one."""
+
+    def temporary(self, directory: str) -> contextlib.AbstractContextManager[str]:
+        """Gives a local file name nobody else has, on the way to `directory`."""
+
+    def publish(self, local_path: str, path: str) -> None:
+        """Moves a finished local file from `temporary` to its place, at once."""
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, if it is there."""
+
+    def delete_tree(self, directory: str) -> None:
+        """Deletes a directory with all in it, if it is there."""
+
+
+def storage_for(path: str) -> Storage:
+    """Returns the storage that a path or pattern belongs to.
+
+    Raises:
+        InputError: There is none for its scheme.
+    """
+    scheme = _SCHEME.match(path)
+    if scheme is None:
+        return LocalStorage()
+    raise InputError(
+        f"no storage for {scheme.group(1)}:// paths",
+        where=path,
+        expected="a local path",
+        cure="copy the data to a local disk or a mounted bucket",
+    )
+
+
+@contextlib.contextmanager
+def _explained(action: str, path: str) -> Iterator[None]:
+    """Turns an OSError into one that says what was tried and what to do."""
+    try:
+        yield
+    except GristmillError:
+        raise
+    except OSError as e:
+        cures = {
+            errno.ENOSPC: "free some space, then run the same command again: "
+            "finished shards are kept",
+            errno.EDQUOT: "raise the quota, then run the same command again",
+            errno.EACCES: "check the permissions of the file and its directories",
+            errno.EPERM: "check the permissions of the file and its directories",
+            errno.EROFS: "choose a place that is not mounted read-only",
+            errno.ENOENT: "check the path",
+            errno.ENOTDIR: "check the path: a part of it is a file",
+        }
+        raise StorageError(
+            f"cannot {action}",
+            where=path,
+            got=os.strerror(e.errno) if e.errno else str(e),
+            cure=cures.get(e.errno or 0),
+        ) from e
+
+
+class LocalStorage:
+    """Files of this machine, mounts included."""
+
+    def match(self, pattern: str) -> list[FileInfo]:
+        # A plain name wins: files may have '[' in their names.
+        if not _MAGIC.search(pattern) or os.path.lexists(pattern):
+            found = self.stat(pattern)
+            return [found] if found else []
+        with _explained("list files", pattern):
+            paths = sorted(glob.glob(pattern, recursive=True, include_hidden=False))
+            return [
+                FileInfo(path, os.path.getsize(path))
+                for path in paths
+                if os.path.isfile(path)
+            ]
+
+    def list(self, directory: str) -> list[FileInfo]:
+        with _explained("list the directory", directory):
+            try:
+                with os.scandir(directory) as entries:
+                    return sorted(
+                        FileInfo(os.path.join(directory, e.name), e.stat().st_size)
+                        for e in entries
+                        if e.is_file()
+                    )
+            except FileNotFoundError:
+                return []
+
+    def stat(self, path: str) -> FileInfo | None:
+        with _explained("look at the file", path):
+            try:
+                if os.path.isdir(path):
+                    return None
+                return FileInfo(path, os.stat(path).st_size)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def open(self, path: str, *, offset: int = 0) -> BinaryIO:
+        with _explained("open the file", path):
+            # Readers ask for blocks of megabytes: a buffer would copy them again.
+            file = open(path, "rb", buffering=0)
+            file.seek(offset)
+        return cast(BinaryIO, file)
+
+    def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
+        with _explained("read the file", path), open(path, "rb") as file:
+            file.seek(begin)
+            return file.read() if end is None else file.read(end - begin)
+
+    def write(self, path: str, data: bytes) -> None:
+        with self.temporary(os.path.dirname(path)) as temporary:
+            with _explained("write the file", path), open(temporary, "wb") as file:
+                file.write(data)
+            self.publish(temporary, path)
+
+    @contextlib.contextmanager
+    def temporary(self, directory: str) -> Iterator[str]:
+        with _explained("create the directory", directory):
+            os.makedirs(directory or ".", exist_ok=True)
+        path = os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def publish(self, local_path: str, path: str) -> None:
+        with _explained("finish the file", path):
+            # Without it, a power failure can leave the name on an empty file.
+            with open(local_path, "rb") as file:
+                os.fsync(file.fileno())
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            os.replace(local_path, path)
+
+    def delete(self, path: str) -> None:
+        with (
+            _explained("delete the file", path),
+            contextlib.suppress(FileNotFoundError),
+        ):
+            os.unlink(path)
+
+    def delete_tree(self, directory: str) -> None:
+        with _explained("delete the directory", directory):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(directory)
