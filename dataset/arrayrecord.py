@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from gristmill.dataset.chunk_codec import (
     CHUNK_HEADER_BYTES,
     decode_chunks,

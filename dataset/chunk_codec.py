@@ -18,6 +18,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import zstandard
+
 from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
 
 CHUNK_HEADER_BYTES = 40

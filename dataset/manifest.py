@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import google_crc32c
+
 from gristmill.dataset import layout
 from gristmill.dataset.errors import (
     FormatVersionError,

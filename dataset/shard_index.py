@@ -15,6 +15,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
+
 from gristmill.dataset.arrayrecord import Footer
 from gristmill.dataset.chunk_codec import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError

@@ -18,9 +18,10 @@ class SourceSpan:
         file_index: Which input file, in the job's sorted list.
         begin_bytes: Planned begin; a frame belongs to the span of its first byte.
         end_bytes: Planned end, exclusive.
-        first_frame_bytes: Offset of the first frame that was taken, None if no frame
-            begins in the span. Offsets count decompressed bytes.
-        stop_bytes: Offset after the last frame taken, None likewise.
+        start_bytes: Where the bytes that were taken begin: at a frame, or at a region
+            that was set aside. None if no frame begins in the span. Offsets count
+            decompressed bytes.
+        stop_bytes: Where they end, None likewise. It can lie past `end_bytes`.
         records: Frames taken, bad ones not counted.
         whole: Whether reading went on to the end of the file.
     """
@@ -28,7 +29,7 @@ class SourceSpan:
     file_index: int
     begin_bytes: int
     end_bytes: int
-    first_frame_bytes: int | None
+    start_bytes: int | None
     stop_bytes: int | None
     records: int
     whole: bool = False
@@ -44,6 +45,7 @@ class ShardReport:
     Attributes:
         path: The shard, relative to the dataset.
         shard_index: Its number in the split.
+        job: Fingerprint of the job that wrote it.
         file_bytes: Size of the shard.
         file_crc32c: crc32c of the whole file.
         read: Digest of the records read from the inputs.
@@ -57,6 +59,7 @@ class ShardReport:
 
     path: str
     shard_index: int
+    job: str
     file_bytes: int
     file_crc32c: int
     read: RecordsDigest

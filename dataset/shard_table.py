@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
 from gristmill.dataset import layout
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
@@ -42,7 +43,7 @@ _SPAN_COLUMNS = {
     "span_file": "<i4",
     "span_begin_bytes": "<i8",
     "span_end_bytes": "<i8",
-    "span_first_frame_bytes": "<i8",  # -1: no frame begins in the span.
+    "span_start_bytes": "<i8",  # -1: no frame begins in the span.
     "span_stop_bytes": "<i8",
     "span_records": "<i8",
     "span_whole": "|b1",
@@ -135,7 +136,7 @@ class ShardTable:
                     file_index=file,
                     begin_bytes=begin,
                     end_bytes=end,
-                    first_frame_bytes=None if first < 0 else first,
+                    start_bytes=None if first < 0 else first,
                     stop_bytes=None if stop < 0 else stop,
                     records=records,
                     whole=whole,
@@ -171,7 +172,7 @@ class ShardTable:
                 span.file_index,
                 span.begin_bytes,
                 span.end_bytes,
-                -1 if span.first_frame_bytes is None else span.first_frame_bytes,
+                -1 if span.start_bytes is None else span.start_bytes,
                 -1 if span.stop_bytes is None else span.stop_bytes,
                 span.records,
                 span.whole,

@@ -16,6 +16,7 @@ from typing import BinaryIO
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
+
 from gristmill.dataset import arrayrecord
 from gristmill.dataset.chunk_codec import checksum_chunks
 from gristmill.dataset.digest import RecordsDigest
@@ -160,7 +161,7 @@ class ShardWriter:
         """Closes the file without a look at it, for a shard that is given up."""
         try:
             self._writer.close()
-        except Exception:  # noqa: BLE001, S110 - the shard is thrown away already.
+        except Exception:
             pass
 
     def finish(self) -> WrittenShard:

@@ -19,10 +19,18 @@ _MAGIC = re.compile(r"[*?\[]")
 
 
 class FileInfo(NamedTuple):
-    """A file and its size in bytes."""
+    """A file as a listing shows it.
+
+    Attributes:
+        path: Whole path.
+        size_bytes: Its size.
+        version: Changes when the file is written again: the time of its last change,
+            or the generation of an object.
+    """
 
     path: str
     size_bytes: int
+    version: str = ""
 
 
 class Storage(Protocol):
@@ -102,6 +110,11 @@ def _explained(action: str, path: str) -> Iterator[None]:
         ) from e
 
 
+def _info(path: str) -> FileInfo:
+    status = os.stat(path)
+    return FileInfo(path, status.st_size, str(status.st_mtime_ns))
+
+
 class LocalStorage:
     """Files of this machine, mounts included."""
 
@@ -112,20 +125,16 @@ class LocalStorage:
             return [found] if found else []
         with _explained("list files", pattern):
             paths = sorted(glob.glob(pattern, recursive=True, include_hidden=False))
-            return [
-                FileInfo(path, os.path.getsize(path))
-                for path in paths
-                if os.path.isfile(path)
-            ]
+            return [_info(path) for path in paths if os.path.isfile(path)]
 
     def list(self, directory: str) -> list[FileInfo]:
         with _explained("list the directory", directory):
             try:
                 with os.scandir(directory) as entries:
                     return sorted(
-                        FileInfo(os.path.join(directory, e.name), e.stat().st_size)
-                        for e in entries
-                        if e.is_file()
+                        _info(os.path.join(directory, entry.name))
+                        for entry in entries
+                        if entry.is_file()
                     )
             except FileNotFoundError:
                 return []
@@ -135,7 +144,7 @@ class LocalStorage:
             try:
                 if os.path.isdir(path):
                     return None
-                return FileInfo(path, os.stat(path).st_size)
+                return _info(path)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 

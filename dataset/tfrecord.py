@@ -24,6 +24,7 @@ from typing import BinaryIO, Literal, NamedTuple, Protocol
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
+
 from gristmill.dataset.errors import CorruptInputError
 
 HEADER_BYTES = 12
@@ -285,25 +286,22 @@ class FrameReader:
             buffer, position = self._buffer, self._position
             base, available = self._buffer_offset, len(self._buffer)
             stop = available if end is None else min(available, end - base)
-            try:
-                while position < stop and position + HEADER_BYTES <= available:
-                    length, length_crc = unpack_header(buffer, position)
-                    got = crc32c(buffer[position : position + 8])
-                    if ((got >> 15 | got << 17) + delta) & 0xFFFFFFFF != length_crc:
-                        raise self._bad_length(base + position, length_crc, got)
-                    data_end = position + HEADER_BYTES + length
-                    if data_end + FOOTER_BYTES > available:
-                        break
-                    record = buffer[position + HEADER_BYTES : data_end]
-                    (data_crc,) = unpack_crc(buffer, data_end)
-                    got = crc32c(record)
-                    if ((got >> 15 | got << 17) + delta) & 0xFFFFFFFF != data_crc:
-                        raise self._bad_data(base + position, length, data_crc, got)
-                    offset = base + position
-                    position = data_end + FOOTER_BYTES
-                    yield Frame(offset, record, got)
-            finally:
-                self._position = position
+            while position < stop and position + HEADER_BYTES <= available:
+                length, length_crc = unpack_header(buffer, position)
+                got = crc32c(buffer[position : position + 8])
+                if ((got >> 15 | got << 17) + delta) & 0xFFFFFFFF != length_crc:
+                    raise self._bad_length(base + position, length_crc, got)
+                data_end = position + HEADER_BYTES + length
+                if data_end + FOOTER_BYTES > available:
+                    break
+                record = buffer[position + HEADER_BYTES : data_end]
+                (data_crc,) = unpack_crc(buffer, data_end)
+                got = crc32c(record)
+                if ((got >> 15 | got << 17) + delta) & 0xFFFFFFFF != data_crc:
+                    raise self._bad_data(base + position, length, data_crc, got)
+                offset = base + position
+                self._position = position = data_end + FOOTER_BYTES
+                yield Frame(offset, record, got)
             if position < stop and position + HEADER_BYTES <= available:
                 self._fill_record(length)
 
@@ -358,6 +356,14 @@ class FrameReader:
             got=f"{mask(got):#010x}",
             end=offset + length + FRAME_OVERHEAD_BYTES,
         )
+
+    def frame_at(self, offset: int) -> bool:
+        """Tells whether a frame begins, or the file ends, at an offset ahead."""
+        distance = offset - self.offset
+        if not self._fill(distance + HEADER_BYTES):
+            return len(self._buffer) - self._position == distance
+        start = self._position + distance
+        return is_header(self._buffer[start : start + HEADER_BYTES])
 
     def skip(self, to: int, sink: Callable[[bytes], None] | None = None) -> None:
         """Moves forward to a file offset, or to the end of the file.

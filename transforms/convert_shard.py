@@ -1,0 +1,303 @@
+"""Making one shard: its ranges of the inputs, streamed into the writer and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import google_crc32c
+import numpy as np
+
+from gristmill.dataset import layout
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import DataLossError, InvalidDatasetError
+from gristmill.dataset.shard_index import encode_index, parse_index
+from gristmill.dataset.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.shard_writer import ShardWriter, WrittenShard
+from gristmill.dataset.storage import storage_for
+from gristmill.dataset.tfrecord import Frame
+from gristmill.transforms.conversion_job import PreparedJob
+from gristmill.transforms.quarantine import Quarantine
+from gristmill.transforms.shard_plan import SourceRange
+from gristmill.transforms.source_range import FooledStartError, RangeReader
+from gristmill.transforms.user_function import call, load_function
+
+_SEARCHES = 3
+_BATCH_RECORDS = 1024
+
+
+class Progress(Protocol):
+    """Is told now and then how far a shard is."""
+
+    def __call__(self, records: int, raw_bytes: int) -> None:
+        """Takes the records and bytes read so far."""
+
+
+class ProgressFile:
+    """Tells another process of this machine how far a shard is, through a small file.
+
+    Args:
+        path: The file, overwritten twice a second at most.
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        self._next_seconds = 0.0
+
+    def __call__(self, records: int, raw_bytes: int) -> None:
+        """See `Progress`."""
+        now = time.monotonic()
+        if now >= self._next_seconds:
+            self._next_seconds = now + 0.5
+            temporary = f"{self._path}.{os.getpid()}"
+            with open(temporary, "w") as file:
+                file.write(f"{records} {raw_bytes}")
+            os.replace(temporary, self._path)
+
+
+@dataclasses.dataclass
+class _Tally:
+    """What is counted while records are read."""
+
+    read: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
+    dropped_records: int = 0
+    added_records: int = 0
+    spans: list[SourceSpan] = dataclasses.field(default_factory=list)
+
+
+def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
+    """Returns the report of a shard that an earlier run finished, None if none did.
+
+    The index is written after the shard, and carries the fingerprint of its job.
+    """
+    output = prepared.job.output
+    storage = storage_for(output)
+    path = prepared.shard_path(shard)
+    index = layout.join(output, layout.index_path(path))
+    if storage.stat(index) is None:
+        return None
+    try:
+        opened = parse_index(storage.read(index), path=index)
+        opened.check()
+        report = opened.report()
+    except InvalidDatasetError:
+        return None  # Cut short by a crash of the machine: made again.
+    info = storage.stat(layout.join(output, path))
+    if info is None or info.size_bytes != report.file_bytes:
+        return None
+    return report if report.job == prepared.fingerprint else None
+
+
+def convert_shard(
+    prepared: PreparedJob,
+    shard: int,
+    *,
+    exact_begin_bytes: int | None = None,
+    max_regions: int | None = None,
+    progress: Progress | None = None,
+) -> ShardReport:
+    """Makes one shard, its index, and what it sets aside.
+
+    The same arguments give the same bytes, so it does no harm to run it twice, or
+    twice at once.
+
+    Args:
+        prepared: The job.
+        shard: Number of the shard.
+        exact_begin_bytes: Where the first frame of its first range begins, if that is
+            known; otherwise the range is searched for it.
+        max_regions: Damaged regions to accept; by default all that the job allows.
+        progress: Is told now and then how far the shard is.
+
+    Returns:
+        What was counted.
+
+    Raises:
+        CorruptInputError: The input is damaged, and that is not accepted.
+        UserFunctionError: The user's function failed.
+        DataLossError: The finished shard does not hold what was read.
+        StorageError: Reading or writing failed.
+    """
+    ranges = list(prepared.plan.ranges(shard))
+    if exact_begin_bytes is not None:
+        ranges[0] = dataclasses.replace(
+            ranges[0], begin_bytes=exact_begin_bytes, exact=True
+        )
+    if max_regions is None:
+        max_regions = prepared.job.max_corrupt
+    search_from: int | None = None
+    for _ in range(_SEARCHES):
+        try:
+            return _convert(prepared, shard, ranges, search_from, max_regions, progress)
+        except FooledStartError as error:
+            # Frames inside a record, or real damage. Begin behind it: if records
+            # were skipped by that, this range and the one before it do not meet, and
+            # the commit has it made again from the right offset.
+            search_from = error.offset + 1
+    ranges[0] = dataclasses.replace(
+        ranges[0], begin_bytes=ranges[0].end_bytes, exact=True
+    )
+    return _convert(prepared, shard, ranges, None, max_regions, progress)
+
+
+def _convert(
+    prepared: PreparedJob,
+    shard: int,
+    ranges: list[SourceRange],
+    search_from: int | None,
+    max_regions: int,
+    progress: Progress | None,
+) -> ShardReport:
+    job = prepared.job
+    storage = storage_for(job.output)
+    path = prepared.shard_path(shard)
+    final = layout.join(job.output, path)
+    tally = _Tally()
+    with (
+        Quarantine(job.output, path, max_regions=max_regions) as quarantine,
+        storage.temporary(layout.join(job.output, layout.TEMPORARY_DIR)) as local,
+    ):
+        writer = ShardWriter(local, options=job.writer)
+        try:
+            frames = _frames(
+                prepared,
+                ranges,
+                search_from,
+                quarantine if job.on_corrupt == "quarantine" else None,
+                tally,
+            )
+            _write(writer, frames, prepared, tally, progress)
+            written = writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        report = ShardReport(
+            path=path,
+            shard_index=shard,
+            job=prepared.fingerprint,
+            file_bytes=written.file_bytes,
+            file_crc32c=written.file_crc32c,
+            read=tally.read,
+            written=written.digest,
+            dropped_records=tally.dropped_records,
+            added_records=tally.added_records,
+            quarantined_regions=quarantine.regions,
+            quarantined_bytes=quarantine.bytes,
+            spans=tuple(tally.spans),
+        )
+        check_counts(report, mapped=job.map is not None)
+        _publish(job.output, report, written, quarantine, local, final)
+    return report
+
+
+def _publish(
+    output: str,
+    report: ShardReport,
+    written: WrittenShard,
+    quarantine: Quarantine,
+    local: str,
+    final: str,
+) -> None:
+    # In this order: whoever finds an index finds a whole shard.
+    storage = storage_for(output)
+    quarantine.publish()
+    storage.publish(local, final)
+    index = encode_index(footer=written.footer, crc32cs=written.crc32cs, report=report)
+    storage.write(layout.join(output, layout.index_path(report.path)), index)
+
+
+def check_counts(report: ShardReport, *, mapped: bool) -> None:
+    """Checks that a shard holds what was read for it.
+
+    Args:
+        report: What was counted.
+        mapped: Whether a function of the user's may have changed records.
+
+    Raises:
+        DataLossError: It does not.
+    """
+    expected = report.read.records - report.dropped_records + report.added_records
+    if report.written.records != expected:
+        raise DataLossError(
+            "records were lost or added on the way into a shard",
+            where=report.path,
+            expected=f"{expected:,} records ({report.read.records:,} read, "
+            f"{report.dropped_records:,} dropped, {report.added_records:,} added)",
+            got=f"{report.written.records:,}",
+            cure="run again; if it repeats, please report it",
+        )
+    if not mapped and report.written != report.read:
+        raise DataLossError(
+            "records changed on the way into a shard",
+            where=report.path,
+            expected=f"digest {report.read.hex}",
+            got=report.written.hex,
+            cure="check disk and memory of this machine, then run again",
+        )
+
+
+def _frames(
+    prepared: PreparedJob,
+    ranges: list[SourceRange],
+    search_from: int | None,
+    quarantine: Quarantine | None,
+    tally: _Tally,
+) -> Iterator[tuple[str, Frame]]:
+    """Yields the frames of all ranges, each with its file."""
+    files = prepared.files
+    for number, source in enumerate(ranges):
+        path = files.paths[source.file_index]
+        reader = RangeReader(
+            path,
+            source,
+            compression=files.compression(source.file_index),
+            size_bytes=int(files.sizes[source.file_index]),
+            on_damage=quarantine,
+            search_from=search_from if number == 0 else None,
+        )
+        for frame in reader:
+            yield path, frame
+        tally.spans.append(reader.span)
+
+
+def _write(
+    writer: ShardWriter,
+    frames: Iterator[tuple[str, Frame]],
+    prepared: PreparedJob,
+    tally: _Tally,
+    progress: Progress | None,
+) -> None:
+    spec = prepared.job.map
+    function = None if spec is None else load_function(spec)
+    crc32cs: list[int] = []
+    lengths: list[int] = []
+
+    def count() -> None:
+        tally.read += RecordsDigest.of(
+            np.array(crc32cs, np.uint32), np.array(lengths, np.int64)
+        )
+        crc32cs.clear()
+        lengths.clear()
+        if progress is not None:
+            progress(tally.read.records, tally.read.raw_bytes)
+
+    for path, frame in frames:
+        crc32cs.append(frame.crc32c)
+        lengths.append(len(frame.record))
+        if function is None:
+            writer.write(frame.record, frame.crc32c)
+        else:
+            source = f"{path}, byte offset {frame.offset:,}"
+            results = call(function, frame.record, source=source)
+            if results:
+                tally.added_records += len(results) - 1
+            else:
+                tally.dropped_records += 1
+            for result in results:
+                writer.write(result, google_crc32c.value(result))
+        if len(lengths) >= _BATCH_RECORDS:
+            count()
+    count()

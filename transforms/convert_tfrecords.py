@@ -1,0 +1,303 @@
+"""`ConvertTFRecords`: the conversion as one Beam transform, without a shuffle of data.
+
+One element is one shard, a few hundred bytes that say which. The graph is one linear
+chain of small elements, since that is what every runner executes:
+
+    jobs -> list inputs -> count (if wanted) -> plan -> convert shards -> commit
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.manifest import Manifest
+from gristmill.dataset.shard_report import ShardReport
+from gristmill.transforms.commit import commit_dataset, finish_split
+from gristmill.transforms.conversion_job import (
+    ConversionJob,
+    PreparedJob,
+    load_prepared,
+)
+from gristmill.transforms.convert_shard import (
+    ProgressFile,
+    convert_shard,
+    finished_shard,
+)
+from gristmill.transforms.inputs import InputFiles
+from gristmill.transforms.prepare import (
+    count_file,
+    list_inputs,
+    needs_count,
+    plan_job,
+    take_output,
+)
+from gristmill.transforms.shard_plan import FileCount
+
+
+class ShardTask(NamedTuple):
+    """One shard to make, by reference to the job described beside its output."""
+
+    output: str
+    name: str
+    split: str
+    fingerprint: str
+    shard: int
+
+    @property
+    def prepared(self) -> PreparedJob:
+        """The job."""
+        return load_prepared(self.output, self.name, self.split, self.fingerprint)
+
+
+class ShardResult(NamedTuple):
+    """A finished shard; `report` is None for a split that was committed already."""
+
+    task: ShardTask
+    report: ShardReport | None
+
+
+class ConversionResult(NamedTuple):
+    """What a conversion did.
+
+    Attributes:
+        manifest: The committed dataset.
+        repaired_shards: Shards made again because their range began elsewhere.
+        committed_before: Splits for which there was nothing to do.
+    """
+
+    manifest: Manifest
+    repaired_shards: int
+    committed_before: tuple[str, ...]
+
+
+def make_shard(task: ShardTask, *, progress_dir: str | None = None) -> ShardResult:
+    """Makes a shard unless an earlier run has.
+
+    Args:
+        task: Which shard.
+        progress_dir: A directory of this machine for progress files, or None.
+    """
+    prepared = task.prepared
+    report = finished_shard(prepared, task.shard)
+    if report is None:
+        progress = None
+        if progress_dir is not None:
+            progress = ProgressFile(f"{progress_dir}/{task.split}.{task.shard}")
+        report = convert_shard(prepared, task.shard, progress=progress)
+    return ShardResult(task, report)
+
+
+def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
+    """Yields a task for each shard of a job."""
+    job = prepared.job
+    for shard in range(prepared.plan.shards):
+        yield ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
+
+
+def commit_shards(
+    jobs: Iterable[ConversionJob],
+    results: Iterable[ShardResult],
+    *,
+    features: Mapping[str, Any] | None = None,
+    prepared: Mapping[str, PreparedJob] | None = None,
+) -> ConversionResult:
+    """Commits the dataset from the results of all shards of all jobs.
+
+    Args:
+        jobs: The jobs, all of one dataset.
+        results: A result for every shard; None as report where a split was there.
+        features: The schema, where known.
+        prepared: Jobs that were prepared in this process, by split.
+    """
+    jobs = list(jobs)
+    by_split: dict[str, list[ShardResult]] = {job.split: [] for job in jobs}
+    for result in results:
+        by_split[result.task.split].append(result)
+    splits, repaired, before = {}, 0, []
+    for split, found in by_split.items():
+        if any(result.report is None for result in found):
+            before.append(split)
+            continue
+        reports = [result.report for result in found if result.report is not None]
+        job = (prepared or {}).get(split) or found[0].task.prepared
+        splits[split], again = finish_split(job, reports)
+        repaired += again
+    output, name = jobs[0].output, jobs[0].name
+    manifest = commit_dataset(output, name, splits, features=features)
+    return ConversionResult(manifest, repaired, tuple(before))
+
+
+def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
+    """Checks that jobs make splits of one dataset.
+
+    Raises:
+        InputError: They do not.
+    """
+    if not jobs:
+        raise InputError("no conversion given")
+    if len({(job.output, job.name) for job in jobs}) != 1:
+        raise InputError("jobs of one conversion must share output and name")
+    if len({job.split for job in jobs}) != len(jobs):
+        raise InputError("two jobs write the same split")
+
+
+class _CountTask(NamedTuple):
+    job: ConversionJob
+    files: InputFiles
+    file: int  # -1: nothing to count, but the job and its files travel on.
+
+
+class _ListInputsFn(beam.DoFn):
+    def process(self, job: ConversionJob) -> Iterator[_CountTask]:
+        files = list_inputs(job)
+        yield _CountTask(job, files, -1)
+        if needs_count(job):
+            for file in range(len(files)):
+                # Only the file to count, in a list of its own.
+                alone = dataclasses.replace(
+                    files,
+                    paths=(files.paths[file],),
+                    sizes=files.sizes[file : file + 1],
+                    versions=(files.versions[file],),
+                    compressions=files.compressions[file : file + 1],
+                )
+                yield _CountTask(job, alone, file)
+
+
+def _count(task: _CountTask) -> tuple[_CountTask, FileCount | None]:
+    if task.file < 0:
+        return task, None
+    return task, count_file(task.job, task.files, 0)
+
+
+class _PlanFn(beam.DoFn):
+    """Plans all jobs, once all counts are there."""
+
+    def __init__(self, *, overwrite: bool):
+        self._overwrite = overwrite
+
+    def process(
+        self, counted: list[tuple[_CountTask, FileCount | None]]
+    ) -> Iterator[ShardResult | ShardTask]:
+        for task, nothing in sorted(
+            (pair for pair in counted if pair[1] is None), key=lambda p: p[0].job.split
+        ):
+            assert nothing is None
+            counts = {
+                other.file: count
+                for other, count in counted
+                if count is not None and other.job.split == task.job.split
+            }
+            ordered = [counts[file] for file in sorted(counts)]
+            prepared = plan_job(task.job, task.files, ordered)
+            preparation = take_output(prepared, overwrite=self._overwrite)
+            for shard_task in shard_tasks(prepared):
+                if preparation.committed is not None:
+                    yield ShardResult(shard_task, None)
+                    break
+                yield shard_task
+
+
+class _MakeShardFn(beam.DoFn):
+    """Makes shards, and counts what went through."""
+
+    def __init__(self, progress_dir: str | None):
+        self._progress_dir = progress_dir
+
+    def process(self, task: ShardTask | ShardResult) -> Iterator[ShardResult]:
+        if isinstance(task, ShardResult):
+            yield task
+            return
+        result = make_shard(task, progress_dir=self._progress_dir)
+        report = result.report
+        if report is not None:
+            for name, value in (
+                ("shards", 1),
+                ("records", report.written.records),
+                ("raw-bytes", report.written.raw_bytes),
+                ("quarantined-regions", report.quarantined_regions),
+                ("dropped-records", report.dropped_records),
+            ):
+                beam.metrics.Metrics.counter("gristmill", name).inc(value)
+        yield result
+
+
+class _ToList(beam.CombineFn):  # type: ignore[misc]
+    """Gathers small elements into one list."""
+
+    def create_accumulator(self) -> list[Any]:
+        return []
+
+    def add_input(self, accumulator: list[Any], element: Any) -> list[Any]:
+        accumulator.append(element)
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[list[Any]]) -> list[Any]:
+        return [element for part in accumulators for element in part]
+
+    def extract_output(self, accumulator: list[Any]) -> list[Any]:
+        return accumulator
+
+
+@dataclasses.dataclass(kw_only=True)
+class ConvertTFRecords(beam.PTransform):
+    """Converts TFRecord files into splits of one committed dataset.
+
+    Applied to a pipeline; gives a PCollection of one `ConversionResult`.
+
+    Guarantees: bounded; a shard is made at least once and its bytes depend on the job
+    alone, so retries and duplicates do no harm; records keep the order of the sorted
+    inputs; the dataset appears only if every input byte is accounted for. As many
+    shards are made at once as the runner has threads. Memory per shard in flight: one
+    block of input and output, and some 30 bytes a record of the shard; disk: the shard.
+
+    Attributes:
+        jobs: One for each split, with the same output and name.
+        features: The schema, where known.
+        overwrite: Whether to throw away what the output holds of these splits.
+        prepared: Jobs that are prepared already, so that shards are made in parallel
+            also by runners that do not redistribute (Dask). Their output must have
+            been taken with `take_output`.
+        progress_dir: A directory for progress files, where workers run on this machine.
+    """
+
+    jobs: tuple[ConversionJob, ...]
+    features: Mapping[str, Any] | None = None
+    overwrite: bool = False
+    prepared: tuple[PreparedJob, ...] = ()
+    progress_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        check_jobs(self.jobs)
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[ConversionResult]:
+        """Builds the chain."""
+        jobs, features = self.jobs, self.features
+        return (
+            self._tasks(begin)
+            | "ConvertShards" >> beam.ParDo(_MakeShardFn(self.progress_dir))
+            | "GatherReports" >> beam.CombineGlobally(_ToList())
+            | "Commit"
+            >> beam.Map(lambda found: commit_shards(jobs, found, features=features))
+        )
+
+    def _tasks(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
+        if self.prepared:
+            tasks = [task for job in self.prepared for task in shard_tasks(job)]
+            return begin | "Tasks" >> beam.Create(tasks, reshuffle=True)
+        return (
+            begin
+            | "Jobs" >> beam.Create(self.jobs)
+            | "ListInputs" >> beam.ParDo(_ListInputsFn())
+            | "SpreadCounts" >> beam.Reshuffle()
+            | "CountRecords" >> beam.Map(_count)
+            | "GatherCounts" >> beam.CombineGlobally(_ToList())
+            | "PlanShards" >> beam.ParDo(_PlanFn(overwrite=self.overwrite))
+            | "SpreadShards" >> beam.Reshuffle()
+        )

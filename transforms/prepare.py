@@ -1,0 +1,220 @@
+"""Preparing a conversion: list the inputs, plan the shards, look at what is there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from gristmill.dataset import layout
+from gristmill.dataset.errors import InputError, JobChangedError
+from gristmill.dataset.manifest import Manifest, read_manifest, read_table
+from gristmill.dataset.storage import storage_for
+from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.inputs import InputFiles, find_inputs
+from gristmill.transforms.quarantine import Quarantine
+from gristmill.transforms.shard_plan import (
+    STRIDE_RECORDS,
+    FileCount,
+    SourceRange,
+    plan_by_bytes,
+    plan_by_records,
+)
+from gristmill.transforms.source_range import RangeReader
+
+CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A prepared job, and whether it has been done already.
+
+    Attributes:
+        prepared: The job.
+        committed: The dataset, if it holds the finished split; nothing is to do then.
+    """
+
+    prepared: PreparedJob
+    committed: Manifest | None
+
+
+def list_inputs(job: ConversionJob) -> InputFiles:
+    """Lists the inputs of a job.
+
+    Raises:
+        InputError: They cannot be used.
+    """
+    return find_inputs(job.inputs, allow_empty_files=job.on_corrupt == "quarantine")
+
+
+def count_file(job: ConversionJob, files: InputFiles, file: int) -> FileCount:
+    """Reads a whole input file to count its good records.
+
+    Args:
+        job: The job, which says whether damage is accepted.
+        files: All input files.
+        file: Number of the file.
+
+    Raises:
+        CorruptInputError: The file is damaged and the job does not accept that.
+    """
+    offsets: list[int] = []
+    records = 0
+    plain = files.compression(file) == "none"
+    size = int(files.sizes[file])
+    whole = SourceRange(
+        file_index=file, begin_bytes=0, end_bytes=size if plain else -1, exact=True
+    )
+    # Not published: the shards set the same regions aside again.
+    with Quarantine(job.output, "counting", max_regions=job.max_corrupt) as damage:
+        reader = RangeReader(
+            files.paths[file],
+            whole,
+            compression=files.compression(file),
+            size_bytes=size,
+            on_damage=damage if job.on_corrupt == "quarantine" else None,
+        )
+        for frame in reader:
+            if records % STRIDE_RECORDS == 0 and (plain or not records):
+                offsets.append(frame.offset)
+            records += 1
+    return FileCount(records=records, offsets=tuple(offsets))
+
+
+def count_files_here(job: ConversionJob, files: InputFiles) -> list[FileCount]:
+    """Counts the records of all files, one after the other."""
+    return [count_file(job, files, file) for file in range(len(files))]
+
+
+def plan_job(
+    job: ConversionJob, files: InputFiles, counts: Iterable[FileCount] = ()
+) -> PreparedJob:
+    """Plans the shards of a job.
+
+    Args:
+        job: The job.
+        files: Its input files.
+        counts: Of each file, for a plan by records.
+    """
+    if job.plan.kind == "records_per_shard":
+        plan = plan_by_records(
+            job.plan.value or 1, files.sizes, files.splittable, list(counts)
+        )
+    else:
+        plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
+    prepared = PreparedJob(job=job, files=files, plan=plan)
+    prepared.check_shard_names()
+    return prepared
+
+
+def needs_count(job: ConversionJob) -> bool:
+    """Tells whether the plan of a job needs a pass over its records first."""
+    return job.plan.kind == "records_per_shard"
+
+
+def prepare(
+    job: ConversionJob,
+    *,
+    overwrite: bool = False,
+    count_files: CountFiles = count_files_here,
+) -> Preparation:
+    """Lists, plans, and takes possession of the output.
+
+    Args:
+        job: The job.
+        overwrite: Whether to throw away what the split's output holds.
+        count_files: Counts records, for a plan by records.
+
+    Raises:
+        InputError: Inputs or options cannot be used.
+        JobChangedError: The output belongs to another job.
+    """
+    files = list_inputs(job)
+    counts = count_files(job, files) if needs_count(job) else ()
+    return take_output(plan_job(job, files, counts), overwrite=overwrite)
+
+
+def take_output(prepared: PreparedJob, *, overwrite: bool = False) -> Preparation:
+    """Compares a prepared job with what its output holds, and describes it there.
+
+    Args:
+        prepared: The job.
+        overwrite: Whether to throw away what the split's output holds.
+
+    Raises:
+        InputError: The output holds files of somebody else.
+        JobChangedError: The output belongs to another job.
+    """
+    job = prepared.job
+    if overwrite:
+        _remove_split(prepared)
+    manifest = read_manifest(job.output)
+    found = PreparedJob.load(job.output, job.name, job.split)
+    if manifest is not None and manifest.name != job.name:
+        raise InputError(
+            "the output holds a dataset of another name",
+            where=job.output,
+            expected=manifest.name,
+            got=job.name,
+            cure=f"use --name {manifest.name} to add a split, or another output",
+        )
+    committed = manifest is not None and job.split in manifest.splits
+    if found is not None:
+        prepared.check_same(found)
+    elif committed:
+        raise JobChangedError(
+            "the output holds this split already, from another source",
+            where=f"{job.output}, split {job.split}",
+            cure="choose another --split or output, or replace it with --overwrite",
+        )
+    if committed:
+        return Preparation(prepared=prepared, committed=manifest)
+    if found is None:
+        _check_no_strangers(prepared)
+    prepared.store()
+    return Preparation(prepared=prepared, committed=None)
+
+
+def _check_no_strangers(prepared: PreparedJob) -> None:
+    """Refuses to write over shards that no job of ours is known to have written."""
+    job = prepared.job
+    ours = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
+    for info in storage_for(job.output).list(job.output):
+        name = info.path.rsplit("/", 1)[-1]
+        if name in ours:
+            raise InputError(
+                "a file of the same name as a shard is there already",
+                where=info.path,
+                cure="choose another output, or replace it with --overwrite",
+            )
+
+
+def _remove_split(prepared: PreparedJob) -> None:
+    job = prepared.job
+    storage = storage_for(job.output)
+    manifest = read_manifest(job.output)
+    old = PreparedJob.load(job.output, job.name, job.split)
+    paths = [prepared.shard_path(shard) for shard in range(prepared.plan.shards)]
+    if old is not None:
+        paths += [old.shard_path(shard) for shard in range(old.plan.shards)]
+    if manifest is not None and job.split in manifest.splits:
+        paths += read_table(job.output, manifest.splits[job.split]).paths
+        # First of all: from here on the split is not there.
+        left = {k: v for k, v in manifest.splits.items() if k != job.split}
+        place = layout.join(job.output, layout.DATASET_JSON)
+        if left:
+            storage.write(place, dataclasses.replace(manifest, splits=left).encode())
+        else:
+            storage.delete(place)
+    described = (
+        layout.job_path(job.name, job.split),
+        layout.inputs_path(job.name, job.split),
+        layout.table_path(job.name, job.split),
+    )
+    for path in (*described, *dict.fromkeys(paths)):
+        storage.delete(layout.join(job.output, path))
+    for path in dict.fromkeys(paths):
+        storage.delete(layout.join(job.output, layout.index_path(path)))
+        for kind in ("jsonl", "bin"):
+            storage.delete(
+                layout.join(job.output, layout.QUARANTINE_DIR, f"{path}.{kind}")
+            )

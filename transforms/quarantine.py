@@ -1,0 +1,123 @@
+"""Damaged regions of input files, set aside with their location."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from types import TracebackType
+from typing import Any, Self
+
+from gristmill.dataset import layout
+from gristmill.dataset.errors import CorruptInputError, StorageError
+from gristmill.dataset.storage import storage_for
+from gristmill.dataset.tfrecord import CorruptFrameError
+
+
+class Quarantine:
+    """Collects the damaged regions that one shard's inputs have.
+
+    `quarantine/<shard>.bin` gets the raw bytes end to end, `quarantine/<shard>.jsonl`
+    a line for each region. Neither is written if there is no damage. Bytes stream
+    through a temporary file: memory does not grow with the damage.
+
+    Args:
+        output: The dataset.
+        shard: The shard's path, relative to the dataset.
+        max_regions: Most regions to accept.
+    """
+
+    def __init__(self, output: str, shard: str, *, max_regions: int):
+        self._storage = storage_for(output)
+        self._base = layout.join(output, layout.QUARANTINE_DIR, shard)
+        self._temporary_dir = layout.join(output, layout.TEMPORARY_DIR)
+        self._max_regions = max_regions
+        self._stack = contextlib.ExitStack()
+        self._regions: list[dict[str, Any]] = []
+        self.bytes = 0
+
+    @property
+    def regions(self) -> int:
+        """Number of regions so far."""
+        return len(self._regions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def begin(self, error: CorruptFrameError, path: str) -> None:
+        """Starts a region; see `DamageHandler`.
+
+        Raises:
+            CorruptInputError: There are more regions than allowed.
+        """
+        if self.regions >= self._max_regions:
+            raise too_many(
+                self.regions + 1, self._max_regions, where=str(error)
+            ) from error
+        if not self._regions:
+            self._local = self._stack.enter_context(
+                self._storage.temporary(self._temporary_dir)
+            )
+            self._file = self._stack.enter_context(open(self._local, "wb"))
+        self._regions.append(
+            {
+                "file": path,
+                "begin_bytes": error.offset,
+                "end_bytes": error.offset,
+                "reason": error.reason,
+                "detail": error.detail,
+                "bin_begin_bytes": self.bytes,
+                "bin_end_bytes": self.bytes,
+            }
+        )
+
+    def add(self, data: bytes) -> None:
+        """Appends bytes to the region; see `DamageHandler`."""
+        try:
+            self._file.write(data)
+        except OSError as e:
+            raise StorageError(
+                "cannot write to quarantine",
+                where=self._base,
+                got=e.strerror,
+                cure="free some space, then run the same command again",
+            ) from e
+        self.bytes += len(data)
+
+    def end(self, offset: int) -> None:
+        """Ends the region; see `DamageHandler`."""
+        self._regions[-1]["end_bytes"] = offset
+        self._regions[-1]["bin_end_bytes"] = self.bytes
+
+    def publish(self) -> None:
+        """Writes what was collected to its place, or removes what an earlier try left."""
+        if not self._regions:
+            self._storage.delete(f"{self._base}.jsonl")
+            self._storage.delete(f"{self._base}.bin")
+            return
+        self._file.close()
+        self._storage.publish(self._local, f"{self._base}.bin")
+        lines = [json.dumps(region, ensure_ascii=False) for region in self._regions]
+        text = "\n".join(lines) + "\n"
+        self._storage.write(
+            f"{self._base}.jsonl", text.encode("utf-8", "surrogateescape")
+        )
+
+
+def too_many(found: int, limit: int, *, where: str) -> CorruptInputError:
+    """Returns the error that says that the budget for damage is spent."""
+    return CorruptInputError(
+        "more damage in the inputs than --max-corrupt allows",
+        where=where,
+        expected=f"at most {limit:,} damaged regions",
+        got=f"{found:,} or more",
+        cure="look at what is set aside in quarantine/, repair the inputs, or raise "
+        "--max-corrupt; finished shards are kept",
+    )

@@ -1,0 +1,245 @@
+"""The plan of a conversion: which bytes of which input files make which shard.
+
+All input files, sorted, are thought of as laid end to end. A plan is a list of cuts
+in that line of bytes; shard i holds the frames that begin between cut i and cut i + 1.
+Cuts need not fall between frames: a frame belongs to the shard in which its first byte
+lies, and whoever reads a range looks for the first frame in it.
+
+```
+files   |-------- a --------|--- b ---|------------ c ------------|
+cuts    0             1              2              3             4
+shards  |----- 0 -----|----- 1 ------|----- 2 ------|----- 3 -----|
+```
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import InputError
+
+Int64 = npt.NDArray[np.int64]
+
+PlanKind = Literal["match_shards", "num_shards", "shard_bytes", "records_per_shard"]
+DEFAULT_SHARD_BYTES = 256 << 20  # 256 MiB
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """How many shards to make.
+
+    Attributes:
+        kind: `match_shards`, one shard an input file; `num_shards`; `shard_bytes`, of
+            input for each shard; `records_per_shard`.
+        value: The number that goes with it; None for `match_shards`.
+    """
+
+    kind: PlanKind = "shard_bytes"
+    value: int | None = DEFAULT_SHARD_BYTES
+
+    def __post_init__(self) -> None:
+        wanted = self.kind != "match_shards"
+        if wanted and (self.value is None or self.value < 1):
+            raise InputError(
+                f"plan {self.kind} needs a positive number", got=self.value
+            )
+        if not wanted and self.value is not None:
+            raise InputError("plan match_shards takes no number", got=self.value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceRange:
+    """A part of one input file. Offsets count decompressed bytes.
+
+    Attributes:
+        file_index: Which file, in the sorted list.
+        begin_bytes: Where the range begins.
+        end_bytes: Where it ends, exclusive; -1 for the end of a compressed file.
+        exact: Whether a frame is known to begin at `begin_bytes`.
+        skip_records: Good records to pass over at the beginning.
+        extra_records: Good records to take after `end_bytes`.
+    """
+
+    file_index: int
+    begin_bytes: int
+    end_bytes: int
+    exact: bool
+    skip_records: int = 0
+    extra_records: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileCount:
+    """The good records of one file, and where some of them begin.
+
+    Attributes:
+        records: How many there are.
+        offsets: Where records 0, STRIDE_RECORDS, 2 * STRIDE_RECORDS, ... begin; only
+            the first for a compressed file, which can be entered nowhere else.
+    """
+
+    records: int
+    offsets: tuple[int, ...]
+
+
+STRIDE_RECORDS = 1024
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardPlan:
+    """The cuts between shards.
+
+    Attributes:
+        sizes: int64 [files], size of each input file as it is stored.
+        splittable: bool [files], whether reading can begin in the middle.
+        cut_bytes: int64 [shards + 1], positions in the line of all stored bytes.
+        cut_records: int64 [shards + 1], good records to pass over from there.
+        counted: Whether cuts come from a count of records, and so lie at frames.
+    """
+
+    sizes: Int64
+    splittable: npt.NDArray[np.bool_]
+    cut_bytes: Int64
+    cut_records: Int64
+    counted: bool
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return len(self.cut_bytes) - 1
+
+    def ranges(self, shard: int) -> tuple[SourceRange, ...]:
+        """Returns the parts of input files that make a shard, in order."""
+        first, last = (int(cut) for cut in self.cut_bytes[shard : shard + 2])
+        skip, extra = (int(n) for n in self.cut_records[shard : shard + 2])
+        file_ends = np.cumsum(self.sizes)
+        # An extra record lies in the file that begins at or holds the last cut.
+        side: Literal["left", "right"] = "right" if extra else "left"
+        begin_file = int(np.searchsorted(file_ends, first, side="right"))
+        end_file = int(np.searchsorted(file_ends, last, side=side))
+        ranges = []
+        for file in range(begin_file, min(end_file + 1, len(self.sizes))):
+            size = int(self.sizes[file])
+            file_begin = int(file_ends[file]) - size
+            begin = max(first - file_begin, 0)
+            end = min(last - file_begin, size)
+            is_last = file == end_file and extra > 0
+            if begin >= end and not is_last:
+                continue
+            if not self.splittable[file] and end == size:
+                end = -1
+            ranges.append(
+                SourceRange(
+                    file_index=file,
+                    begin_bytes=begin,
+                    end_bytes=end,
+                    exact=begin == 0 or self.counted,
+                    skip_records=skip if file == begin_file else 0,
+                    extra_records=extra if is_last else 0,
+                )
+            )
+        return tuple(ranges)
+
+
+def plan_by_bytes(
+    options: PlanOptions, sizes: Int64, splittable: npt.NDArray[np.bool_]
+) -> ShardPlan:
+    """Plans shards from the sizes of the input files alone.
+
+    Args:
+        options: Any kind but `records_per_shard`.
+        sizes: int64 [files], size of each file as it is stored.
+        splittable: bool [files], whether reading can begin in the middle.
+
+    Raises:
+        InputError: Compressed files cannot be cut into that many shards.
+    """
+    total = int(sizes.sum())
+    edges = np.concatenate(([0], np.cumsum(sizes)))
+    if options.kind == "match_shards":
+        # An empty file keeps its shard, so that numbers match.
+        cuts = edges
+    else:
+        value = options.value or 1
+        count = value
+        if options.kind == "shard_bytes":
+            count = max(1, -(-total // value))
+        # Python's integers: total * count passes 2**63 at petabytes.
+        if total < 1 << 40:
+            targets = np.arange(count + 1, dtype=np.int64) * total // count
+        else:
+            targets = np.array([total * i // count for i in range(count + 1)])
+        cuts = _snap(targets, edges, splittable)
+        if options.kind == "shard_bytes":
+            cuts = np.unique(cuts)
+            cuts = cuts if len(cuts) > 1 else np.array([0, total])
+        elif len(np.unique(cuts)) != count + 1:
+            raise InputError(
+                f"cannot make {count:,} shards of these files",
+                expected="at most one shard a compressed file, and a byte for each",
+                got=f"{len(sizes):,} files, {int((~splittable).sum()):,} of them "
+                f"compressed, {total:,} bytes in all",
+                cure="ask for fewer with --num-shards, or use --records-per-shard, "
+                "which also cuts compressed files",
+            )
+    return ShardPlan(
+        sizes=sizes,
+        splittable=splittable,
+        cut_bytes=cuts.astype(np.int64),
+        cut_records=np.zeros(len(cuts), np.int64),
+        counted=False,
+    )
+
+
+def _snap(targets: Int64, edges: Int64, splittable: npt.NDArray[np.bool_]) -> Int64:
+    """Moves cuts that fall into a file that must stay whole to its nearer end."""
+    files = np.searchsorted(edges, targets, side="right") - 1
+    files = np.clip(files, 0, len(edges) - 2)
+    begins, ends = edges[files], edges[files + 1]
+    nearer = np.where(targets - begins <= ends - targets, begins, ends)
+    return np.where(splittable[files], targets, nearer)
+
+
+def plan_by_records(
+    records_per_shard: int,
+    sizes: Int64,
+    splittable: npt.NDArray[np.bool_],
+    counts: Sequence[FileCount],
+) -> ShardPlan:
+    """Plans shards of an exact number of records (the last can hold fewer).
+
+    Args:
+        records_per_shard: Records in each shard.
+        sizes: int64 [files], size of each file as it is stored.
+        splittable: bool [files], whether reading can begin in the middle.
+        counts: What a pass over the frames of each file counted.
+    """
+    records = np.array([count.records for count in counts], np.int64)
+    total = int(records.sum())
+    shards = max(1, -(-total // records_per_shard))
+    edges = np.concatenate(([0], np.cumsum(sizes)))
+    record_edges = np.concatenate(([0], np.cumsum(records)))
+    cut_bytes, cut_records = [0], [0]
+    for shard in range(1, shards):
+        record = shard * records_per_shard
+        file = int(np.searchsorted(record_edges, record, side="right")) - 1
+        within = record - int(record_edges[file])
+        offsets = counts[file].offsets
+        stride = min(within // STRIDE_RECORDS, len(offsets) - 1)
+        skip = within - stride * STRIDE_RECORDS
+        # The first record of a file may lie behind damage: begin at the file then.
+        offset = offsets[stride] if splittable[file] and stride else 0
+        cut_bytes.append(int(edges[file]) + offset)
+        cut_records.append(skip)
+    return ShardPlan(
+        sizes=sizes,
+        splittable=splittable,
+        cut_bytes=np.array([*cut_bytes, int(edges[-1])], np.int64),
+        cut_records=np.array([*cut_records, 0], np.int64),
+        counted=True,
+    )

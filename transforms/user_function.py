@@ -1,0 +1,89 @@
+"""The user's own function on every record: found by name, called, and blamed rightly."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from gristmill.dataset.errors import InputError, UserFunctionError
+
+RecordFunction = Callable[[bytes], bytes | None | Sequence[bytes]]
+
+
+def load_function(spec: str) -> RecordFunction:
+    """Imports the function that `module:function` names.
+
+    The current directory is searched as well, as `python -m` does.
+
+    Args:
+        spec: Such as `my_package.cleaning:lower_case`.
+
+    Raises:
+        InputError: There is no such function.
+    """
+    module_name, colon, name = spec.partition(":")
+    cure = "give module:function, importable from the current directory or installed"
+    if not (module_name and colon and name):
+        raise InputError("not the name of a function", got=repr(spec), cure=cure)
+    directory = os.getcwd()
+    if directory not in sys.path:
+        sys.path.append(directory)
+    try:
+        function: object = importlib.import_module(module_name)
+        for part in name.split("."):
+            function = getattr(function, part)
+    except (ImportError, AttributeError) as e:
+        raise InputError(
+            "cannot import the function", where=spec, got=str(e), cure=cure
+        ) from e
+    if not callable(function):
+        raise InputError("not a function", where=spec, got=repr(function), cure=cure)
+    return function
+
+
+def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[bytes]:
+    """Calls the user's function on one record.
+
+    Args:
+        function: It.
+        record: The record.
+        source: Where the record came from, for messages.
+
+    Returns:
+        The records to write instead: none, one or several.
+
+    Raises:
+        UserFunctionError: It failed, or returned something else.
+    """
+    try:
+        result = function(record)
+    except Exception as e:
+        frame = traceback.extract_tb(e.__traceback__)[-1]
+        raise UserFunctionError(
+            f"the --map function failed: {type(e).__name__}: {e}",
+            where=f"{frame.filename}, line {frame.lineno}, in {frame.name}: "
+            f"{frame.line}",
+            got=f"the record of {len(record):,} bytes at {source}",
+            cure="mend the function, or return None for records to leave out; "
+            "finished shards are kept",
+        ) from e
+    if result is None:
+        return ()
+    if isinstance(result, bytes):
+        return (result,)
+    if isinstance(result, (list, tuple)) and all(type(r) is bytes for r in result):
+        return result
+    kind = type(result).__name__
+    if isinstance(result, (list, tuple)):
+        kind += f" of {sorted({type(r).__name__ for r in result})}"
+    raise UserFunctionError(
+        "the --map function returned what cannot be written",
+        where=f"the record of {len(record):,} bytes at {source}",
+        expected="bytes, None, or a list of bytes",
+        got=kind,
+        cure="serialise the record in the function, with SerializeToString() for a "
+        "tf.train.Example",
+    )
