@@ -14,20 +14,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 
-from gristmill.dataset.errors import InputError
-from gristmill.dataset.manifest import Manifest
-from gristmill.dataset.shard_report import ShardReport
-from gristmill.transforms.commit import commit_dataset, finish_split
-from gristmill.transforms.conversion_job import (
-    ConversionJob,
-    PreparedJob,
-    load_prepared,
-)
-from gristmill.transforms.convert_shard import (
-    ProgressFile,
-    convert_shard,
-    finished_shard,
-)
+from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.inputs import InputFiles
 from gristmill.transforms.prepare import (
     count_file,
@@ -37,113 +24,15 @@ from gristmill.transforms.prepare import (
     take_output,
 )
 from gristmill.transforms.shard_plan import FileCount
-
-
-class ShardTask(NamedTuple):
-    """One shard to make, by reference to the job described beside its output."""
-
-    output: str
-    name: str
-    split: str
-    fingerprint: str
-    shard: int
-
-    @property
-    def prepared(self) -> PreparedJob:
-        """The job."""
-        return load_prepared(self.output, self.name, self.split, self.fingerprint)
-
-
-class ShardResult(NamedTuple):
-    """A finished shard; `report` is None for a split that was committed already."""
-
-    task: ShardTask
-    report: ShardReport | None
-
-
-class ConversionResult(NamedTuple):
-    """What a conversion did.
-
-    Attributes:
-        manifest: The committed dataset.
-        repaired_shards: Shards made again because their range began elsewhere.
-        committed_before: Splits for which there was nothing to do.
-    """
-
-    manifest: Manifest
-    repaired_shards: int
-    committed_before: tuple[str, ...]
-
-
-def make_shard(task: ShardTask, *, progress_dir: str | None = None) -> ShardResult:
-    """Makes a shard unless an earlier run has.
-
-    Args:
-        task: Which shard.
-        progress_dir: A directory of this machine for progress files, or None.
-    """
-    prepared = task.prepared
-    report = finished_shard(prepared, task.shard)
-    if report is None:
-        progress = None
-        if progress_dir is not None:
-            progress = ProgressFile(f"{progress_dir}/{task.split}.{task.shard}")
-        report = convert_shard(prepared, task.shard, progress=progress)
-    return ShardResult(task, report)
-
-
-def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
-    """Yields a task for each shard of a job."""
-    job = prepared.job
-    for shard in range(prepared.plan.shards):
-        yield ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
-
-
-def commit_shards(
-    jobs: Iterable[ConversionJob],
-    results: Iterable[ShardResult],
-    *,
-    features: Mapping[str, Any] | None = None,
-    prepared: Mapping[str, PreparedJob] | None = None,
-) -> ConversionResult:
-    """Commits the dataset from the results of all shards of all jobs.
-
-    Args:
-        jobs: The jobs, all of one dataset.
-        results: A result for every shard; None as report where a split was there.
-        features: The schema, where known.
-        prepared: Jobs that were prepared in this process, by split.
-    """
-    jobs = list(jobs)
-    by_split: dict[str, list[ShardResult]] = {job.split: [] for job in jobs}
-    for result in results:
-        by_split[result.task.split].append(result)
-    splits, repaired, before = {}, 0, []
-    for split, found in by_split.items():
-        if any(result.report is None for result in found):
-            before.append(split)
-            continue
-        reports = [result.report for result in found if result.report is not None]
-        job = (prepared or {}).get(split) or found[0].task.prepared
-        splits[split], again = finish_split(job, reports)
-        repaired += again
-    output, name = jobs[0].output, jobs[0].name
-    manifest = commit_dataset(output, name, splits, features=features)
-    return ConversionResult(manifest, repaired, tuple(before))
-
-
-def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
-    """Checks that jobs make splits of one dataset.
-
-    Raises:
-        InputError: They do not.
-    """
-    if not jobs:
-        raise InputError("no conversion given")
-    if len({(job.output, job.name) for job in jobs}) != 1:
-        raise InputError("jobs of one conversion must share output and name")
-    if len({job.split for job in jobs}) != len(jobs):
-        raise InputError("two jobs write the same split")
+from gristmill.transforms.shard_tasks import (
+    ConversionResult,
+    ShardResult,
+    ShardTask,
+    check_jobs,
+    commit_shards,
+    make_shard,
+    shard_tasks,
+)
 
 
 class _CountTask(NamedTuple):
