@@ -16,6 +16,7 @@ c4/                                           the dataset's directory
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 
@@ -34,6 +35,17 @@ _SPLIT = re.compile(r"[A-Za-z0-9_]+")
 def join(directory: str, *parts: str) -> str:
     """Joins path parts with forward slashes, for local paths and URLs alike."""
     return posixpath.join(directory, *parts)
+
+
+def base_name(directory: str) -> str:
+    """Returns the last part of a directory's path, made absolute if it has none.
+
+    >>> base_name("gs://bucket/c4")
+    'c4'
+    """
+    if "://" not in directory:
+        directory = os.path.abspath(directory)
+    return directory.rstrip("/").rpartition("/")[2]
 
 
 def check_name(name: str) -> str:

@@ -1,0 +1,207 @@
+"""Running a conversion: on the processes of this machine, or by a Beam runner."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.manifest import Manifest
+from gristmill.pipelines.local_pool import map_unordered
+from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.inputs import InputFiles
+from gristmill.transforms.prepare import Preparation, count_file, prepare
+from gristmill.transforms.shard_plan import FileCount
+from gristmill.transforms.shard_tasks import (
+    ConversionResult,
+    check_jobs,
+    commit_shards,
+    make_shard,
+    shard_tasks,
+)
+
+ShowProgress = Callable[[Sequence[PreparedJob], str], AbstractContextManager[None]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a conversion did, for a person or a script.
+
+    Attributes:
+        output: The dataset's directory.
+        manifest: The committed dataset, None if the job still runs elsewhere.
+        splits: The splits that were asked for.
+        committed_before: Those of them for which there was nothing to do.
+        repaired_shards: Shards made again because their range began elsewhere.
+        notes: What a person should know.
+        seconds: How long it took.
+    """
+
+    output: str
+    manifest: Manifest | None
+    splits: tuple[str, ...]
+    committed_before: tuple[str, ...]
+    repaired_shards: int
+    notes: tuple[str, ...]
+    seconds: float
+
+
+def convert(
+    jobs: Sequence[ConversionJob],
+    *,
+    workers: int = 1,
+    overwrite: bool = False,
+    features: Mapping[str, Any] | None = None,
+    tfds_directory: str | None = None,
+    beam_options: Sequence[str] | None = None,
+    show: ShowProgress | None = None,
+) -> Outcome:
+    """Converts, and waits until the dataset is committed.
+
+    Args:
+        jobs: One for each split, with the same output and name.
+        workers: Processes of this machine.
+        overwrite: Whether to throw away what the output holds of these splits.
+        features: The schema, where known.
+        tfds_directory: The TFDS directory that the jobs came from, if any.
+        beam_options: Options of a Beam pipeline, `--runner` among them; None to run
+            without Beam.
+        show: Shows progress of the prepared jobs, given a directory that workers of
+            this machine write to.
+
+    Raises:
+        GristmillError: With what is wrong and what to do.
+    """
+    started = time.monotonic()
+    jobs = tuple(jobs)
+    check_jobs(jobs)
+    preparations = [
+        prepare(
+            job,
+            overwrite=overwrite,
+            count_files=functools.partial(_count_files, workers=workers),
+        )
+        for job in jobs
+    ]
+    todo = [p.prepared for p in preparations if p.committed is None]
+    before = tuple(p.prepared.job.split for p in preparations if p.committed)
+    repaired = 0
+    manifest = preparations[0].committed
+    if todo:
+        with tempfile.TemporaryDirectory(prefix="gristmill-") as progress_dir:
+            with show(todo, progress_dir) if show else nullcontext():
+                run = _run_here if beam_options is None else _run_beam
+                result = run(
+                    todo,
+                    progress_dir=progress_dir,
+                    workers=workers,
+                    features=features,
+                    tfds_directory=tfds_directory,
+                    beam_options=beam_options or (),
+                )
+        manifest, repaired = result.manifest, result.repaired_shards
+    return Outcome(
+        output=jobs[0].output,
+        manifest=manifest,
+        splits=tuple(job.split for job in jobs),
+        committed_before=before,
+        repaired_shards=repaired,
+        notes=tuple(note for p in preparations for note in _notes(p)),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _notes(preparation: Preparation) -> list[str]:
+    return preparation.prepared.files.notes()
+
+
+def _count_files(
+    job: ConversionJob, files: InputFiles, *, workers: int
+) -> Iterable[FileCount]:
+    count = functools.partial(_count_numbered, job, files)
+    counts = dict(map_unordered(count, range(len(files)), workers=workers))
+    return [counts[file] for file in range(len(files))]
+
+
+def _count_numbered(
+    job: ConversionJob, files: InputFiles, file: int
+) -> tuple[int, FileCount]:
+    return file, count_file(job, files, file)
+
+
+def _run_here(
+    prepared: Sequence[PreparedJob],
+    *,
+    progress_dir: str,
+    workers: int,
+    features: Mapping[str, Any] | None,
+    tfds_directory: str | None,
+    beam_options: Sequence[str],
+) -> ConversionResult:
+    del beam_options
+    tasks = [task for job in prepared for task in shard_tasks(job)]
+    results = map_unordered(
+        functools.partial(make_shard, progress_dir=progress_dir),
+        tasks,
+        workers=min(workers, len(tasks)),
+    )
+    return commit_shards(
+        [job.job for job in prepared],
+        list(results),
+        features=features,
+        prepared={job.job.split: job for job in prepared},
+    )
+
+
+def _run_beam(
+    prepared: Sequence[PreparedJob],
+    *,
+    progress_dir: str,
+    workers: int,
+    features: Mapping[str, Any] | None,
+    tfds_directory: str | None,
+    beam_options: Sequence[str],
+) -> ConversionResult:
+    del workers
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from gristmill.dataset.manifest import open_manifest
+    from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+
+    pipeline = beam.Pipeline(options=PipelineOptions(list(beam_options)))
+    _ = pipeline | "Convert" >> ConvertTFRecords(
+        jobs=tuple(job.job for job in prepared),
+        features=features,
+        prepared=tuple(prepared),
+        progress_dir=progress_dir,
+    )
+    try:
+        pipeline.run().wait_until_finish()
+    except RuntimeError as e:
+        raise _beam_error(e) from e
+    return ConversionResult(open_manifest(prepared[0].job.output), 0, ())
+
+
+def _beam_error(error: RuntimeError) -> Exception:
+    """Finds our own message in what a runner makes of an error."""
+    text = str(error)
+    if isinstance(error, GristmillError):
+        return error
+    marker = "gristmill.dataset.errors."
+    at = text.rfind(marker)
+    if at < 0:
+        return error
+    message = text[at + len(marker) :].partition(": ")[2]
+    lines = [line for line in message.splitlines() if line.strip()]
+    kept = lines[:1]
+    for line in lines[1:]:
+        if not line.startswith("  "):
+            break
+        kept.append(line)
+    return GristmillError("\n".join(kept).partition(" [while running")[0])
