@@ -11,6 +11,7 @@ import array
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
 from typing import BinaryIO
 
 import google_crc32c
@@ -141,21 +142,24 @@ class ShardWriter:
             "finished shards are kept",
         )
 
-    def write(self, record: bytes, crc32c: int) -> None:
-        """Appends one record.
+    def write(self, records: Sequence[bytes], crc32cs: Sequence[int]) -> None:
+        """Appends records.
 
         Args:
-            record: The record.
-            crc32c: Its checksum, by which the finished shard is checked.
+            records: [records].
+            crc32cs: [records], their checksums, by which the finished shard is
+                checked.
 
         Raises:
             StorageError: The official writer failed.
         """
+        write = self._writer.write
         try:
-            self._writer.write(record)
+            for record in records:
+                write(record)
         except Exception as e:  # What it raises is not documented.
             raise self._failed(str(e)) from e
-        self._crc32cs.append(crc32c)
+        self._crc32cs.extend(crc32cs)
 
     def abandon(self) -> None:
         """Closes the file without a look at it, for a shard that is given up."""

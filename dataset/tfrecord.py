@@ -15,11 +15,13 @@ checksum of themselves, a frame can be found from any byte offset.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 import google_crc32c
 import numpy as np
@@ -31,13 +33,18 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_OVERHEAD_BYTES = HEADER_BYTES + FOOTER_BYTES
 
+# Longest record that is believed: no chunk of an ArrayRecord file could hold more.
+MAX_RECORD_BYTES = 1 << 31
+
 _BLOCK_BYTES = 4 << 20  # 4 MiB a read: large enough for throughput on any storage.
+_SEARCH_BYTES = 1 << 18  # Searched for a frame at once: arrays of it fit in caches.
 _MASK_DELTA = 0xA282EAD8
 _HEADER = struct.Struct("<QI")
 _U32 = struct.Struct("<I")
 _crc32c = google_crc32c.value
 
 Compression = Literal["none", "gzip", "zlib"]
+_WINDOW_BITS = {"gzip": 31, "zlib": 15}
 
 
 def mask(crc32c: int) -> int:
@@ -76,7 +83,8 @@ def is_header(head: bytes) -> bool:
     """Tells whether bytes begin with the header of a frame."""
     if len(head) < HEADER_BYTES:
         return False
-    return mask(_crc32c(head[:8])) == _U32.unpack_from(head, 8)[0]
+    (stored,) = _U32.unpack_from(head, 8)
+    return bool(mask(_crc32c(head[:8])) == stored)
 
 
 def detect_compression(head: bytes) -> Compression:
@@ -87,13 +95,14 @@ def detect_compression(head: bytes) -> Compression:
     """
     if is_header(head):
         return "none"
-    if head[:2] == b"\x1f\x8b":
+    if head[:3] == b"\x1f\x8b\x08":
         return "gzip"
-    # RFC 1950: method 8 (deflate), window at most 32 KiB, check bits.
-    if len(head) >= 2 and head[0] & 0x8F == 0x08:
-        if int.from_bytes(head[:2], "big") % 31 == 0:
-            return "zlib"
-    return "none"
+    # Two bytes begin a zlib stream, too few to go by: see if the others fit.
+    try:
+        zlib.decompressobj(_WINDOW_BITS["zlib"]).decompress(head)
+    except zlib.error:
+        return "none"
+    return "zlib" if len(head) >= 2 else "none"
 
 
 class Frame(NamedTuple):
@@ -110,11 +119,20 @@ class Frame(NamedTuple):
     crc32c: int
 
 
+class FrameBatch(NamedTuple):
+    """Several frames, as columns: see `Frame`. All lists are [frames]."""
+
+    offsets: list[int]
+    records: list[bytes]
+    crc32cs: list[int]
+
+
 class CorruptFrameError(CorruptInputError):
     """A place in a file where a frame should be and is none.
 
     Attributes:
-        reason: `length` (header checksum), `data` (record checksum) or `truncated`.
+        reason: `length` (header checksum, or a length that cannot be), `data` (record
+            checksum), `truncated`, or `compressed` (gzip or zlib cannot go on).
         offset: Where the frame begins.
         end: Where the frame ends if its length can be believed, else None.
         detail: Expected and got in a few words, for the quarantine list.
@@ -157,7 +175,8 @@ class InflatedStream:
     """The decompressed bytes of a gzip or zlib stream, read forward.
 
     Concatenated gzip members are read as one, as TensorFlow does. Memory is bounded
-    by the size of one read, whatever the compressed data claims.
+    by the size of one read, whatever the compressed data claims. All that comes
+    before damage is handed out before the error is.
 
     Args:
         stream: The compressed bytes.
@@ -168,46 +187,64 @@ class InflatedStream:
     def __init__(self, stream: _Readable, *, path: str, compression: Compression):
         self._stream = stream
         self._path = path
-        self._window_bits = 31 if compression == "gzip" else 15
+        self._window_bits = _WINDOW_BITS[compression]
         self._inflater = zlib.decompressobj(self._window_bits)
         self._pending = b""
         self._started = False
+        self._error: CorruptInputError | None = None
         self.compressed_bytes = 0
 
     def read(self, size: int, /) -> bytes:
-        """Returns up to `size` bytes; an empty result means the end."""
-        while True:
+        """Returns up to `size` bytes; an empty result means the end.
+
+        Raises:
+            CorruptInputError: The stream is damaged here, or cut short.
+        """
+        while self._error is None:
             if not self._pending:
                 self._pending = self._stream.read(1 << 20)
                 self.compressed_bytes += len(self._pending)
-                if not self._pending:
-                    if self._started and not self._inflater.eof:
-                        raise CorruptInputError(
-                            "compressed file ends in the middle of its stream",
-                            where=f"{self._path}, compressed byte offset "
-                            f"{self.compressed_bytes:,}",
-                            cure="write the file again from its source",
-                        )
-                    return b""
+            if not self._pending:
+                if self._started and not self._inflater.eof:
+                    self._error = self._damaged("it ends in the middle of its stream")
+                    break
+                return b""
             if self._inflater.eof:
                 self._inflater = zlib.decompressobj(self._window_bits)
-            self._started = True
-            try:
-                data = self._inflater.decompress(self._pending, size)
-            except zlib.error as e:
-                raise CorruptInputError(
-                    "compressed file cannot be decompressed",
-                    where=f"{self._path}, near compressed byte offset "
-                    f"{self.compressed_bytes - len(self._pending):,}",
-                    got=str(e),
-                    cure="write the file again from its source",
-                ) from e
-            inflater = self._inflater
-            self._pending = (
-                inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            )
+            data = self._inflate(size)
             if data:
                 return data
+        raise self._error
+
+    def _inflate(self, size: int) -> bytes:
+        before = self._inflater.copy()
+        self._started = True
+        try:
+            data = self._inflater.decompress(self._pending, size)
+        except zlib.error as e:
+            self._error = self._damaged(str(e))
+            return self._salvage(before)
+        done = self._inflater
+        self._pending = done.unused_data if done.eof else done.unconsumed_tail
+        return data
+
+    def _salvage(self, inflater: Any) -> bytes:
+        """Inflates byte by byte up to the error, which comes without what precedes."""
+        pieces = []
+        with contextlib.suppress(zlib.error):
+            for position in range(len(self._pending)):
+                byte = self._pending[position : position + 1]
+                pieces.append(inflater.decompress(byte))
+        return b"".join(pieces)
+
+    def _damaged(self, got: str) -> CorruptInputError:
+        offset = self.compressed_bytes - len(self._pending)
+        return CorruptInputError(
+            "compressed file cannot be decompressed",
+            where=f"{self._path}, near compressed byte offset {offset:,}",
+            got=got,
+            cure="write the file again from its source",
+        )
 
 
 class FrameReader:
@@ -238,6 +275,7 @@ class FrameReader:
         self._buffer_offset = offset  # File offset of the buffer's first byte.
         self._position = 0  # In the buffer: the next frame begins here.
         self._exhausted = False
+        self._stream_error: CorruptInputError | None = None
 
     @property
     def offset(self) -> int:
@@ -252,7 +290,11 @@ class FrameReader:
         pieces = [self._buffer[self._position :]]
         # Read in blocks, so that memory grows with the data and not with the claim.
         while missing > 0 and not self._exhausted:
-            block = self._stream.read(_BLOCK_BYTES)
+            try:
+                block = self._stream.read(_BLOCK_BYTES)
+            except CorruptInputError as error:
+                # Told where data is missing, once what came before is used up.
+                self._stream_error, block = error, b""
             self._exhausted = not block
             pieces.append(block)
             missing -= len(block)
@@ -266,49 +308,80 @@ class FrameReader:
         return not self._fill(1)
 
     def frames(self, end: int | None = None) -> Iterator[Frame]:
-        """Yields the frames that begin before `end`.
+        """Yields the frames that begin before `end`, one at a time; see `batches`."""
+        for batch in self.batches(end):
+            yield from map(Frame, *batch)
+
+    def batches(
+        self, end: int | None = None, *, limit_records: int = sys.maxsize
+    ) -> Iterator[FrameBatch]:
+        """Yields the frames that begin before `end`, those of one block at a time.
 
         Args:
             end: File offset, exclusive; None for the end of the file. The last frame
                 may reach past it: a frame belongs to the range of its first byte.
+            limit_records: Frames to yield at most.
 
         Raises:
-            CorruptFrameError: At the first frame that is damaged. The reader stays at
-                its first byte, for `skip` or `resync`.
+            CorruptFrameError: At the first frame that is damaged, after all before it
+                were yielded. The reader stays at its first byte, for `skip` or
+                `resync`.
         """
         unpack_header, unpack_crc = _HEADER.unpack_from, _U32.unpack_from
         crc32c, delta = _crc32c, _MASK_DELTA
-        while end is None or self.offset < end:
+        while limit_records > 0 and (end is None or self.offset < end):
             if not self._fill(HEADER_BYTES):
                 self._check_no_tail()
                 return
             # The loop below runs once a record: everything it needs is local.
             buffer, position = self._buffer, self._position
             base, available = self._buffer_offset, len(self._buffer)
-            stop = available if end is None else min(available, end - base)
-            while position < stop and position + HEADER_BYTES <= available:
+            stop = available - HEADER_BYTES + 1
+            if end is not None:
+                stop = min(stop, end - base)
+            batch = FrameBatch([], [], [])
+            offsets, records, crc32cs = batch
+            error: CorruptFrameError | None = None
+            short_length: int | None = None
+            while position < stop:
                 length, length_crc = unpack_header(buffer, position)
                 got = crc32c(buffer[position : position + 8])
                 if ((got >> 15 | got << 17) + delta) & 0xFFFFFFFF != length_crc:
-                    raise self._bad_length(base + position, length_crc, got)
+                    error = self._bad_length(base + position, length_crc, got)
+                    break
                 data_end = position + HEADER_BYTES + length
                 if data_end + FOOTER_BYTES > available:
+                    short_length = length
                     break
                 record = buffer[position + HEADER_BYTES : data_end]
                 (data_crc,) = unpack_crc(buffer, data_end)
                 got = crc32c(record)
                 if ((got >> 15 | got << 17) + delta) & 0xFFFFFFFF != data_crc:
-                    raise self._bad_data(base + position, length, data_crc, got)
-                offset = base + position
-                self._position = position = data_end + FOOTER_BYTES
-                yield Frame(offset, record, got)
-            if position < stop and position + HEADER_BYTES <= available:
-                self._fill_record(length)
+                    error = self._bad_data(base + position, length, data_crc, got)
+                    break
+                offsets.append(base + position)
+                records.append(record)
+                crc32cs.append(got)
+                position = data_end + FOOTER_BYTES
+                limit_records -= 1
+                if not limit_records:
+                    break
+            self._position = position
+            if records:
+                yield batch
+            if error is not None:
+                raise error
+            if short_length is not None:
+                self._fill_record(short_length)
 
     def _fill_record(self, length: int) -> None:
         frame_bytes = length + FRAME_OVERHEAD_BYTES
         left = None if self._size_bytes is None else self._size_bytes - self.offset
-        if (left is not None and frame_bytes > left) or not self._fill(frame_bytes):
+        cut = left is not None and frame_bytes > left
+        if length > MAX_RECORD_BYTES and not cut:
+            raise self._too_long(length)
+        if cut or not self._fill(frame_bytes):
+            self._check_stream()
             have = len(self._buffer) - self._position if left is None else left
             raise _corrupt(
                 self._path,
@@ -320,6 +393,7 @@ class FrameReader:
             )
 
     def _check_no_tail(self) -> None:
+        self._check_stream()
         left = len(self._buffer) - self._position
         if left:
             raise _corrupt(
@@ -330,6 +404,29 @@ class FrameReader:
                 expected=f"{HEADER_BYTES} header bytes",
                 got=f"{left} bytes up to the end of the file",
             )
+
+    def _check_stream(self) -> None:
+        # Raised once: whoever sets the damage aside goes on behind it.
+        error, self._stream_error = self._stream_error, None
+        if error is not None:
+            raise _corrupt(
+                self._path,
+                reason="compressed",
+                offset=self.offset,
+                what="compressed file is damaged, or ends too early",
+                expected="an intact gzip or zlib stream",
+                got=" ".join(str(error).split()),
+            ) from error
+
+    def _too_long(self, length: int) -> CorruptFrameError:
+        return _corrupt(
+            self._path,
+            reason="length",
+            offset=self.offset,
+            what="TFRecord file claims a record that is too long to be true",
+            expected=f"a frame of at most {MAX_RECORD_BYTES:,} bytes",
+            got=f"{length + FRAME_OVERHEAD_BYTES:,} bytes",
+        )
 
     def _bad_length(self, offset: int, stored: int, got: int) -> CorruptFrameError:
         what = "corrupt length field in TFRecord file"
@@ -397,29 +494,24 @@ class FrameReader:
         Returns:
             Whether a frame was found; if not, the reader is at `limit` or at the end.
         """
-        while True:
-            if not self._fill(HEADER_BYTES):
-                self.skip(self.offset + HEADER_BYTES if limit is None else limit, sink)
-                return False
-            window_bytes = len(self._buffer) - self._position
-            if self._size_bytes is None:
-                longest = (1 << 63) - 1
-            else:
-                longest = self._size_bytes - self.offset - FRAME_OVERHEAD_BYTES
-            window = np.frombuffer(
-                self._buffer, np.uint8, window_bytes, offset=self._position
-            )
+        while self._fill(HEADER_BYTES):
             base = self.offset
-            for candidate in _header_positions(window, longest).tolist():
-                if limit is not None and base + candidate >= limit:
-                    break
+            window = np.frombuffer(self._buffer, np.uint8, offset=self._position)
+            if limit is not None:
+                window = window[: max(0, limit - base + HEADER_BYTES - 1)]
+            longest = MAX_RECORD_BYTES
+            if self._size_bytes is not None:
+                room = self._size_bytes - base - FRAME_OVERHEAD_BYTES
+                longest = min(longest, room)
+            for candidate in _header_positions(window, longest):
                 if self._confirm(base + candidate, sink):
                     return True
-            searched = base + window_bytes - HEADER_BYTES + 1
-            if limit is not None and searched >= limit:
-                self.skip(limit, sink)
-                return False
+            searched = base + max(0, len(window) - HEADER_BYTES + 1)
             self.skip(searched, sink)
+            if limit is not None and searched >= limit:
+                return False
+        self.skip(self.offset + HEADER_BYTES if limit is None else limit, sink)
+        return False
 
     def _confirm(self, offset: int, sink: Callable[[bytes], None] | None) -> bool:
         """Moves to a frame whose header fits, if its record's checksum fits too."""
@@ -456,21 +548,30 @@ def _length_crc_tables() -> npt.NDArray[np.uint32]:
     return tables
 
 
-def _header_positions(
-    window: npt.NDArray[np.uint8], longest: int
-) -> npt.NDArray[np.int64]:
-    """Returns where in a window a frame header can be, in rising order.
+def _header_positions(window: npt.NDArray[np.uint8], longest: int) -> Iterator[int]:
+    """Yields where in a window a frame header can be, in rising order.
 
     Args:
         window: uint8 [n].
         longest: Length in bytes above which a record cannot fit.
 
-    Returns:
-        int64 [k]: positions p with a valid checksum in window[p : p + 12].
+    Yields:
+        Positions p with a valid checksum in window[p : p + 12].
     """
     count = len(window) - HEADER_BYTES + 1
-    if count <= 0 or longest < 0:
-        return np.empty(0, np.int64)
+    if longest < 0:
+        return
+    for begin in range(0, count, _SEARCH_BYTES):
+        end = min(begin + _SEARCH_BYTES, count)
+        found = _header_positions_in(window[begin : end + HEADER_BYTES - 1], longest)
+        for position in found.tolist():
+            yield begin + position
+
+
+def _header_positions_in(
+    window: npt.NDArray[np.uint8], longest: int
+) -> npt.NDArray[np.int64]:
+    count = len(window) - HEADER_BYTES + 1
     # Most bytes of a length are zero: that alone rules out nearly every position.
     zero_from = (longest.bit_length() + 7) // 8
     plausible = np.ones(count, bool)
@@ -486,4 +587,5 @@ def _header_positions(
     for index in range(4):
         byte = window[positions + 8 + index].astype(np.uint32)
         stored |= byte << np.uint32(8 * index)
-    return positions[masked == stored].astype(np.int64)
+    hits: npt.NDArray[np.int64] = positions[masked == stored]
+    return hits

@@ -18,15 +18,14 @@ from gristmill.dataset.shard_index import encode_index, parse_index
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.storage import storage_for
-from gristmill.dataset.tfrecord import Frame
+from gristmill.dataset.tfrecord import FrameBatch
 from gristmill.transforms.conversion_job import PreparedJob
 from gristmill.transforms.quarantine import Quarantine
 from gristmill.transforms.shard_plan import SourceRange
 from gristmill.transforms.source_range import FooledStartError, RangeReader
-from gristmill.transforms.user_function import call, load_function
+from gristmill.transforms.user_function import RecordFunction, call, load_function
 
 _SEARCHES = 3
-_BATCH_RECORDS = 1024
 
 
 class Progress(Protocol):
@@ -162,14 +161,14 @@ def _convert(
     ):
         writer = ShardWriter(local, options=job.writer)
         try:
-            frames = _frames(
+            batches = _batches(
                 prepared,
                 ranges,
                 search_from,
                 quarantine if job.on_corrupt == "quarantine" else None,
                 tally,
             )
-            _write(writer, frames, prepared, tally, progress)
+            _write(writer, batches, prepared, tally, progress)
             written = writer.finish()
         except BaseException:
             writer.abandon()
@@ -239,14 +238,14 @@ def check_counts(report: ShardReport, *, mapped: bool) -> None:
         )
 
 
-def _frames(
+def _batches(
     prepared: PreparedJob,
     ranges: list[SourceRange],
     search_from: int | None,
     quarantine: Quarantine | None,
     tally: _Tally,
-) -> Iterator[tuple[str, Frame]]:
-    """Yields the frames of all ranges, each with its file."""
+) -> Iterator[tuple[str, FrameBatch]]:
+    """Yields the frames of all ranges a block at a time, each with its file."""
     files = prepared.files
     for number, source in enumerate(ranges):
         path = files.paths[source.file_index]
@@ -258,46 +257,42 @@ def _frames(
             on_damage=quarantine,
             search_from=search_from if number == 0 else None,
         )
-        for frame in reader:
-            yield path, frame
+        for batch in reader.batches():
+            yield path, batch
         tally.spans.append(reader.span)
 
 
 def _write(
     writer: ShardWriter,
-    frames: Iterator[tuple[str, Frame]],
+    batches: Iterator[tuple[str, FrameBatch]],
     prepared: PreparedJob,
     tally: _Tally,
     progress: Progress | None,
 ) -> None:
     spec = prepared.job.map
     function = None if spec is None else load_function(spec)
-    crc32cs: list[int] = []
-    lengths: list[int] = []
-
-    def count() -> None:
-        tally.read += RecordsDigest.of(
-            np.array(crc32cs, np.uint32), np.array(lengths, np.int64)
-        )
-        crc32cs.clear()
-        lengths.clear()
+    for path, batch in batches:
+        lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
+        tally.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
+        if function is None:
+            writer.write(batch.records, batch.crc32cs)
+        else:
+            _write_mapped(writer, function, path, batch, tally)
         if progress is not None:
             progress(tally.read.records, tally.read.raw_bytes)
 
-    for path, frame in frames:
-        crc32cs.append(frame.crc32c)
-        lengths.append(len(frame.record))
-        if function is None:
-            writer.write(frame.record, frame.crc32c)
+
+def _write_mapped(
+    writer: ShardWriter,
+    function: RecordFunction,
+    path: str,
+    batch: FrameBatch,
+    tally: _Tally,
+) -> None:
+    for offset, record in zip(batch.offsets, batch.records, strict=True):
+        results = call(function, record, source=f"{path}, byte offset {offset:,}")
+        if results:
+            tally.added_records += len(results) - 1
         else:
-            source = f"{path}, byte offset {frame.offset:,}"
-            results = call(function, frame.record, source=source)
-            if results:
-                tally.added_records += len(results) - 1
-            else:
-                tally.dropped_records += 1
-            for result in results:
-                writer.write(result, google_crc32c.value(result))
-        if len(lengths) >= _BATCH_RECORDS:
-            count()
-    count()
+            tally.dropped_records += 1
+        writer.write(results, [google_crc32c.value(result) for result in results])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import sys
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from gristmill.dataset.tfrecord import (
     Compression,
     CorruptFrameError,
     Frame,
+    FrameBatch,
     FrameReader,
     InflatedStream,
 )
@@ -94,6 +95,11 @@ class RangeReader:
         )
 
     def __iter__(self) -> Iterator[Frame]:
+        for batch in self.batches():
+            yield from map(Frame, *batch)
+
+    def batches(self) -> Iterator[FrameBatch]:
+        """Yields the frames a block at a time, as columns."""
         source = self._source
         plain = self._compression == "none"
         storage = storage_for(self._path)
@@ -118,25 +124,38 @@ class RangeReader:
             if end is not None and reader.offset >= end and not source.extra_records:
                 return
             self._start = self._stop = reader.offset
-            frames = itertools.chain(
-                self._good_frames(reader, end),
-                itertools.islice(self._good_frames(reader, None), source.extra_records),
-            )
-            for _ in itertools.islice(frames, source.skip_records):
-                pass
-            if source.skip_records:
-                self._start = self._stop = reader.offset
-            for frame in frames:
-                self._records += 1
-                yield frame
+            skip = source.skip_records
+            for limited in (False, True):
+                # First what begins in the range, then the records beyond its end.
+                batches = (
+                    self._good_batches(reader, None, source.extra_records)
+                    if limited
+                    else self._good_batches(reader, end, sys.maxsize)
+                )
+                for batch in batches:
+                    count = len(batch.records)
+                    if skip >= count:
+                        skip -= count
+                        self._start = reader.offset
+                        continue
+                    if skip:
+                        self._start = batch.offsets[skip]
+                        batch = FrameBatch(*(column[skip:] for column in batch))
+                        skip = 0
+                    self._records += len(batch.records)
+                    yield batch
             self._stop = reader.offset
             # Asked of compressed files only: their size tells nothing.
             self._whole = not plain and end is None and reader.at_end()
 
-    def _good_frames(self, reader: FrameReader, end: int | None) -> Iterator[Frame]:
+    def _good_batches(
+        self, reader: FrameReader, end: int | None, limit_records: int
+    ) -> Iterator[FrameBatch]:
         while True:
             try:
-                yield from reader.frames(end)
+                for batch in reader.batches(end, limit_records=limit_records):
+                    limit_records -= len(batch.records)
+                    yield batch
             except CorruptFrameError as error:
                 if not self._exact:
                     fooled = FooledStartError(str(error))
