@@ -203,51 +203,60 @@ def _decompress_zstd(
     return decoded
 
 
+def _decode_parts(
+    buffer: bytes,
+    chunks: _Chunks,
+    members: IntArray,
+    begin: IntArray,
+    end: IntArray,
+    limit: int,
+) -> list[Any]:
+    """Decompresses one part of each member chunk, by compression, back in order."""
+    decoded: dict[int, Any] = {}
+    for compression in np.unique(chunks.compression[members]).tolist():
+        same = members[chunks.compression[members] == compression]
+        parts = _decompress(buffer, compression, begin[same], end[same], limit)
+        decoded.update(zip(same.tolist(), parts, strict=True))
+    return [decoded[member] for member in members.tolist()]
+
+
+def _lengths(buffer: bytes, chunks: _Chunks) -> IntArray:
+    """Returns int64 [records], the length of each record, without the records."""
+    if (chunks.records == 1).all():
+        # A chunk of one record: its length is that of the values.
+        return chunks.decoded_bytes
+    grouped = np.flatnonzero(chunks.records != 1)
+    limit = int(chunks.records[grouped].max()) * 10
+    sizes = _decode_parts(
+        buffer, chunks, grouped, chunks.sizes_begin, chunks.sizes_end, limit
+    )
+    parts = [np.array([n]) for n in chunks.decoded_bytes.tolist()]
+    for member, size in zip(grouped.tolist(), sizes, strict=True):
+        parts[member] = decode_varints(np.frombuffer(size, np.uint8))
+    if [len(part) for part in parts] != chunks.records.tolist():
+        raise ValueError("a chunk does not hold as many sizes as records")
+    if [int(part.sum()) for part in parts] != chunks.decoded_bytes.tolist():
+        raise ValueError("the sizes of a chunk's records do not add up")
+    return np.concatenate(parts)
+
+
 def _values(
     buffer: bytes, starts: IntArray, max_decoded_bytes: int
 ) -> tuple[_Chunks, list[Any], IntArray]:
     """Returns the chunks, the joined records of each, and the length of each record."""
     chunks = _parse(np.frombuffer(buffer, np.uint8), starts, max_decoded_bytes)
-    values: list[Any] = [None] * len(starts)
-    sizes: list[Any] = [None] * len(starts)
-    for compression in np.unique(chunks.compression).tolist():
-        members = np.flatnonzero(chunks.compression == compression)
-        decoded = _decompress(
-            buffer,
-            compression,
-            chunks.values_begin[members],
-            chunks.values_end[members],
-            max_decoded_bytes,
-        )
-        for member, value in zip(members.tolist(), decoded, strict=True):
-            values[member] = value
-        # A chunk of one record: its length is that of the values.
-        grouped = members[chunks.records[members] != 1]
-        if len(grouped):
-            decoded = _decompress(
-                buffer,
-                compression,
-                chunks.sizes_begin[grouped],
-                chunks.sizes_end[grouped],
-                int(chunks.records[grouped].max()) * 10,
-            )
-            for member, value in zip(grouped.tolist(), decoded, strict=True):
-                sizes[member] = value
-    lengths = np.fromiter((len(value) for value in values), np.int64, len(values))
-    if (lengths != chunks.decoded_bytes).any():
+    lengths = _lengths(buffer, chunks)
+    values = _decode_parts(
+        buffer,
+        chunks,
+        np.arange(len(starts)),
+        chunks.values_begin,
+        chunks.values_end,
+        max_decoded_bytes,
+    )
+    if [len(value) for value in values] != chunks.decoded_bytes.tolist():
         raise ValueError("a chunk's records do not have the size its header says")
-    if (chunks.records == 1).all():
-        return chunks, values, lengths
-    ones = [np.array([n]) for n in lengths.tolist()]
-    parts = [
-        ones[i] if size is None else decode_varints(np.frombuffer(size, np.uint8))
-        for i, size in enumerate(sizes)
-    ]
-    if [len(part) for part in parts] != chunks.records.tolist():
-        raise ValueError("a chunk does not hold as many sizes as records")
-    if [int(part.sum()) for part in parts] != lengths.tolist():
-        raise ValueError("the sizes of a chunk's records do not add up")
-    return chunks, values, np.concatenate(parts)
+    return chunks, values, lengths
 
 
 def _explain(
@@ -340,3 +349,22 @@ def checksum_chunks(
         )
         crcs = [crc32c(record) for record in records]
     return np.array(crcs, np.uint32), lengths
+
+
+def measure_chunks(
+    buffer: bytes,
+    starts: IntArray,
+    *,
+    path: str,
+    max_decoded_bytes: int = MAX_CHUNK_DECODED_BYTES,
+) -> IntArray:
+    """Returns the lengths of the records of chunks, without decoding the records.
+
+    Returns:
+        int64 [records], in bytes.
+    """
+    try:
+        chunks = _parse(np.frombuffer(buffer, np.uint8), starts, max_decoded_bytes)
+        return _lengths(buffer, chunks)
+    except (ValueError, IndexError) as e:
+        raise _explain(e, buffer, starts, path, max_decoded_bytes) from e

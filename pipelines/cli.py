@@ -152,6 +152,14 @@ def cli() -> None:
     show_default=True,
     help="Most damaged regions to set aside.",
 )
+@click.option(
+    "--check",
+    type=click.Choice(["records", "lengths"]),
+    default="records",
+    show_default=True,
+    help="What of a finished shard is read again and compared before it counts: the "
+    "checksum of every record, or only its length, which is cheaper.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace what the output holds.")
 @_workers_option
 @click.option(
@@ -176,6 +184,7 @@ def convert(
     map_function: str | None,
     on_corrupt: str,
     max_corrupt: int,
+    check: str,
     overwrite: bool,
     workers: int | None,
     runner: str | None,
@@ -218,6 +227,7 @@ def convert(
             "map": map_function,
             "on_corrupt": on_corrupt,
             "max_corrupt": max_corrupt,
+            "check": check,
         },
         overwrite=overwrite,
         workers=workers,

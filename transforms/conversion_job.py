@@ -21,7 +21,7 @@ import numpy as np
 from gristmill.dataset import layout
 from gristmill.dataset.errors import InputError, InvalidDatasetError, JobChangedError
 from gristmill.dataset.shard_table import load_arrays
-from gristmill.dataset.shard_writer import WriterOptions
+from gristmill.dataset.shard_writer import Check, WriterOptions
 from gristmill.dataset.storage import storage_for
 from gristmill.transforms.inputs import InputFiles
 from gristmill.transforms.shard_plan import PlanOptions, ShardPlan
@@ -62,6 +62,8 @@ class ConversionJob:
         map: `module:function` to call on every record, or None.
         on_corrupt: `fail` at damaged input, or `quarantine` it and go on.
         max_corrupt: Most damaged regions to set aside, in the whole split.
+        check: How a finished shard is compared with what was written; see
+            `ShardWriter.finish`.
         names: How shard files are named.
     """
 
@@ -74,6 +76,7 @@ class ConversionJob:
     map: str | None = None
     on_corrupt: Literal["fail", "quarantine"] = "fail"
     max_corrupt: int = 100
+    check: Check = "records"
     names: ShardNames = dataclasses.field(default_factory=ShardNames)
 
     def __post_init__(self) -> None:
@@ -95,7 +98,7 @@ class ConversionJob:
         it in the same way.
         """
         fields = dataclasses.asdict(self)
-        for other in ("inputs", "output", "on_corrupt", "max_corrupt"):
+        for other in ("inputs", "output", "on_corrupt", "max_corrupt", "check"):
             del fields[other]
         return fields
 

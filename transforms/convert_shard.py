@@ -169,7 +169,7 @@ def _convert(
                 tally,
             )
             _write(writer, batches, prepared, tally, progress)
-            written = writer.finish()
+            written = writer.finish(check=job.check)
         except BaseException:
             writer.abandon()
             raise
