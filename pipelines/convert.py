@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from gristmill.dataset import errors
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.manifest import Manifest
 from gristmill.pipelines.local_pool import map_unordered
@@ -24,6 +27,9 @@ from gristmill.transforms.shard_tasks import (
     make_shard,
     shard_tasks,
 )
+
+_OUR_ERROR = re.compile(r"\bgristmill\.[\w.]+\.(\w+Error): ")
+_STAGE_NOTE = re.compile(r" \[while running '.*?'\]")
 
 ShowProgress = Callable[[Sequence[PreparedJob], str], AbstractContextManager[None]]
 
@@ -183,25 +189,30 @@ def _run_beam(
     )
     try:
         pipeline.run().wait_until_finish()
-    except RuntimeError as e:
-        raise _beam_error(e) from e
+    except Exception as e:
+        ours = _beam_error(e)
+        if ours is None:
+            raise
+        raise ours from e
     return ConversionResult(open_manifest(prepared[0].job.output), 0, ())
 
 
-def _beam_error(error: RuntimeError) -> Exception:
-    """Finds our own message in what a runner makes of an error."""
+def _beam_error(error: Exception) -> GristmillError | None:
+    """Finds our own message in what a runner makes of an error.
+
+    In memory, runners raise our error with a note on the stage; across processes, a
+    RuntimeError whose text is the whole traceback, ours at the end.
+    """
+    kind: type[GristmillError] = GristmillError
     text = str(error)
     if isinstance(error, GristmillError):
-        return error
-    marker = "gristmill.dataset.errors."
-    at = text.rfind(marker)
-    if at < 0:
-        return error
-    message = text[at + len(marker) :].partition(": ")[2]
-    lines = [line for line in message.splitlines() if line.strip()]
-    kept = lines[:1]
-    for line in lines[1:]:
-        if not line.startswith("  "):
-            break
-        kept.append(line)
-    return GristmillError("\n".join(kept).partition(" [while running")[0])
+        kind = type(error)
+    else:
+        names = list(_OUR_ERROR.finditer(text))
+        if not names:
+            return None
+        kind = getattr(errors, names[-1][1], GristmillError)
+        text = text[names[-1].end() :]
+    first, *rest = text.splitlines()
+    facts = list(itertools.takewhile(lambda line: line.startswith("  "), rest))
+    return kind(_STAGE_NOTE.sub("", "\n".join([first, *facts])))

@@ -1,0 +1,121 @@
+"""The pool of local processes: results, errors, dead workers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gristmill.dataset.errors import InputError, WorkerDiedError
+from gristmill.pipelines.local_pool import default_workers, map_unordered
+
+
+def _square(number: int) -> int:
+    return number * number
+
+
+def _pid(number: int) -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def _touch_or_fail(path: str) -> str:
+    if path.endswith("fails"):
+        raise InputError("no good", where=path)
+    time.sleep(0.5)
+    pathlib.Path(path).touch()
+    return path
+
+
+def _kill_self(number: int) -> int:
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 20])
+def test_every_item_once(workers: int, count: int):
+    results = map_unordered(_square, range(count), workers=workers)
+    assert sorted(results) == [n * n for n in range(count)]
+
+
+def test_work_is_done_by_as_many_processes_as_asked_for():
+    assert set(map_unordered(_pid, range(3), workers=1)) == {os.getpid()}
+    pids = set(map_unordered(_pid, range(12), workers=2))
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_error_keeps_its_type_and_calls_that_began_are_finished(tmp_path):
+    paths = [str(tmp_path / "good"), str(tmp_path / "fails")]
+    with pytest.raises(InputError, match=r"no good\n  where: .*fails"):
+        list(map_unordered(_touch_or_fail, paths, workers=2))
+    assert (tmp_path / "good").exists()
+
+
+def test_killed_worker_is_an_error_within_seconds():
+    started = time.monotonic()
+    with pytest.raises(WorkerDiedError, match="run the same command again"):
+        list(map_unordered(_kill_self, range(50), workers=2))
+    assert time.monotonic() - started < 30
+
+
+def test_number_of_workers_is_checked():
+    with pytest.raises(InputError, match="must be positive"):
+        list(map_unordered(_square, range(3), workers=0))
+    assert default_workers() >= 1
+
+
+_ENDLESS = """
+import os, sys, time
+from gristmill.pipelines.local_pool import map_unordered
+
+def work(number):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    list(map_unordered(work, range(2), workers=2))
+"""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        status = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_parent(tmp_path, sig):
+    script = tmp_path / "endless.py"
+    script.write_text(_ENDLESS)
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert parent.stdout is not None
+        pids = [int(parent.stdout.readline()) for _ in range(2)]
+        if sig == signal.SIGINT:
+            os.killpg(parent.pid, sig)  # As Ctrl-C does.
+        else:
+            os.kill(parent.pid, sig)
+        parent.wait(timeout=30)
+        deadline = time.monotonic() + 30
+        while any(map(_alive, pids)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(_alive, pids))
+    finally:
+        parent.kill()
+        parent.communicate()
