@@ -1,0 +1,90 @@
+"""Maps the repository's folders to the importable packages gristmill.*.
+
+The folders have short names; installed under those names they would clash with
+other projects (`dataset` is taken), so each becomes a package of the `gristmill`
+namespace. Beam ships the source distribution that this file makes to its workers.
+"""
+
+import pathlib
+import re
+
+from setuptools import setup
+
+FOLDERS = ("dataset", "loader", "pipelines", "transforms")
+
+# What gristmill.dataset and the command line need. Upper bounds exclude the next
+# version that may break; below 1.0 that is the next minor version, except where a
+# project's habit is known to be kinder.
+CORE = [
+    "array_record>=0.8,<0.9",
+    "click>=8.1,<9",
+    "cramjam>=2.8,<3",
+    "google-crc32c>=1.5,<2",
+    "numpy>=1.26,<3",
+    "rich>=13.7,<16",
+    "zstandard>=0.23,<1",
+]
+BEAM = ["apache-beam[gcp]>=2.77,<3"]
+GCS = ["google-cloud-storage>=3.0,<4"]
+LOADER = ["grain>=0.2.18,<0.3", "jax>=0.5,<0.11"]
+TF = ["tensorflow>=2.18,<3", "tensorflow-datasets>=4.9.7,<5"]
+DEV = [
+    "hypothesis>=6.100,<7",
+    "matplotlib>=3.8,<4",
+    "mypy>=2.4,<3",
+    "psutil>=5.9,<8",
+    "pytest>=8.2,<10",
+    "pytest-timeout>=2.3,<3",
+    "ruff>=0.17,<0.18",
+    # Tests build the distributions with these, without network.
+    "setuptools>=70.1,<85",
+]
+
+ROOT = pathlib.Path(__file__).parent
+
+
+def read_version() -> str:
+    """Returns the version that gristmill.dataset.version holds, without importing."""
+    text = (ROOT / "dataset" / "version.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    if match is None:
+        raise RuntimeError('dataset/version.py has no line `__version__ = "..."`')
+    return match[1]
+
+
+setup(
+    name="gristmill",
+    version=read_version(),
+    description=(
+        "Converts TFRecords into sharded, indexed ArrayRecord datasets with Apache "
+        "Beam and feeds JAX trainers from them"
+    ),
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    python_requires=">=3.11",
+    packages=[f"gristmill.{folder}" for folder in FOLDERS],
+    package_dir={f"gristmill.{folder}": folder for folder in FOLDERS},
+    package_data={f"gristmill.{folder}": ["py.typed"] for folder in FOLDERS},
+    install_requires=CORE,
+    extras_require={
+        "beam": BEAM,
+        "dev": [*BEAM, *DEV, *GCS, *LOADER, *TF],
+        "gcs": GCS,
+        "loader": LOADER,
+        "tf": TF,
+    },
+    entry_points={"console_scripts": ["gristmill = gristmill.pipelines.cli:main"]},
+    zip_safe=False,
+)

@@ -1,0 +1,261 @@
+"""What is built from the source tree installs, imports and is typed, however installed.
+
+Each installation goes into a fresh virtual environment. The libraries that gristmill
+requires are lent to it by this environment, and gristmill itself never is.
+"""
+
+import email.message
+import email.parser
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.test_imports import setup_arguments
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGES = ("dataset", "loader", "pipelines", "transforms")
+FILES = (
+    "CHANGELOG.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "README.md",
+    "pyproject.toml",
+    "requirements.txt",
+    "setup.py",
+)
+
+
+def checked(*command: str | pathlib.Path, cwd: pathlib.Path) -> str:
+    """Runs a command without this process's import path; returns what it printed."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A copy of what the distributions are built from."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in FILES:
+        shutil.copy(ROOT / name, copy / name)
+    for name in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def sdist(
+    source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> pathlib.Path:
+    """The source distribution, built by the command that Beam's launcher runs."""
+    folder = tmp_path_factory.mktemp("sdist")
+    checked(sys.executable, "setup.py", "sdist", "--dist-dir", folder, cwd=source)
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(
+    sdist: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> pathlib.Path:
+    """The wheel, built from the source distribution alone."""
+    folder = tmp_path_factory.mktemp("wheel")
+    checked(
+        *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index"),
+        *("--no-build-isolation", "--wheel-dir", folder, sdist),
+        cwd=folder,
+    )
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: pathlib.Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        return email.parser.Parser().parsestr(archive.read(name).decode())
+
+
+def make_environment(folder: pathlib.Path) -> pathlib.Path:
+    """Makes a virtual environment that borrows libraries; returns its Python."""
+    checked(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    python = folder / "bin" / "python"
+    (site,) = folder.glob("lib/python*/site-packages")
+    paths = sysconfig.get_paths()
+    # Python does not follow the .pth files of a folder that a .pth file names, so an
+    # editable gristmill of this environment stays out.
+    borrowed = sorted({paths["purelib"], paths["platlib"]})
+    (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+    return python
+
+
+def install(
+    python: pathlib.Path, what: pathlib.Path, *options: str, cwd: pathlib.Path
+) -> None:
+    checked(
+        *(python, "-m", "pip", "install", "--no-deps", "--no-index"),
+        *("--no-build-isolation", "--ignore-installed", *options, what),
+        cwd=cwd,
+    )
+
+
+def sources_of(folder: pathlib.Path) -> set[str]:
+    """Returns the names of the package files, as `dataset/manifest.py`."""
+    paths = [path for name in PACKAGES for path in (folder / name).rglob("*")]
+    return {
+        path.relative_to(folder).as_posix()
+        for path in paths
+        if path.suffix == ".py" or path.name == "py.typed"
+    }
+
+
+def test_every_package_is_typed_and_mapped() -> None:
+    mapped = setup_arguments()["package_dir"].values()
+    assert sorted(mapped) == sorted(PACKAGES)
+    for name in PACKAGES:
+        assert (ROOT / name / "py.typed").read_bytes() == b""
+    # setup.py names folders: one inside them would be left out of the wheel.
+    nested = [name for name in sources_of(ROOT) if name.count("/") > 1]
+    assert nested == []
+
+
+def test_requirements_pin_what_setup_requires() -> None:
+    arguments = setup_arguments()
+    extras = arguments["extras_require"]
+    wanted = [*arguments["install_requires"], *extras["beam"], *extras["gcs"]]
+    ranges = {canonicalize_name(Requirement(r).name): Requirement(r) for r in wanted}
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert sorted(canonicalize_name(pin.name) for pin in pins) == sorted(ranges)
+    for pin in pins:
+        (specifier,) = pin.specifier
+        required = ranges[canonicalize_name(pin.name)]
+        assert specifier.operator == "=="
+        assert required.specifier.contains(specifier.version), f"{pin}: {required}"
+        assert pin.extras == required.extras
+
+
+def test_every_requirement_is_bounded() -> None:
+    arguments = setup_arguments()
+    groups = [arguments["install_requires"], *arguments["extras_require"].values()]
+    for requirement in [r for group in groups for r in group]:
+        operators = {s.operator for s in Requirement(requirement).specifier}
+        assert operators == {">=", "<"}, requirement
+
+
+def test_dev_holds_every_extra() -> None:
+    extras = setup_arguments()["extras_require"]
+    for name in extras:
+        assert set(extras[name]) <= set(extras["dev"])
+
+
+@pytest.mark.slow
+def test_sdist_holds_what_a_worker_builds_from(sdist: pathlib.Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert sources_of(ROOT) | set(FILES) <= names
+    assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
+
+
+@pytest.mark.slow
+def test_wheel_holds_the_packages_alone(wheel: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {n for n in archive.namelist() if ".dist-info/" not in n}
+    assert names == {f"gristmill/{name}" for name in sources_of(ROOT)}
+
+
+@pytest.mark.slow
+def test_metadata(metadata: email.message.Message) -> None:
+    arguments = setup_arguments()
+    assert metadata["Name"] == "gristmill"
+    assert metadata["Version"] == arguments["version"]
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert "Apache-2.0" in (metadata["License"], metadata["License-Expression"])
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "beam",
+        "dev",
+        "gcs",
+        "loader",
+        "tf",
+    }
+    required = [Requirement(r) for r in metadata.get_all("Requires-Dist", [])]
+    core = {canonicalize_name(r.name) for r in required if r.marker is None}
+    wanted = [Requirement(r).name for r in arguments["install_requires"]]
+    assert core == {canonicalize_name(name) for name in wanted}
+
+
+IMPORT_ALL = "import gristmill.{0} as package; print(package.__file__)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sdist", "wheel", "folder"])
+def test_installation_imports_and_starts(
+    kind: str, request: pytest.FixtureRequest, tmp_path: pathlib.Path
+) -> None:
+    what = request.getfixturevalue("source" if kind == "folder" else kind)
+    python = make_environment(tmp_path / "environment")
+    install(python, what, cwd=tmp_path)
+    for name in PACKAGES:
+        printed = checked(python, "-c", IMPORT_ALL.format(name), cwd=tmp_path)
+        # Installed here, not found in the environment that lends its libraries.
+        assert printed.splitlines()[-1].startswith(str(tmp_path)), printed
+    assert "Usage" in checked(python.parent / "gristmill", "--help", cwd=tmp_path)
+
+
+SNIPPET = """\
+from gristmill.dataset.version import __version__
+
+wrong: int = __version__
+"""
+
+
+@pytest.mark.slow
+def test_editable_installation_follows_edits_and_is_typed(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    copy = tmp_path / "source"
+    shutil.copytree(source, copy)
+    python = make_environment(tmp_path / "environment")
+    options = ("--config-settings", "editable_mode=strict", "--editable")
+    install(python, copy, *options, cwd=tmp_path)
+    (copy / "dataset" / "version.py").write_text('__version__ = "9.9.9"\n')
+    code = "from gristmill.dataset.version import __version__ as v; print(v)"
+    assert checked(python, "-c", code, cwd=tmp_path).strip() == "9.9.9"
+    assert "Usage" in checked(python.parent / "gristmill", "--help", cwd=tmp_path)
+
+    (tmp_path / "snippet.py").write_text(SNIPPET)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--strict", "snippet.py"),
+            *("--python-executable", str(python)),
+            *("--cache-dir", str(tmp_path / "cache")),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert 'has type "str", variable has type "int"' in done.stdout, done.stdout
+    assert "Found 1 error in 1 file" in done.stdout
