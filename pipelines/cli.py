@@ -6,9 +6,10 @@ Only click is imported at start-up: whatever a command needs, it imports itself.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import click
 
@@ -32,6 +33,13 @@ _EPILOG = (
 )
 
 
+def _exit_now(code: int) -> NoReturn:
+    """Ends the process without waiting for threads that a runner may have left."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _reported(command: F) -> F:
     """Turns errors into a message and an exit code."""
 
@@ -41,6 +49,15 @@ def _reported(command: F) -> F:
 
         try:
             return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            click.echo(
+                "interrupted: run the same command again to do what is missing",
+                err=True,
+            )
+            _exit_now(EXIT_INTERRUPTED)
+        except errors.WorkerDiedError as e:
+            click.echo(f"error: {e}", err=True)
+            _exit_now(EXIT_FAILED)
         except errors.GristmillError as e:
             click.echo(f"error: {e}", err=True)
             damaged = (

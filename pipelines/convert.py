@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import dataclasses
 import functools
 import itertools
 import re
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gristmill.dataset import errors
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.manifest import Manifest
-from gristmill.pipelines.local_pool import map_unordered
+from gristmill.pipelines.local_pool import map_unordered, worker_died
 from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.inputs import InputFiles
 from gristmill.transforms.prepare import Preparation, count_file, prepare
@@ -188,13 +191,43 @@ def _run_beam(
         progress_dir=progress_dir,
     )
     try:
-        pipeline.run().wait_until_finish()
+        with _dead_workers_noticed():
+            pipeline.run().wait_until_finish()
     except Exception as e:
         ours = _beam_error(e)
         if ours is None:
             raise
         raise ours from e
     return ConversionResult(open_manifest(prepared[0].job.output), 0, ())
+
+
+@contextlib.contextmanager
+def _dead_workers_noticed() -> Iterator[None]:
+    """Makes the death of one of Beam's local worker processes an error.
+
+    Beam 2.77 raises it in a thread that nobody waits for, and the pipeline hangs
+    (local_job_service.SubprocessSdkWorker.run).
+    """
+    died = False
+    inherited = threading.excepthook
+
+    def notice(failure: threading.ExceptHookArgs) -> None:
+        nonlocal died
+        if "Worker subprocess exited" in str(failure.exc_value):
+            died = True
+            _thread.interrupt_main()
+        else:
+            inherited(failure)
+
+    threading.excepthook = notice
+    try:
+        yield
+    except KeyboardInterrupt:
+        if died:
+            raise worker_died("one of Beam's processes") from None
+        raise
+    finally:
+        threading.excepthook = inherited
 
 
 def _beam_error(error: Exception) -> GristmillError | None:

@@ -28,6 +28,17 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def worker_died(which: str) -> WorkerDiedError:
+    """Returns the error that says that a worker process was killed."""
+    return WorkerDiedError(
+        "a worker process ended without a result",
+        expected="every worker at work until the end",
+        got=f"{which} was killed, most often by the system for lack of memory",
+        cure="run the same command again, with fewer workers if memory was short: "
+        "finished shards are kept",
+    )
+
+
 def _start_worker() -> None:
     # Ctrl-C reaches the whole process group: workers end at once and in silence, the
     # parent reports. A worker whose parent is gone must not go on either.
@@ -87,12 +98,6 @@ def map_unordered(
             for future in done:
                 yield future.result()
     except BrokenProcessPool as e:
-        raise WorkerDiedError(
-            "a worker process ended without a result",
-            expected=f"{workers} workers until the end",
-            got="one was killed, most often by the system for lack of memory",
-            cure="run the same command again, with fewer --workers if memory was "
-            "short: finished shards are kept",
-        ) from e
+        raise worker_died(f"one of {workers} processes") from e
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -6,8 +6,10 @@ import json
 import os
 import pathlib
 import pty
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -373,6 +375,48 @@ def test_version_and_help(tmp_path):
     assert succeeded("--version", cwd=tmp_path).startswith("gristmill ")
     text = succeeded("convert", "--help", cwd=tmp_path)
     assert "Exit codes" in text
+
+
+BEAM_PROCESSES = (
+    *("--runner", "FnApiRunner", "--", "--direct_running_mode=multi_processing"),
+    "--direct_num_workers=2",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--workers", "2"), BEAM_PROCESSES])
+def test_killed_worker_is_an_error_and_a_rerun_finishes(tmp_path, options):
+    (tmp_path / "slow.py").write_text(
+        "import os, time\n"
+        "def slow(record):\n"
+        "    open(f'worker-{os.getpid()}', 'w').close()\n"
+        "    if not os.path.exists('go'):\n"
+        "        time.sleep(0.1)\n"
+        "    return record\n"
+    )
+    write_tfrecords(tmp_path / "in.tfrecord", text_records(1000))
+    command = [
+        *(sys.executable, "-m", "gristmill.pipelines.cli", "convert", "in.tfrecord"),
+        *("out", "--num-shards", "4", "--map", "slow:slow", *options),
+    ]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (workers := sorted(tmp_path.glob("worker-*"))):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(int(workers[0].name.partition("-")[2]), signal.SIGKILL)
+        (tmp_path / "go").touch()
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert b"a worker process ended without a result" in stderr
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    assert records_of(tmp_path / "out") == text_records(1000)
 
 
 @pytest.mark.slow
