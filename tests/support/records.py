@@ -1,0 +1,136 @@
+"""Records, and files of them as the official writers make them."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from gristmill.dataset import arrayrecord
+from gristmill.dataset.chunk_codec import decode_chunks
+from gristmill.dataset.tfrecord import encode_frame
+
+# What any code for records must stand: empty, one byte, binary, text, what crosses a
+# 64 KiB block, what is larger than a window, and a record that holds frames itself.
+AWKWARD_RECORDS: tuple[bytes, ...] = (
+    b"",
+    b"a",
+    bytes(range(256)),
+    "Grüße".encode(),
+    b"\0" * 1000,
+    random.Random(1).randbytes(70_000),
+    b"long " * 40_000,
+    random.Random(2).randbytes(1 << 20),
+    b"".join(encode_frame(record) for record in (b"inner", b"", b"frames")),
+    b"",
+)
+
+
+def text_records(count: int, *, seed: int = 0) -> list[bytes]:
+    """Returns records of some 300 bytes that compress about as text does."""
+    chance = random.Random(seed)
+    words = [chance.randbytes(5).hex() for _ in range(500)]
+    return [
+        " ".join(chance.choices(words, k=chance.randrange(1, 60))).encode()
+        for _ in range(count)
+    ]
+
+
+def frames_of(records: Iterable[bytes]) -> bytes:
+    """Returns records as the bytes of a TFRecord file."""
+    return b"".join(encode_frame(record) for record in records)
+
+
+def small_records(*, max_records: int = 8) -> st.SearchStrategy[list[bytes]]:
+    """Draws lists of short records, some of which hold TFRecord frames."""
+    plain = st.binary(max_size=24)
+    nested = st.lists(st.binary(max_size=6), min_size=1, max_size=3).map(frames_of)
+    return st.lists(st.one_of(plain, plain, nested), max_size=max_records)
+
+
+def write_tfrecords(
+    path: str | pathlib.Path, records: Iterable[bytes], *, compression: str = ""
+) -> None:
+    """Writes a file with TensorFlow.
+
+    Args:
+        path: The file.
+        records: Its records.
+        compression: ``, `GZIP` or `ZLIB`.
+    """
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(path), compression) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def read_tfrecords(path: str | pathlib.Path, *, compression: str = "") -> list[bytes]:
+    """Reads a file with TensorFlow."""
+    import tensorflow as tf
+
+    dataset = tf.data.TFRecordDataset(str(path), compression_type=compression)
+    return [bytes(record) for record in dataset.as_numpy_iterator()]
+
+
+def write_array_records(
+    path: str | pathlib.Path, records: Iterable[bytes], *, options: str = "group_size:1"
+) -> None:
+    """Writes an ArrayRecord file with the official writer."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(str(path), options)
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+def read_array_records(path: str | pathlib.Path) -> list[bytes]:
+    """Reads an ArrayRecord file with the official reader."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    reader = ArrayRecordReader(str(path))
+    try:
+        return [bytes(record) for record in reader.read_all()]
+    finally:
+        reader.close()
+
+
+def array_record_bytes(records: Sequence[bytes], *, options: str, folder: str) -> bytes:
+    """Returns the bytes of an ArrayRecord file from the official writer."""
+    path = pathlib.Path(folder, "made.array_record")
+    write_array_records(path, records, options=options)
+    return path.read_bytes()
+
+
+def footer_of(data: bytes, *, path: str = "test") -> arrayrecord.Footer:
+    """Reads the footer of a file that is in memory."""
+    return arrayrecord.read_footer(
+        lambda begin, end: data[begin:end], len(data), path=path
+    )
+
+
+def decode_file(
+    data: bytes, *, path: str = "test", window_bytes: int = 4 << 20
+) -> list[bytes]:
+    """Decodes all records of an ArrayRecord file with gristmill's codec."""
+    footer = footer_of(data, path=path)
+    records: list[bytes] = []
+    for first, last in arrayrecord.chunk_windows(footer, window_bytes=window_bytes):
+        begin, end = footer.chunk_offsets[[first, last]].tolist()
+        buffer, starts = arrayrecord.logical_chunks(
+            data[begin:end], footer, first, last
+        )
+        limit = int(footer.chunk_decoded_bytes[first:last].max())
+        records += decode_chunks(buffer, starts, path=path, max_decoded_bytes=limit)
+    return records
+
+
+def checksums(records: Sequence[bytes]) -> np.ndarray:
+    """Returns uint32 [records], the crc32c of each."""
+    import google_crc32c
+
+    return np.array([google_crc32c.value(record) for record in records], np.uint32)
