@@ -78,19 +78,6 @@ def _reported(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-class _Size(click.ParamType):
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        from gristmill.dataset.errors import InputError
-        from gristmill.pipelines.sizes import parse_size
-
-        try:
-            return parse_size(str(value))
-        except InputError as e:
-            self.fail(str(e), param, ctx)
-
-
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     del param
     if value and not ctx.resilient_parsing:
@@ -134,7 +121,7 @@ def cli() -> None:
 @click.option("--num-shards", type=click.IntRange(min=1), help="Number of shards.")
 @click.option(
     "--shard-size",
-    type=_Size(),
+    metavar="SIZE",
     help="Input for each shard, such as 1GiB.  [default: 256MiB]",
 )
 @click.option(
@@ -194,7 +181,7 @@ def convert(
     split: str | None,
     match_shards: bool,
     num_shards: int | None,
-    shard_size: int | None,
+    shard_size: str | None,
     records_per_shard: int | None,
     group_size: int,
     compression: str,
@@ -214,6 +201,7 @@ def convert(
     """
     from gristmill.dataset.errors import InputError
     from gristmill.dataset.shard_writer import WriterOptions
+    from gristmill.pipelines.sizes import parse_size
     from gristmill.pipelines.summary import outcome_json, outcome_text
 
     beam_arguments: list[str] = list(ctx.obj or ())
@@ -237,7 +225,7 @@ def convert(
             "plan": _plan_options(
                 match_shards=True if match_shards else None,
                 num_shards=num_shards,
-                shard_bytes=shard_size,
+                shard_bytes=None if shard_size is None else parse_size(shard_size),
                 records_per_shard=records_per_shard,
             ),
             "writer": WriterOptions(group_size=group_size, compression=compression),
@@ -258,7 +246,7 @@ def convert(
 def _plan_options(**given: int | None) -> PlanOptions:
     """Returns the plan that was asked for; the default if none was."""
     from gristmill.dataset.errors import InputError
-    from gristmill.transforms.shard_plan import PlanKind, PlanOptions
+    from gristmill.transforms.shard_plan import PlanOptions
 
     wanted = {kind: value for kind, value in given.items() if value is not None}
     if not wanted:
@@ -343,8 +331,8 @@ def _show(
 @_reported
 def verify(*, dataset: str, quick: bool, workers: int | None, as_json: bool) -> None:
     """Check a dataset: every byte, checksum and digest."""
-    from gristmill.pipelines.verify import verify as run
     from gristmill.pipelines.verify import verification_json, verification_text
+    from gristmill.pipelines.verify import verify as run
 
     found = run(dataset, quick=quick, workers=workers)
     click.echo(verification_json(found) if as_json else verification_text(found))

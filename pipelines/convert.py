@@ -192,7 +192,7 @@ def _run_beam(
     )
     try:
         with _dead_workers_noticed():
-            pipeline.run().wait_until_finish()
+            pipeline.run().wait_until_finish()  # type: ignore[no-untyped-call]
     except Exception as e:
         ours = _beam_error(e)
         if ours is None:

@@ -8,13 +8,14 @@ import struct
 
 from gristmill.dataset.tfrecord import encode_frame
 
-_WORDS = (
-    "the of and to in a is that for it was on are as with they be at this from have or "
-    "by one had not but what all were when we there can an your which their said if do "
-    "will each about how up out them then she many some so these would other into has "
-    "more her two like him see time could no make than first been its who now people "
-    "my made over did down only way find use may water long little very after words"
-).split()
+_TEXT = """
+the of and to in a is that for it was on are as with they be at this from have
+or by one had not but what all were when we there can an your which their said
+if do will each about how up out them then she many some so these would other
+into has more her two like him see time could no make than first been its who
+now people my made over did down only way find use may water long little very
+after words
+"""
 
 
 def _length_delimited(number: int, data: bytes) -> bytes:
@@ -50,11 +51,11 @@ def write_demo_tfrecords(directory: str, *, files: int = 4, records: int = 1000)
         A pattern that matches the files.
     """
     os.makedirs(directory, exist_ok=True)
-    rng = random.Random(17)
+    rng, words = random.Random(17), _TEXT.split()
     for file in range(files):
         path = os.path.join(directory, f"demo.tfrecord-{file:05d}-of-{files:05d}")
         with open(path, "wb") as out:
             for number in range(records):
-                text = " ".join(rng.choices(_WORDS, k=rng.randint(40, 600)))
+                text = " ".join(rng.choices(words, k=rng.randint(40, 600)))
                 out.write(encode_frame(_example(text, file * records + number)))
     return os.path.join(directory, "demo.tfrecord-*")

@@ -74,9 +74,9 @@ def outcome_text(outcome: Outcome) -> str:
                 f"{split.added_records:,} added"
             )
         if split.quarantined_regions:
+            regions = plural(split.quarantined_regions, "damaged region")
             lines.append(
-                f"  QUARANTINED  {plural(split.quarantined_regions, 'damaged region')}, "
-                f"{size_text(split.quarantined_bytes)}: see "
+                f"  QUARANTINED  {regions}, {size_text(split.quarantined_bytes)}: see "
                 f"{outcome.output}/quarantine/"
             )
         lines.append(f"  digest       {split.records_digest}, in = out")
