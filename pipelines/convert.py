@@ -102,17 +102,19 @@ def convert(
     repaired = 0
     manifest = preparations[0].committed
     if todo:
-        with tempfile.TemporaryDirectory(prefix="gristmill-") as progress_dir:
-            with show(todo, progress_dir) if show else nullcontext():
-                run = _run_here if beam_options is None else _run_beam
-                result = run(
-                    todo,
-                    progress_dir=progress_dir,
-                    workers=workers,
-                    features=features,
-                    tfds_directory=tfds_directory,
-                    beam_options=beam_options or (),
-                )
+        run = _run_here if beam_options is None else _run_beam
+        with (
+            tempfile.TemporaryDirectory(prefix="gristmill-") as progress_dir,
+            show(todo, progress_dir) if show else nullcontext(),
+        ):
+            result = run(
+                todo,
+                progress_dir=progress_dir,
+                workers=workers,
+                features=features,
+                tfds_directory=tfds_directory,
+                beam_options=beam_options or (),
+            )
         manifest, repaired = result.manifest, result.repaired_shards
     return Outcome(
         output=jobs[0].output,
