@@ -86,5 +86,9 @@ class StorageError(GristmillError, OSError):
     """Storage refused to list, read, write or delete."""
 
 
+class StorageChangedError(StorageError):
+    """A file is not the one that was seen before: it was written again meanwhile."""
+
+
 class WorkerDiedError(GristmillError, RuntimeError):
     """A worker process ended without a result."""

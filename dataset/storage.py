@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import filecmp
 import glob
 import os
 import re
@@ -12,7 +13,12 @@ import shutil
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
-from gristmill.dataset.errors import GristmillError, InputError, StorageError
+from gristmill.dataset.errors import (
+    GristmillError,
+    InputError,
+    StorageChangedError,
+    StorageError,
+)
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
@@ -26,15 +32,23 @@ class FileInfo(NamedTuple):
         size_bytes: Its size.
         version: Changes when the file is written again: the time of its last change,
             or the generation of an object.
+        crc32c: Checksum of the whole file, where the storage keeps one.
     """
 
     path: str
     size_bytes: int
     version: str = ""
+    crc32c: int | None = None
 
 
 class Storage(Protocol):
-    """What a kind of storage must do. Paths are whole, scheme included."""
+    """What a kind of storage must do. Paths are whole, scheme included.
+
+    `replaces` guards a write against writers elsewhere: the version (see `version_of`)
+    that was seen before, "" for none. Where another file is in place by then, nothing
+    is written, unless it holds the same bytes already: then that is a success, so that
+    a repeated write does no harm. None replaces whatever is there.
+    """
 
     def match(self, pattern: str) -> list[FileInfo]:
         """Lists the files that a pattern (or a plain path) matches, sorted."""
@@ -45,19 +59,39 @@ class Storage(Protocol):
     def stat(self, path: str) -> FileInfo | None:
         """Returns the file's size, or None if there is no such file."""
 
-    def open(self, path: str, *, offset: int = 0) -> BinaryIO:
-        """Opens a file for reading forward from a byte offset."""
+    def open(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+    ) -> BinaryIO:
+        """Opens a file for reading forward from a byte offset.
+
+        Args:
+            path: The file.
+            offset: Where to begin.
+            end: About where the reader will stop, so that not much is read ahead in
+                vain; None for the end of the file. Reading on is possible.
+            version: The version that is meant; None for any.
+
+        Raises:
+            StorageChangedError: The file is another one than `version`.
+        """
 
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
         """Returns the bytes of a half-open range; the whole file by default."""
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         """Writes a small file at once: readers see the old one or the new one."""
 
     def temporary(self, directory: str) -> contextlib.AbstractContextManager[str]:
         """Gives a local file name nobody else has, on the way to `directory`."""
 
-    def publish(self, local_path: str, path: str) -> None:
+    def publish(
+        self, local_path: str, path: str, *, replaces: str | None = None
+    ) -> None:
         """Moves a finished local file from `temporary` to its place, at once."""
 
     def delete(self, path: str) -> None:
@@ -76,11 +110,36 @@ def storage_for(path: str) -> Storage:
     scheme = _SCHEME.match(path)
     if scheme is None:
         return LocalStorage()
+    if scheme.group(1) == "gs":
+        # Imported here so that local paths do not need the client library.
+        from gristmill.dataset.gcs import gcs_storage
+
+        return gcs_storage()
     raise InputError(
         f"no storage for {scheme.group(1)}:// paths",
         where=path,
-        expected="a local path",
+        expected="a local path or gs://BUCKET/NAME",
         cure="copy the data to a local disk or a mounted bucket",
+    )
+
+
+def version_of(path: str) -> str:
+    """Returns the version of a file, "" if there is none: what `replaces` takes."""
+    found = storage_for(path).stat(path)
+    return "" if found is None else found.version
+
+
+def changed_error(
+    what: str, path: str, *, expected: str, got: str
+) -> StorageChangedError:
+    """Returns the error that says that somebody else wrote a file meanwhile."""
+    return StorageChangedError(
+        what,
+        where=path,
+        expected=f"version {expected}" if expected else "no file",
+        got=f"version {got}" if got else "no file",
+        cure="run one job at a time on these files, and this one again: finished "
+        "shards are kept",
     )
 
 
@@ -148,10 +207,26 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def open(self, path: str, *, offset: int = 0) -> BinaryIO:
+    def open(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+    ) -> BinaryIO:
         with _explained("open the file", path):
             # Readers ask for blocks of megabytes: a buffer would copy them again.
             file = open(path, "rb", buffering=0)
+            found = str(os.fstat(file.fileno()).st_mtime_ns)
+            if version is not None and version != found:
+                file.close()
+                raise changed_error(
+                    "file was written again after it was listed",
+                    path,
+                    expected=version,
+                    got=found,
+                )
             file.seek(offset)
         return cast(BinaryIO, file)
 
@@ -160,11 +235,11 @@ class LocalStorage:
             file.seek(begin)
             return file.read() if end is None else file.read(end - begin)
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         with self.temporary(os.path.dirname(path)) as temporary:
             with _explained("write the file", path), open(temporary, "wb") as file:
                 file.write(data)
-            self.publish(temporary, path)
+            self.publish(temporary, path, replaces=replaces)
 
     @contextlib.contextmanager
     def temporary(self, directory: str) -> Iterator[str]:
@@ -177,8 +252,19 @@ class LocalStorage:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def publish(self, local_path: str, path: str) -> None:
+    def publish(
+        self, local_path: str, path: str, *, replaces: str | None = None
+    ) -> None:
         with _explained("finish the file", path):
+            if replaces is not None and (found := version_of(path)) != replaces:
+                if found and filecmp.cmp(local_path, path, shallow=False):
+                    return
+                raise changed_error(
+                    "file was written by somebody else meanwhile",
+                    path,
+                    expected=replaces,
+                    got=found,
+                )
             # Without it, a power failure can leave the name on an empty file.
             with open(local_path, "rb") as file:
                 os.fsync(file.fileno())

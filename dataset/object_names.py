@@ -1,0 +1,100 @@
+"""Names of objects in buckets: taken from paths, and matched by patterns."""
+
+from __future__ import annotations
+
+import re
+
+from gristmill.dataset.errors import InputError
+
+_PATH = re.compile(r"gs://([^/]*)(?:/(.*))?", re.DOTALL | re.IGNORECASE)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_MAGIC = re.compile(r"[*?\[]")
+_TOKEN = re.compile(
+    r"(?P<tree>(?:(?<=/)|^)\*\*/)"
+    r"|(?P<deep>\*\*+)"
+    r"|(?P<star>\*)"
+    r"|(?P<one>\?)"
+    r"|\[(?P<not>!?)(?P<set>\]?[^\]]*)\]"
+    r"|(?P<text>.)",
+    re.DOTALL,
+)
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """Returns bucket and object name of a path.
+
+    The name is taken as it is: `#`, `%`, `?` and blanks have no meaning in it.
+
+    >>> split_path("gs://bucket/a dir/b#1")
+    ('bucket', 'a dir/b#1')
+
+    Raises:
+        InputError: The path names no bucket.
+    """
+    match = _PATH.fullmatch(path)
+    if match is None or not _BUCKET.fullmatch(match[1]):
+        raise InputError(
+            "path names no bucket",
+            where=path,
+            expected="gs://BUCKET/NAME; patterns stand for names, not for buckets",
+            got=repr(match[1]) if match else "another kind of path",
+            cure="check the path",
+        )
+    return match[1], match[2] or ""
+
+
+def has_magic(name: str) -> bool:
+    """Tells whether a name could be a pattern."""
+    return _MAGIC.search(name) is not None
+
+
+def listing_of(pattern: str) -> tuple[str, bool]:
+    """Returns the least to list for a pattern.
+
+    >>> listing_of("in/part-*.tfrecord"), listing_of("in/*/part-*")
+    (('in/part-', False), ('in/', True))
+
+    Returns:
+        A prefix of all names, and whether names below deeper `/` count.
+    """
+    match = _MAGIC.search(pattern)
+    if match is None:
+        return pattern, False
+    rest = pattern[match.start() :]
+    return pattern[: match.start()], "/" in rest or "**" in rest
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compiles a pattern as gsutil understands it.
+
+    `*` and `?` stop at `/`; `**` does not, and `**/` also stands for no directory at
+    all; `[abc]`, `[a-c]` and `[!abc]` are one character; a `[` that is not closed is
+    itself.
+
+    Returns:
+        What matches whole names.
+    """
+    parts = []
+    for match in _TOKEN.finditer(pattern):
+        if match["tree"]:
+            parts.append("(?:.*/)?")
+        elif match["deep"]:
+            parts.append(".*")
+        elif match["star"]:
+            parts.append("[^/]*")
+        elif match["one"]:
+            parts.append("[^/]")
+        elif match["set"]:
+            inner = re.sub(r"([\\\[\]^&~|])", r"\\\1", match["set"])
+            parts.append(f"(?!/)[{'^' if match['not'] else ''}{inner}]")
+        else:
+            parts.append(re.escape(match[0]))
+    try:
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error as e:
+        raise InputError(
+            "pattern cannot be read",
+            where=pattern,
+            got=str(e),
+            cure="write ranges in [] from low to high",
+        ) from e

@@ -1,0 +1,119 @@
+"""Reading an object forward in large ranges, the next one fetched ahead."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+BLOCK_BYTES = 16 << 20  # Large enough to hide the time until the first byte.
+
+
+class Piece(NamedTuple):
+    """A range of an object, its length checked.
+
+    Attributes:
+        data: The bytes; fewer than asked for only at the end of the object.
+        object_bytes: Size of the whole object.
+        version: Its generation.
+    """
+
+    data: bytes
+    object_bytes: int
+    version: str
+
+
+Fetch = Callable[[int, int, str | None], Piece]
+
+
+class RangeStream(io.RawIOBase):
+    """The bytes of one version of an object, forward.
+
+    Memory: two blocks of 16 MiB. Everything comes from the version that the first
+    answer had.
+
+    Args:
+        fetch: Returns a half-open range of a version (None for any).
+        offset: Where to begin.
+        end: About where the reader will stop: read ahead up to there, and behind it
+            only what is asked for. None for the end of the object.
+        version: The version that is meant; None for any.
+
+    Raises:
+        StorageError: The first range cannot be read.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        *,
+        offset: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+    ):
+        self._fetch = fetch
+        self._end = end
+        self._version = version
+        self._object_bytes: int | None = None
+        self._fetched = offset  # All before it was received or asked for.
+        self._ahead: Future[Piece] | None = None
+        self._block = memoryview(b"")
+        # Here and now: a missing object is an error of opening it.
+        self._block = self._next_block(1)
+
+    def readable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Returns at most `size` bytes, none only at the end; all by default."""
+        if size is None or size < 0:
+            return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
+        if not self._block and size:
+            self._block = self._next_block(size)
+        piece = bytes(self._block[:size])
+        self._block = self._block[size:]
+        return piece
+
+    def _next_block(self, wanted_bytes: int) -> memoryview:
+        if self._ahead is not None:
+            piece = self._ahead.result()
+            self._ahead = None
+        else:
+            begin, stop = self._next_range(wanted_bytes)
+            if stop <= begin:
+                return memoryview(b"")
+            piece = self._fetch(begin, stop, self._version)
+            self._fetched = stop
+        self._object_bytes, self._version = piece.object_bytes, piece.version
+        begin, stop = self._next_range(0)
+        if begin < stop:
+            self._ahead = _in_thread(lambda: self._fetch(begin, stop, piece.version))
+            self._fetched = stop
+        return memoryview(piece.data)
+
+    def _next_range(self, wanted_bytes: int) -> tuple[int, int]:
+        """Returns what to fetch next: up to the end, or just what is wanted."""
+        begin = self._fetched
+        stop = begin + BLOCK_BYTES
+        if self._end is not None:
+            stop = min(stop, max(self._end, begin + wanted_bytes))
+        if self._object_bytes is not None:
+            stop = min(stop, self._object_bytes)
+        return begin, stop
+
+
+def _in_thread(call: Callable[[], Piece]) -> Future[Piece]:
+    """Calls a function in a thread that does not keep the process from ending."""
+    future: Future[Piece] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as e:
+            future.set_exception(e)
+
+    threading.Thread(target=run, name="gristmill-read-ahead", daemon=True).start()
+    return future

@@ -1,0 +1,248 @@
+"""The objects of a small Google Cloud Storage, and what its JSON API does with them.
+
+It is strict where servers made for tests are not: preconditions hold for every kind of
+upload, checksums are compared, resumable uploads keep to the protocol.
+"""
+
+from __future__ import annotations
+
+import base64
+import email.utils
+import hashlib
+import itertools
+import json
+import re
+import threading
+import time
+from typing import Any, NamedTuple
+
+import google_crc32c
+
+CONTENT_TYPE = "application/octet-stream"
+
+
+class StoredObject(NamedTuple):
+    data: bytes
+    generation: int
+    crc32c: str
+    md5: str
+    content_encoding: str
+    updated: float
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes = b""
+
+
+class RefusalError(Exception):
+    def __init__(self, status: int, message: str, **headers: str):
+        self.reply = error_reply(status, message, **headers)
+
+
+def error_reply(status: int, message: str, **headers: str) -> Reply:
+    detail = {"message": message, "domain": "global", "reason": "made"}
+    error = {"code": status, "message": message, "errors": [detail]}
+    return json_reply({"error": error}, status=status, **headers)
+
+
+def json_reply(document: Any, *, status: int = 200, **headers: str) -> Reply:
+    kind = {"Content-Type": "application/json; charset=UTF-8"}
+    return Reply(status, kind | headers, json.dumps(document).encode())
+
+
+def _checksums(data: bytes) -> tuple[str, str]:
+    digests = google_crc32c.Checksum(data).digest(), hashlib.md5(data).digest()
+    crc32c, md5 = (base64.b64encode(digest).decode() for digest in digests)
+    return crc32c, md5
+
+
+class Objects:
+    """Buckets of objects.
+
+    Attributes:
+        buckets: Objects by name, by bucket.
+        page_size: Most items on one page of a listing.
+        lock: Held while one request is carried out.
+    """
+
+    def __init__(self, *buckets: str):
+        self.buckets: dict[str, dict[str, StoredObject]] = {
+            name: {} for name in buckets
+        }
+        self.page_size = 1000
+        self.uploads: dict[str, dict[str, Any]] = {}
+        self.lock = threading.RLock()
+        self._generations = itertools.count(1_700_000_000_000_000)
+
+    def put(self, bucket: str, name: str, data: bytes, *, encoding: str = "") -> int:
+        """Stores an object and returns its generation."""
+        checksums = _checksums(data)
+        with self.lock:
+            generation = next(self._generations)
+            self.buckets[bucket][name] = StoredObject(
+                data, generation, *checksums, encoding, time.time()
+            )
+        return generation
+
+    def find(self, bucket: str, name: str, query: dict[str, str]) -> StoredObject:
+        objects = self._bucket(bucket)
+        found = objects.get(name)
+        wanted = query.get("generation")
+        if found is None or wanted not in (None, str(found.generation)):
+            raise RefusalError(404, f"No such object: {bucket}/{name}")
+        self._check_generation(found, query)
+        return found
+
+    def delete(self, bucket: str, name: str, query: dict[str, str]) -> Reply:
+        self.find(bucket, name, query)
+        del self.buckets[bucket][name]
+        return Reply(204, {})
+
+    def insert(
+        self, bucket: str, about: dict[str, Any], data: bytes, query: dict[str, str]
+    ) -> Reply:
+        objects, name = self._bucket(bucket), about["name"]
+        self._check_generation(objects.get(name), query)
+        for field, value in zip(("crc32c", "md5Hash"), _checksums(data), strict=True):
+            if about.get(field, value) != value:
+                raise RefusalError(
+                    400, f"Provided {field} {about[field]!r} doesn't match {value!r}."
+                )
+        self.put(bucket, name, data, encoding=about.get("contentEncoding", ""))
+        return json_reply(self.resource(bucket, name))
+
+    def bucket(self, bucket: str) -> Reply:
+        self._bucket(bucket)
+        return json_reply({"name": bucket, "location": "US", "projectNumber": "1"})
+
+    def list(self, bucket: str, query: dict[str, str]) -> Reply:
+        objects = self._bucket(bucket)
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        most = min(int(query.get("maxResults", self.page_size)), self.page_size)
+        token = base64.b64decode(query.get("pageToken", "")).decode()
+        items: list[str] = []
+        prefixes: list[str] = []
+        for name in sorted(name for name in objects if name.startswith(prefix)):
+            tail = name[len(prefix) :]
+            cut = tail.find(delimiter) if delimiter else -1
+            group = name if cut < 0 else prefix + tail[: cut + len(delimiter)]
+            if group <= token or group in prefixes:
+                continue
+            if len(items) + len(prefixes) == most:
+                last = max(items[-1:] + prefixes[-1:])
+                more = {"nextPageToken": base64.b64encode(last.encode()).decode()}
+                break
+            (items if cut < 0 else prefixes).append(group)
+        else:
+            more = {}
+        found = [self.resource(bucket, name) for name in items]
+        return json_reply({"items": found, "prefixes": prefixes} | more)
+
+    def stat(self, bucket: str, name: str, query: dict[str, str]) -> Reply:
+        self.find(bucket, name, query)
+        return json_reply(self.resource(bucket, name))
+
+    def resource(self, bucket: str, name: str) -> dict[str, Any]:
+        found = self.buckets[bucket][name]
+        return {
+            "kind": "storage#object",
+            "id": f"{bucket}/{name}/{found.generation}",
+            "bucket": bucket,
+            "name": name,
+            "size": str(len(found.data)),
+            "generation": str(found.generation),
+            "metageneration": "1",
+            "contentType": CONTENT_TYPE,
+            "crc32c": found.crc32c,
+            "md5Hash": found.md5,
+            "etag": str(found.generation),
+            "updated": email.utils.formatdate(found.updated, usegmt=True),
+        }
+
+    def media(
+        self, bucket: str, name: str, query: dict[str, str], sent_range: str
+    ) -> Reply:
+        found = self.find(bucket, name, query)
+        size = len(found.data)
+        begin, end, status = 0, size, 200
+        match = re.fullmatch(r"bytes=(\d*)-(\d*)", sent_range)
+        if match and (match[1] or match[2]):
+            status = 206
+            if match[1]:
+                begin = int(match[1])
+                end = min(int(match[2]) + 1, size) if match[2] else size
+            else:
+                begin = max(size - int(match[2]), 0)
+            if begin >= size:
+                unfit = {"Content-Range": f"bytes */{size}"}
+                raise RefusalError(416, "Requested range not satisfiable", **unfit)
+        headers = {
+            "Content-Type": CONTENT_TYPE,
+            "ETag": f'"{found.generation}"',
+            "Last-Modified": email.utils.formatdate(found.updated, usegmt=True),
+            "Accept-Ranges": "bytes",
+            "X-Goog-Generation": str(found.generation),
+            "X-Goog-Metageneration": "1",
+            "X-Goog-Hash": f"crc32c={found.crc32c},md5={found.md5}",
+            "X-Goog-Stored-Content-Encoding": found.content_encoding or "identity",
+            "X-Goog-Stored-Content-Length": str(size),
+        }
+        if found.content_encoding:
+            headers["Content-Encoding"] = found.content_encoding
+        if status == 206:
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+        return Reply(status, headers, found.data[begin:end])
+
+    def start(
+        self, url: str, bucket: str, about: dict[str, Any], query: dict[str, str]
+    ) -> Reply:
+        self._check_generation(self._bucket(bucket).get(about["name"]), query)
+        key = str(len(self.uploads))
+        upload = {"bucket": bucket, "about": about, "query": query, "data": bytearray()}
+        self.uploads[key] = upload
+        path = f"/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={key}"
+        return Reply(200, {"Location": url + path})
+
+    def name_of_upload(self, key: str) -> str:
+        return self.uploads[key]["about"]["name"] if key in self.uploads else ""
+
+    def chunk(self, key: str, data: bytes, content_range: str) -> Reply:
+        upload = self.uploads.get(key)
+        if upload is None:
+            raise RefusalError(404, "No such upload")
+        if "reply" in upload:  # Finished before: the same answer again.
+            return upload["reply"]
+        match = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", content_range)
+        if match is None:
+            raise RefusalError(400, f"Bad Content-Range: {content_range}")
+        received = upload["data"]
+        if match[1]:
+            begin = int(match[1])
+            if begin > len(received) or int(match[2]) + 1 - begin != len(data):
+                raise RefusalError(
+                    503, f"Got {len(received)} bytes, not {content_range}"
+                )
+            received += data[len(received) - begin :]  # What is there already stays.
+        if match[3] != "*" and len(received) == int(match[3]):
+            upload["reply"] = self.insert(
+                upload["bucket"], upload["about"], bytes(received), upload["query"]
+            )
+            return upload["reply"]
+        have = {"Range": f"bytes=0-{len(received) - 1}"} if received else {}
+        return Reply(308, have)
+
+    def _bucket(self, bucket: str) -> dict[str, StoredObject]:
+        if bucket not in self.buckets:
+            raise RefusalError(404, "The specified bucket does not exist.")
+        return self.buckets[bucket]
+
+    def _check_generation(
+        self, found: StoredObject | None, query: dict[str, str]
+    ) -> None:
+        wanted = query.get("ifGenerationMatch")
+        if wanted is not None and int(wanted) != (found.generation if found else 0):
+            raise RefusalError(
+                412, "At least one of the pre-conditions you specified did not hold."
+            )

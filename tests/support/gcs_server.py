@@ -1,0 +1,249 @@
+"""A small Google Cloud Storage on loopback: its JSON API over HTTP, with faults."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import http.server
+import json
+import re
+import socket
+import struct
+import threading
+import time
+import urllib.parse
+from typing import Any, NamedTuple
+
+from tests.support.gcs_objects import Objects, RefusalError, Reply, error_reply
+
+_PATH = re.compile(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+))?)?")
+
+
+@dataclasses.dataclass
+class Fault:
+    """What goes wrong with some requests.
+
+    Attributes:
+        kind: A status (`"503"`) instead of the answer; `reset` of the connection
+            before it; `lost`, the answer of a request that was carried out; `cut`, half
+            of the body and the end of the connection; `short`, half of the body with
+            a Content-Length to match; `flip`, one bit; `stall`, half of the body and
+            then nothing.
+        operation: `list`, `stat`, `media`, `insert`, `start` or `chunk` (of a resumable
+            upload), `delete`, `bucket`; any if empty.
+        name: Part of the object's name.
+        times: How many requests it hits.
+        skip: How many it lets pass before.
+        message: Of the error, for a status.
+    """
+
+    kind: str
+    operation: str = ""
+    name: str = ""
+    times: int = 1
+    skip: int = 0
+    message: str = "made to fail"
+
+    def hits(self, operation: str, name: str) -> bool:
+        if self.operation not in ("", operation) or self.name not in name:
+            return False
+        if self.skip or not self.times:
+            self.skip = max(self.skip - 1, 0)
+            return False
+        self.times -= 1
+        return True
+
+
+class Request(NamedTuple):
+    """A request, read as a whole."""
+
+    operation: str
+    bucket: str
+    name: str
+    query: dict[str, str]
+    about: dict[str, Any]
+    data: bytes
+
+
+class GcsServer:
+    """The server; use it in a `with` statement.
+
+    Attributes:
+        objects: What it stores.
+        faults: What goes wrong; of those that fit a request, the first.
+        requests: How many there were, by operation.
+        log: (operation, object name, Range header) of every request.
+        sent_bytes: Of bodies of objects.
+        latency_seconds: Added to every answer.
+    """
+
+    def __init__(self, *buckets: str):
+        self.objects = Objects(*buckets)
+        self.faults: list[Fault] = []
+        self.requests: collections.Counter[str] = collections.Counter()
+        self.log: list[tuple[str, str, str]] = []
+        self.sent_bytes = 0
+        self.latency_seconds = 0.0
+        self.closing = threading.Event()
+        self._http = _HttpServer(
+            ("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self})
+        )
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def __enter__(self) -> GcsServer:
+        serve = self._http.serve_forever
+        threading.Thread(target=serve, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.closing.set()
+        self._http.shutdown()
+        self._http.server_close()
+
+    def fail(self, kind: str, operation: str = "", **options: Any) -> None:
+        """Adds a fault; see `Fault`."""
+        self.faults.append(Fault(kind, operation, **options))
+
+    def fault_of(self, request: Request, sent_range: str) -> Fault:
+        """Counts a request and says what goes wrong with it: nothing, if no kind."""
+        operation, name = request.operation, request.name
+        with self.objects.lock:
+            self.requests[operation] += 1
+            self.log.append((operation, name, sent_range))
+            hits = (fault for fault in self.faults if fault.hits(operation, name))
+            return next(hits, Fault(""))
+
+
+class _HttpServer(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: clients that hang up are part of the tests."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    store: GcsServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # Header and body leave together.
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        request = self._parse()
+        fault = self.store.fault_of(request, self.headers.get("Range", ""))
+        time.sleep(self.store.latency_seconds)
+        if fault.kind == "reset":
+            self._reset()
+            return
+        try:
+            if fault.kind.isdigit():
+                raise RefusalError(int(fault.kind), fault.message)  # noqa: TRY301
+            reply = self._carry_out(request)
+        except RefusalError as refusal:
+            reply = refusal.reply
+        if request.operation == "media":
+            self.store.sent_bytes += len(reply.body)
+        self._send(reply, fault.kind)
+
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+
+    def _parse(self) -> Request:
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        about: dict[str, Any] = {}
+        match = _PATH.fullmatch(url.path)
+        if match is None:
+            return Request("unknown", "", url.path, query, about, data)
+        bucket, name = match[2], urllib.parse.unquote(match[3] or "")
+        if "upload_id" in query:
+            operation = "chunk"
+            name = self.store.objects.name_of_upload(query["upload_id"])
+        elif match[1] == "/upload":
+            operation = "insert"
+            about = {"name": query.get("name", "")}
+            if query["uploadType"] == "multipart":
+                more, data = _parts(self.headers["Content-Type"], data)
+                about |= more
+            elif query["uploadType"] == "resumable":
+                operation = "start"
+                about |= json.loads(data or b"{}")
+            name = about["name"]
+        elif self.command == "DELETE":
+            operation = "delete"
+        elif not name:
+            operation = "list" if url.path.endswith("/o") else "bucket"
+        else:
+            operation = "media" if query.get("alt") == "media" else "stat"
+        return Request(operation, bucket, name, query, about, data)
+
+    def _carry_out(self, request: Request) -> Reply:
+        operation, bucket, name, query, about, data = request
+        objects = self.store.objects
+        with objects.lock:
+            match operation:
+                case "chunk":
+                    part = self.headers.get("Content-Range", "")
+                    return objects.chunk(query["upload_id"], data, part)
+                case "start":
+                    return objects.start(self.store.url, bucket, about, query)
+                case "insert":
+                    return objects.insert(bucket, about, data, query)
+                case "delete":
+                    return objects.delete(bucket, name, query)
+                case "bucket":
+                    return objects.bucket(bucket)
+                case "list":
+                    return objects.list(bucket, query)
+                case "stat":
+                    return objects.stat(bucket, name, query)
+                case "media":
+                    sent_range = self.headers.get("Range", "")
+                    return objects.media(bucket, name, query, sent_range)
+        return error_reply(404, f"Not Found: {name}")
+
+    def _send(self, reply: Reply, fault: str) -> None:
+        if fault == "lost":
+            self._reset()
+            return
+        body, length = reply.body, len(reply.body)
+        if fault in ("cut", "short", "stall"):
+            body = body[: length // 2]
+        elif fault == "flip":
+            body = (
+                body[: length // 2]
+                + bytes([body[length // 2] ^ 1])
+                + body[length // 2 + 1 :]
+            )
+        self.send_response(reply.status)
+        for field, value in reply.headers.items():
+            self.send_header(field, value)
+        if reply.status != 204:
+            shown = len(body) if fault == "short" else length
+            self.send_header("Content-Length", str(shown))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+        if fault == "stall":
+            self.store.closing.wait(60)
+        if fault in ("cut", "stall"):
+            self._reset()
+
+    def _reset(self) -> None:
+        """Ends the connection as a crash does."""
+        linger = struct.pack("ii", 1, 0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.connection.shutdown(socket.SHUT_RD)
+        self.close_connection = True
+
+
+def _parts(content_type: str, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Splits a multipart/related body into metadata and content."""
+    boundary = content_type.partition("boundary=")[2].strip('"').encode()
+    _, first, rest = data.split(b"--" + boundary, 2)
+    about = json.loads(first.split(b"\r\n\r\n", 1)[1])
+    content = rest.split(b"\r\n\r\n", 1)[1]
+    return about, content[: content.rindex(b"\r\n--" + boundary)]
