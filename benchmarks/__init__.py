@@ -1,0 +1,1 @@
+"""Programs that measure gristmill against its peers."""

@@ -1,0 +1,337 @@
+"""Conversion of TFRecords to ArrayRecord: gristmill, its peers and a bare loop.
+
+    python -m benchmarks.convert --markdown docs/performance_convert.md
+    python -m benchmarks.convert --quick
+
+Every contestant is a whole process, started anew for each run, with start-up and
+imports counted; all read the same files and write with the same options
+(group_size:1, zstd:3). One round runs every contestant on every input, and rounds
+begin with a different contestant each, so that a slow minute of the machine does
+not fall on the same one every time. benchmarks/README.md tells how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import c4_like, convert_report, process_cost
+from benchmarks.contestants import CONTESTANTS, Contestant, Input
+
+_STARTUP_BYTES = 10_000  # Two files of a few records: the cost of nothing.
+_STARTUP_FILES = 2
+_OUTPUT_NAME = re.compile(r"\.array_?record(-\d{5}-of-\d{5})?$")
+# TensorFlow would spend seconds and memory on a GPU that no contestant uses.
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def count_output_records(output: pathlib.Path) -> tuple[int, int]:
+    """Returns the records and the bytes of the ArrayRecord files in a directory."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    records = size_bytes = 0
+    for path in sorted(output.rglob("*")):
+        if path.is_file() and _OUTPUT_NAME.search(path.name):
+            reader = ArrayRecordReader(str(path))
+            records += reader.num_records()
+            size_bytes += path.stat().st_size
+            reader.close()
+    return records, size_bytes
+
+
+def run_once(
+    contestant: Contestant, source: Input, output: pathlib.Path, timeout_seconds: float
+) -> tuple[dict[str, Any], str | None]:
+    """Converts once, checks what was written and deletes it.
+
+    Returns:
+      The measurements, and what went wrong or None.
+    """
+    os.sync()  # Nobody pays for what the one before left to be written.
+    output.parent.mkdir(exist_ok=True)
+    cost = process_cost.measure_command(
+        contestant.command(source, output),
+        timeout_seconds=timeout_seconds,
+        environment=_ENVIRONMENT,
+    )
+    error = None
+    records = size_bytes = 0
+    if cost.timed_out:
+        error = f"killed after {timeout_seconds:g} s\n{cost.output}"
+    elif cost.exit_code:
+        error = f"exit code {cost.exit_code}\n{cost.output}"
+    else:
+        records, size_bytes = count_output_records(output)
+        if records != source.records:
+            error = (
+                f"exit code 0, but wrote {records:,} of {source.records:,} records\n"
+                f"{cost.output}"
+            )
+    shutil.rmtree(output, ignore_errors=True)
+    measured = dataclasses.asdict(cost)
+    del measured["output"]
+    return measured | {"output_records": records, "output_bytes": size_bytes}, error
+
+
+def imports_rss_bytes(contestant: Contestant) -> int:
+    """Returns the resident memory of a Python that has imported and done nothing."""
+    program = (
+        f"{contestant.imports}\n"
+        "import psutil\nprint('rss', psutil.Process().memory_info().rss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **_ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout.rsplit("rss", 1)[1])
+
+
+class Benchmark:
+    """Runs contestants over inputs and keeps what came of it.
+
+    Attributes:
+      results: what `--json` writes and `convert_report` reads.
+    """
+
+    def __init__(self, args: argparse.Namespace, work_dir: pathlib.Path):
+        """Prepares, runs nothing.
+
+        Args:
+          args: of `parse_arguments`.
+          work_dir: where inputs and outputs go for the time being.
+        """
+        self._args = args
+        self._work_dir = work_dir
+        self._inputs = 0
+        self.results: dict[str, Any] = {
+            "environment": describe_environment(),
+            "settings": {
+                "seed": args.seed,
+                "rounds": args.rounds,
+                "files": args.files,
+                "writer_options": "group_size:1,zstd:3",
+            },
+            "contestants": {},
+            "runs": [],
+        }
+
+    def run(self) -> None:
+        """Runs everything the command line asked for."""
+        args = self._args
+        for key in args.contestants:
+            self._enter(key)
+        inputs = [self._generate("startup", _STARTUP_BYTES, _STARTUP_FILES)]
+        if args.small_bytes:
+            inputs.append(self._generate("small", args.small_bytes, args.files))
+        inputs.append(self._generate("main", args.bytes, args.files))
+        for number in range(args.rounds):
+            turn = number % len(args.contestants)
+            for key in args.contestants[turn:] + args.contestants[:turn]:
+                for source in inputs:
+                    self._measure(key, source, number)
+        for source in inputs:
+            shutil.rmtree(source.directory)
+        for size_bytes in args.memory_bytes:
+            source = self._generate("memory", size_bytes, args.files)
+            for key in args.contestants:
+                if key.startswith("gristmill"):
+                    self._measure(key, source, 0)
+            shutil.rmtree(source.directory)
+
+    @property
+    def failed(self) -> list[str]:
+        """The runs of gristmill itself that failed."""
+        return [
+            key
+            for key, entry in self.results["contestants"].items()
+            if key.startswith("gristmill") and entry["status"] != "ok"
+        ]
+
+    def _enter(self, key: str) -> None:
+        contestant = CONTESTANTS[key]
+        entry: dict[str, Any] = {"label": contestant.label, "status": "ok"}
+        self.results["contestants"][key] = entry
+        missing = [p for p in contestant.packages if not importlib.util.find_spec(p)]
+        if missing:
+            entry |= {"status": "not installed", "error": ", ".join(missing)}
+            return
+        entry["imports_rss_bytes"] = imports_rss_bytes(contestant)
+
+    def _generate(self, kind: str, size_bytes: int, files: int) -> Input:
+        self._inputs += 1
+        directory = self._work_dir / f"input-{self._inputs}"
+        _say(f"writing {size_bytes / 1e6:,.2f} MB of TFRecords ({kind})")
+        written = c4_like.write_dataset(
+            directory, size_bytes=size_bytes, files=files, seed=self._args.seed
+        )
+        return Input(kind=kind, directory=directory, files=tuple(written))
+
+    def _measure(self, key: str, source: Input, round_number: int) -> None:
+        entry = self.results["contestants"][key]
+        if entry["status"] != "ok":
+            return
+        measured, error = run_once(
+            CONTESTANTS[key],
+            source,
+            self._work_dir / "output" / key,
+            self._args.timeout_seconds,
+        )
+        _say(
+            f"round {round_number + 1} {source.kind:7} {key:30} "
+            f"{measured['wall_seconds']:7.2f} s, {measured['cpu_seconds']:7.2f} CPU s, "
+            f"{measured['peak_tree_bytes'] / 1e6:6,.0f} MB"
+        )
+        if error:
+            # A peer that fails once is not asked again; the report quotes it.
+            entry |= {"status": "crashed", "error": error, "crashed_on": source.kind}
+            _say(f"{key} crashed: {error.splitlines()[-1]}")
+            return
+        self.results["runs"].append(
+            {
+                "contestant": key,
+                "round": round_number,
+                "kind": source.kind,
+                "input_bytes": source.size_bytes,
+                "input_records": source.records,
+                **measured,
+            }
+        )
+
+
+def describe_environment() -> dict[str, Any]:
+    """Returns what the numbers depend on: processors, Python, versions."""
+    packages = "apache-beam array-record tensorflow tensorflow-datasets zstandard numpy"
+    versions = {}
+    for name in packages.split():
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "cpu": _processor_name(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "packages": versions,
+    }
+
+
+def _processor_name() -> str:
+    info = pathlib.Path("/proc/cpuinfo")
+    if info.exists():
+        match = re.search(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE)
+        if match:
+            return match[1]
+    return platform.machine()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Returns the options, with the defaults of the full or the quick benchmark."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.convert", description=__doc__.splitlines()[0]
+    )
+    size = c4_like.parse_size
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="4 MB, one round, gristmill and the bare loop: does everything run?",
+    )
+    parser.add_argument("--bytes", type=size, help="input of the main runs (1GB)")
+    parser.add_argument(
+        "--small-bytes", type=size, help="input of the small runs, 0 for none (10MB)"
+    )
+    parser.add_argument(
+        "--memory-bytes",
+        type=size,
+        nargs="*",
+        help="inputs to show how gristmill's memory grows (500MB 2GB)",
+    )
+    parser.add_argument("--files", type=int, help="files of each input (8)")
+    parser.add_argument("--rounds", type=int, help="times that each runs (5)")
+    parser.add_argument(
+        "--contestants",
+        nargs="+",
+        choices=sorted(CONTESTANTS),
+        metavar="NAME",
+        help="of " + ", ".join(CONTESTANTS) + " (all)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the text (0)")
+    parser.add_argument(
+        "--timeout-seconds", type=float, default=3600, help="of one run (3600)"
+    )
+    parser.add_argument(
+        "--work-dir",
+        type=pathlib.Path,
+        help="where inputs and outputs go for the time being (the system's)",
+    )
+    parser.add_argument("--json", type=pathlib.Path, help="write every run here")
+    parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
+    parser.add_argument("--plot", type=pathlib.Path, help="draw the figure here")
+    args = parser.parse_args(argv)
+    quick: dict[str, Any] = {
+        "bytes": 4_000_000,
+        "small_bytes": 0,
+        "memory_bytes": [],
+        "files": 2,
+        "rounds": 1,
+        "contestants": ["gristmill_1", "bare"],
+    }
+    full: dict[str, Any] = {
+        "bytes": 10**9,
+        "small_bytes": 10**7,
+        "memory_bytes": [5 * 10**8, 2 * 10**9],
+        "files": 8,
+        "rounds": 5,
+        "contestants": list(CONTESTANTS),
+    }
+    for name, value in (quick if args.quick else full).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    if args.rounds < 1:
+        parser.error(f"--rounds must be at least 1, got {args.rounds}")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark and writes the report; 1 where gristmill itself failed."""
+    args = parse_arguments(argv)
+    with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="bench-") as work_dir:
+        benchmark = Benchmark(args, pathlib.Path(work_dir))
+        benchmark.run()
+    results = benchmark.results
+    report = convert_report.render_markdown(results)
+    print(report)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+    if args.markdown:
+        args.markdown.write_text(report)
+    if args.plot:
+        convert_report.draw_plot(results, args.plot)
+    if benchmark.failed:
+        _say("failed: " + ", ".join(benchmark.failed))
+    return 1 if benchmark.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
