@@ -25,7 +25,12 @@ CORE = [
     "zstandard>=0.23,<1",
 ]
 BEAM = ["apache-beam[gcp]>=2.77,<3"]
-GCS = ["google-cloud-storage>=3.0,<4"]
+GCS = [
+    "google-api-core>=2.19,<3",
+    "google-auth>=2.30,<3",
+    "google-cloud-storage>=3.0,<4",
+    "requests>=2.32,<3",
+]
 LOADER = ["grain>=0.2.18,<0.3", "jax>=0.5,<0.11"]
 TF = ["tensorflow>=2.18,<3", "tensorflow-datasets>=4.9.7,<5"]
 DEV = [
