@@ -29,7 +29,7 @@ TEMPORARY_DIR = "tmp"
 
 # What TFDS accepts in names, and what no file system or shell takes amiss.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+]*(?:-[A-Za-z0-9_.+]+)*")
-_SPLIT = re.compile(r"[A-Za-z0-9_]+")
+_SPLIT = re.compile(r"[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*")
 
 
 def join(directory: str, *parts: str) -> str:
@@ -73,7 +73,7 @@ def check_split(split: str) -> str:
     if not _SPLIT.fullmatch(split):
         raise InputError(
             "split name is not usable",
-            expected="letters, digits and '_'",
+            expected="letters, digits, '_' and single inner '-'",
             got=repr(split),
             cure="choose another with --split",
         )
@@ -85,8 +85,11 @@ def shard_name(name: str, split: str, index: int, count: int) -> str:
 
     >>> shard_name("c4", "train", 3, 64)
     'c4-train.array_record-00003-of-00064'
+    >>> shard_name("c4", "train", 3, 123_456)
+    'c4-train.array_record-000003-of-123456'
     """
-    return f"{name}-{split}.array_record-{index:05d}-of-{count:05d}"
+    digits = max(5, len(str(count)))
+    return f"{name}-{split}.array_record-{index:0{digits}d}-of-{count:0{digits}d}"
 
 
 def index_path(shard_path: str) -> str:

@@ -194,6 +194,7 @@ def commit_dataset(
     splits: Mapping[str, Split],
     *,
     features: Mapping[str, Any] | None = None,
+    extra_files: Mapping[str, bytes] | None = None,
 ) -> Manifest:
     """Writes `dataset.json`, last of all. Splits that are there already stay.
 
@@ -202,6 +203,7 @@ def commit_dataset(
         name: Its name.
         splits: The finished splits, by name.
         features: The schema, where known.
+        extra_files: Small files to write before it, in their order, by name.
 
     Raises:
         InputError: The directory holds a dataset of another name.
@@ -224,6 +226,8 @@ def commit_dataset(
         created_by=f"gristmill {__version__}",
     )
     storage = storage_for(output)
+    for file, data in (extra_files or {}).items():
+        storage.write(layout.join(output, file), data)
     storage.write(layout.join(output, layout.DATASET_JSON), manifest.encode())
     storage.delete_tree(layout.join(output, layout.TEMPORARY_DIR))
     return manifest

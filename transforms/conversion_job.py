@@ -22,7 +22,7 @@ from gristmill.dataset import layout
 from gristmill.dataset.errors import InputError, InvalidDatasetError, JobChangedError
 from gristmill.dataset.shard_table import load_arrays
 from gristmill.dataset.shard_writer import Check, WriterOptions
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.storage import storage_for, version_of
 from gristmill.transforms.inputs import InputFiles
 from gristmill.transforms.shard_plan import PlanOptions, ShardPlan
 
@@ -65,6 +65,7 @@ class ConversionJob:
         check: How a finished shard is compared with what was written; see
             `ShardWriter.finish`.
         names: How shard files are named.
+        allow_empty_files: Whether an input of 0 bytes counts as one without records.
     """
 
     inputs: tuple[str, ...]
@@ -78,6 +79,7 @@ class ConversionJob:
     max_corrupt: int = 100
     check: Check = "records"
     names: ShardNames = dataclasses.field(default_factory=ShardNames)
+    allow_empty_files: bool = False
 
     def __post_init__(self) -> None:
         layout.check_name(self.name)
@@ -94,11 +96,14 @@ class ConversionJob:
     def options(self) -> dict[str, Any]:
         """Returns what decides the bytes of the shards, as plain values.
 
-        How damage is treated is not among it: shards that finished met none, or met
-        it in the same way.
+        How damage and empty files are treated is not among it: shards that finished
+        met none, or met it in the same way.
         """
         fields = dataclasses.asdict(self)
-        for other in ("inputs", "output", "on_corrupt", "max_corrupt", "check"):
+        for other in (
+            *("inputs", "output", "check"),
+            *("on_corrupt", "max_corrupt", "allow_empty_files"),
+        ):
             del fields[other]
         return fields
 
@@ -269,9 +274,8 @@ def _file_differences(old: InputFiles, new: InputFiles) -> list[str]:
     ]
 
 
-@functools.lru_cache(maxsize=8)
 def load_prepared(output: str, name: str, split: str, fingerprint: str) -> PreparedJob:
-    """Reads the description of a job, once per process.
+    """Reads the description of a job, once per process unless it changes.
 
     Args:
         output: The dataset's directory.
@@ -282,7 +286,9 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
     Raises:
         JobChangedError: Another job is described there now.
     """
-    found = PreparedJob.load(output, name, split)
+    # A process can outlive a run: the next one may allow more damage, say.
+    version = version_of(layout.join(output, layout.job_path(name, split)))
+    found = _load_version(output, name, split, version)
     if found is None or found.fingerprint != fingerprint:
         raise JobChangedError(
             "another conversion has taken over the output",
@@ -292,3 +298,10 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
             cure="run one conversion at a time into one output",
         )
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _load_version(
+    output: str, name: str, split: str, version: str
+) -> PreparedJob | None:
+    return PreparedJob.load(output, name, split)

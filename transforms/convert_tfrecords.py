@@ -148,6 +148,8 @@ class ConvertTFRecords(beam.PTransform):
     Attributes:
         jobs: One for each split, with the same output and name.
         features: The schema, where known.
+        tfds_directory: Where the jobs come from, if from a TFDS directory: the output
+            gets its metadata as well.
         overwrite: Whether to throw away what the output holds of these splits.
         prepared: Jobs that are prepared already, so that shards are made in parallel
             also by runners that do not redistribute (Dask). Their output must have
@@ -157,6 +159,7 @@ class ConvertTFRecords(beam.PTransform):
 
     jobs: tuple[ConversionJob, ...]
     features: Mapping[str, Any] | None = None
+    tfds_directory: str | None = None
     overwrite: bool = False
     prepared: tuple[PreparedJob, ...] = ()
     progress_dir: str | None = None
@@ -167,13 +170,17 @@ class ConvertTFRecords(beam.PTransform):
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[ConversionResult]:
         """Builds the chain."""
-        jobs, features = self.jobs, self.features
+        jobs, features, tfds = self.jobs, self.features, self.tfds_directory
         return (
             self._tasks(begin)
             | "ConvertShards" >> beam.ParDo(_MakeShardFn(self.progress_dir))
             | "GatherReports" >> beam.CombineGlobally(_ToList())
             | "Commit"
-            >> beam.Map(lambda found: commit_shards(jobs, found, features=features))
+            >> beam.Map(
+                lambda found: commit_shards(
+                    jobs, found, features=features, tfds_directory=tfds
+                )
+            )
         )
 
     def _tasks(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Any]:

@@ -43,7 +43,8 @@ def list_inputs(job: ConversionJob) -> InputFiles:
     Raises:
         InputError: They cannot be used.
     """
-    return find_inputs(job.inputs, allow_empty_files=job.on_corrupt == "quarantine")
+    accepted = job.allow_empty_files or job.on_corrupt == "quarantine"
+    return find_inputs(job.inputs, allow_empty_files=accepted)
 
 
 def count_file(job: ConversionJob, files: InputFiles, file: int) -> FileCount:

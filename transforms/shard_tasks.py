@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.manifest import Manifest
+from gristmill.dataset.manifest import Manifest, Split, read_manifest, read_table
 from gristmill.dataset.shard_report import ShardReport
 from gristmill.transforms.commit import commit_dataset, finish_split
 from gristmill.transforms.conversion_job import (
@@ -21,6 +21,12 @@ from gristmill.transforms.convert_shard import (
     ProgressFile,
     convert_shard,
     finished_shard,
+)
+from gristmill.transforms.tfds_directory import (
+    TfdsDirectory,
+    check_records_read,
+    read_tfds_directory,
+    tfds_metadata,
 )
 
 
@@ -90,6 +96,7 @@ def commit_shards(
     *,
     features: Mapping[str, Any] | None = None,
     prepared: Mapping[str, PreparedJob] | None = None,
+    tfds_directory: str | None = None,
 ) -> ConversionResult:
     """Commits the dataset from the results of all shards of all jobs.
 
@@ -98,6 +105,8 @@ def commit_shards(
         results: A result for every shard; None as report where a split was there.
         features: The schema, where known.
         prepared: Jobs that were prepared in this process, by split.
+        tfds_directory: Where the jobs come from, if from there: its metadata is
+            compared with what was read, and written for the output.
     """
     jobs = list(jobs)
     by_split: dict[str, list[ShardResult]] = {job.split: [] for job in jobs}
@@ -113,8 +122,31 @@ def commit_shards(
         splits[split], again = finish_split(job, reports)
         repaired += again
     output, name = jobs[0].output, jobs[0].name
-    manifest = commit_dataset(output, name, splits, features=features)
+    extra_files = None
+    if tfds_directory is not None:
+        source = read_tfds_directory(tfds_directory)
+        features = source.features if features is None else features
+        extra_files = _tfds_files(source, output, name, splits)
+    manifest = commit_dataset(
+        output, name, splits, features=features, extra_files=extra_files
+    )
     return ConversionResult(manifest, repaired, tuple(before))
+
+
+def _tfds_files(
+    source: TfdsDirectory, output: str, name: str, splits: Mapping[str, Split]
+) -> dict[str, bytes]:
+    """Checks new splits against TFDS metadata, and returns that of the output."""
+    committed = read_manifest(output)
+    known = {**(committed.splits if committed else {}), **splits}
+    tables = {
+        split: read_table(output, known[split])
+        for split in source.splits
+        if split in known
+    }
+    for split in splits:
+        check_records_read(source.splits[split], tables[split], where=source.path)
+    return tfds_metadata(source, name=name, tables=tables)
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
