@@ -158,11 +158,12 @@ def cli() -> None:
 )
 @click.option(
     "--check",
-    type=click.Choice(["records", "lengths"]),
+    type=click.Choice(["records", "sample"]),
     default="records",
     show_default=True,
     help="What of a finished shard is read again and compared before it counts: the "
-    "checksum of every record, or only its length, which is cheaper.",
+    "checksum of every record, or its length and the checksums of a sample, which "
+    "is cheaper.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace what the output holds.")
 @_workers_option

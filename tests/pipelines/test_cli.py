@@ -214,10 +214,10 @@ def test_corrupt_input(source, tmp_path):
     assert records_of(tmp_path / "out") == text_records(RECORDS, seed=0)[1:]
 
 
-def test_check_lengths_writes_the_same_dataset(source, dataset, tmp_path):
+def test_check_sample_writes_the_same_dataset(source, dataset, tmp_path):
     succeeded(
         *("convert", "*.tfrecord", tmp_path / "texts", "--num-shards", "5"),
-        *("--check", "lengths"),
+        *("--check", "sample"),
         cwd=source,
     )
     for path in dataset.rglob("*"):
