@@ -1,0 +1,1 @@
+"""Reads converted datasets in a deterministic order and feeds trainers from them."""
