@@ -8,6 +8,7 @@ finished file was decoded and every record's checksum compared.
 from __future__ import annotations
 
 import array
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -171,10 +172,8 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Closes the file without a look at it, for a shard that is given up."""
-        try:
+        with contextlib.suppress(Exception):
             self._writer.close()
-        except Exception:
-            pass
 
     def finish(self, *, check: Check = "records") -> WrittenShard:
         """Closes the file, reads it again and compares.
@@ -317,7 +316,7 @@ def _footer(file: BinaryIO, path: str) -> arrayrecord.Footer:
 def _windows(
     file: BinaryIO, footer: arrayrecord.Footer
 ) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-    """Yields the whole file in order: runs of chunks with their numbers, and the rest."""
+    """Yields the whole file in order: runs of chunks, numbered, and the rest."""
     offsets = footer.chunk_offsets
     yield _read(file, 0, int(offsets[0])), None
     for first, last in arrayrecord.chunk_windows(footer):
