@@ -27,8 +27,8 @@ class Fault:
         kind: A status (`"503"`) instead of the answer; `reset` of the connection
             before it; `lost`, the answer of a request that was carried out; `cut`, half
             of the body and the end of the connection; `short`, half of the body with
-            a Content-Length to match; `flip`, one bit; `stall`, half of the body and
-            then nothing.
+            a Content-Length to match; `stall`, half of the body and then nothing;
+            `flip`, one bit of the content that is sent or received.
         operation: `list`, `stat`, `media`, `insert`, `start` or `chunk` (of a resumable
             upload), `delete`, `bucket`; any if empty.
         name: Part of the object's name.
@@ -141,6 +141,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             if fault.kind.isdigit():
                 raise RefusalError(int(fault.kind), fault.message)  # noqa: TRY301
+            if fault.kind == "flip" and request.data:
+                request = request._replace(data=_flipped(request.data))
             reply = self._carry_out(request)
         except RefusalError as refusal:
             reply = refusal.reply
@@ -213,11 +215,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault in ("cut", "short", "stall"):
             body = body[: length // 2]
         elif fault == "flip":
-            body = (
-                body[: length // 2]
-                + bytes([body[length // 2] ^ 1])
-                + body[length // 2 + 1 :]
-            )
+            body = _flipped(body)
         self.send_response(reply.status)
         for field, value in reply.headers.items():
             self.send_header(field, value)
@@ -238,6 +236,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.connection.shutdown(socket.SHUT_RD)
         self.close_connection = True
+
+
+def _flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
 def _parts(content_type: str, data: bytes) -> tuple[dict[str, Any], bytes]:
