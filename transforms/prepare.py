@@ -20,6 +20,7 @@ from gristmill.transforms.shard_plan import (
     plan_by_records,
 )
 from gristmill.transforms.source_range import RangeReader
+from gristmill.transforms.tfds_metadata import withdraw_tfds_metadata
 
 CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
 
@@ -192,6 +193,7 @@ def _check_no_strangers(prepared: PreparedJob) -> None:
 def _remove_split(prepared: PreparedJob) -> None:
     job = prepared.job
     storage = storage_for(job.output)
+    withdraw_tfds_metadata(job.output, name=job.name)
     manifest = read_manifest(job.output)
     old = PreparedJob.load(job.output, job.name, job.split)
     paths = [prepared.shard_path(shard) for shard in range(prepared.plan.shards)]

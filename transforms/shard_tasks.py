@@ -22,12 +22,8 @@ from gristmill.transforms.convert_shard import (
     convert_shard,
     finished_shard,
 )
-from gristmill.transforms.tfds_directory import (
-    TfdsDirectory,
-    check_records_read,
-    read_tfds_directory,
-    tfds_metadata,
-)
+from gristmill.transforms.tfds_directory import TfdsDirectory, read_tfds_directory
+from gristmill.transforms.tfds_metadata import check_records_read, tfds_metadata
 
 
 class ShardTask(NamedTuple):

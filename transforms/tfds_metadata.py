@@ -1,0 +1,131 @@
+"""The metadata by which TFDS reads a converted dataset, made from that of the input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+
+from gristmill.dataset import layout
+from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.shard_table import ShardTable
+from gristmill.dataset.storage import storage_for
+from gristmill.transforms.tfds_directory import (
+    DATASET_INFO_JSON,
+    FILEPATH_TEMPLATE,
+    TfdsDirectory,
+    TfdsSplit,
+)
+
+
+def check_records_read(split: TfdsSplit, table: ShardTable, *, where: str) -> None:
+    """Compares the records read from each file with `shardLengths`.
+
+    What a user's function drops or adds is counted after that. Files with damage that
+    was set aside are passed over: nobody knows how many records it was.
+
+    Args:
+        split: What `dataset_info.json` says.
+        table: What was read.
+        where: The TFDS directory, for messages.
+
+    Raises:
+        DataLossError: They differ.
+    """
+    expected = np.array(split.file_records, np.int64)
+    files = table.columns["span_file"]
+    got = np.zeros(max(len(expected), int(files.max(initial=-1)) + 1), np.int64)
+    np.add.at(got, files, table.columns["span_records"])
+    expected = np.pad(expected, (0, len(got) - len(expected)))
+    spans = np.diff(table.columns["span_ends"], prepend=0)
+    damaged = np.repeat(table.columns["quarantined_regions"] > 0, spans)
+    differs = got != expected
+    differs[files[damaged]] = False
+    if not differs.any():
+        return
+    file = int(np.flatnonzero(differs)[0])
+    path = split.files[file] if file < len(split.files) else "a file that came later"
+    raise DataLossError(
+        f"split {split.name} does not hold the records that {DATASET_INFO_JSON} says",
+        where=f"{where}, {int(differs.sum()):,} of {len(got):,} files, such as {path}",
+        expected=f"{int(expected.sum()):,} records, {expected[file]:,} in this file",
+        got=f"{int(got.sum()):,} records, {got[file]:,} in this file",
+        cure="copy the dataset again from where it was made. If the files are right, "
+        f"correct shardLengths in {DATASET_INFO_JSON}; finished shards are kept",
+    )
+
+
+def tfds_metadata(
+    source: TfdsDirectory, *, name: str, tables: Mapping[str, ShardTable]
+) -> dict[str, bytes]:
+    """Returns the files by which TFDS reads the converted dataset.
+
+    `tfds.builder_from_directory(output).as_data_source()` needs no more than these.
+    Fields of `dataset_info.json` that say nothing of files stay as they are. Splits
+    that are not in the output are left out, and so are those whose shards are not
+    named as TFDS looks for them.
+
+    Args:
+        source: What the input says.
+        name: The output's name.
+        tables: The shards of the splits in the output.
+
+    Returns:
+        The content of each file by its name, `dataset_info.json` last: TFDS takes a
+        directory without it for unfinished.
+    """
+    splits = []
+    for old in source.info["splits"]:
+        split = source.splits[old["name"]]
+        table = tables.get(split.name)
+        lengths, raw_bytes = [], 0
+        if table is not None:
+            count = len(table)
+            if any(
+                path != layout.shard_name(name, split.name, shard, count)
+                for shard, path in enumerate(table.paths)
+            ):
+                continue
+            lengths, raw_bytes = table.records.tolist(), table.total("raw_bytes")
+        elif split.files:
+            continue
+        # Protocol buffers write 64-bit integers as text. The size is that of the
+        # examples, as the writers of TFDS count it.
+        splits.append(
+            old
+            | {
+                "filepathTemplate": FILEPATH_TEMPLATE,
+                "shardLengths": [str(length) for length in lengths],
+                "numBytes": str(raw_bytes),
+            }
+        )
+    info = {**source.info, "name": name, "fileFormat": "array_record", "splits": splits}
+    # The other formats did not come along.
+    info.pop("alternativeFileFormats", None)
+    text = json.dumps(info, indent=2) + "\n"
+    return {**source.files, DATASET_INFO_JSON: text.encode()}
+
+
+def withdraw_tfds_metadata(output: str, *, name: str) -> None:
+    """Removes the `dataset_info.json` of a dataset whose shards are about to go.
+
+    Without it TFDS takes the directory for unfinished, which it then is. The one of
+    somebody else's dataset, or of TFRecords in the same directory, stays.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+    """
+    storage = storage_for(output)
+    path = layout.join(output, DATASET_INFO_JSON)
+    if storage.stat(path) is None:
+        return
+    try:
+        info = json.loads(storage.read(path))
+    except ValueError:
+        return
+    if not isinstance(info, dict):
+        return
+    if (info.get("name"), info.get("fileFormat")) == (name, "array_record"):
+        storage.delete(path)
