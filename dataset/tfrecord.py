@@ -222,8 +222,9 @@ class InflatedStream:
         try:
             data = self._inflater.decompress(self._pending, size)
         except zlib.error as e:
+            data = self._salvage(before)
             self._error = self._damaged(str(e))
-            return self._salvage(before)
+            return data
         done = self._inflater
         self._pending = done.unused_data if done.eof else done.unconsumed_tail
         return data
@@ -235,13 +236,19 @@ class InflatedStream:
             for position in range(len(self._pending)):
                 byte = self._pending[position : position + 1]
                 pieces.append(inflater.decompress(byte))
+        self._pending = self._pending[position:]
         return b"".join(pieces)
 
+    @property
+    def compressed_offset(self) -> int:
+        """Compressed bytes used up: after an error, about where the damage is."""
+        return self.compressed_bytes - len(self._pending)
+
     def _damaged(self, got: str) -> CorruptInputError:
-        offset = self.compressed_bytes - len(self._pending)
         return CorruptInputError(
             "compressed file cannot be decompressed",
-            where=f"{self._path}, near compressed byte offset {offset:,}",
+            where=f"{self._path}, near compressed byte offset "
+            f"{self.compressed_offset:,}",
             got=got,
             cure="write the file again from its source",
         )

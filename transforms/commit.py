@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from gristmill.dataset import layout
 from gristmill.dataset.digest import RecordsDigest
@@ -12,7 +12,7 @@ from gristmill.dataset.errors import DataLossError, InputError
 from gristmill.dataset.manifest import Manifest, Split, read_manifest
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.shard_table import ShardTable
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.storage import storage_for, version_of
 from gristmill.dataset.version import __version__
 from gristmill.transforms.conversion_job import PreparedJob
 from gristmill.transforms.convert_shard import check_counts, convert_shard
@@ -21,67 +21,16 @@ from gristmill.transforms.quarantine import too_many
 Convert = Callable[..., ShardReport]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Gap:
-    """A place where the spans of a file do not meet.
+class _Reached(NamedTuple):
+    """How far the spans of one file have come.
 
     Attributes:
-        shard: The shard whose span begins in the wrong place.
-        file_index: The file.
-        expected_bytes: Where the span before it stopped.
-        span: The span.
+        stop_bytes: Where the last of them stopped.
+        whole: Whether that was the end of the file, for compressed files.
     """
 
-    shard: int
-    file_index: int
-    expected_bytes: int
-    span: SourceSpan
-
-
-def find_gap(
-    prepared: PreparedJob, reports: Sequence[ShardReport], *, first_shard: int = 0
-) -> _Gap | None:
-    """Returns the first place where the spans of an input file do not meet.
-
-    Args:
-        prepared: The job.
-        reports: Of all shards, in order.
-        first_shard: A shard at whose beginning all before is known to be right.
-
-    Returns:
-        None if every file is covered exactly, from offset 0 to its end.
-    """
-    files = prepared.files
-    reached: dict[int, tuple[int, bool]] = {}
-    for report in reports:
-        for span in report.spans:
-            expected, _ = reached.get(span.file_index, (0, False))
-            if span.start_bytes is None or span.stop_bytes is None:
-                # No frame begins here: right if the frame before reaches over it.
-                fits = expected >= span.end_bytes >= 0
-                stop = expected
-            else:
-                fits, stop = span.start_bytes == expected, span.stop_bytes
-            if not fits:
-                return _Gap(
-                    shard=report.shard_index,
-                    file_index=span.file_index,
-                    expected_bytes=expected,
-                    span=span,
-                )
-            reached[span.file_index] = stop, span.whole
-    for file, path in enumerate(files.paths):
-        stop, whole = reached.get(file, (0, False))
-        size = int(files.sizes[file])
-        if not (whole if not files.splittable[file] else stop == size):
-            raise DataLossError(
-                "an input file was not read to its end",
-                where=path,
-                expected=f"{size:,} bytes",
-                got=f"{stop:,}",
-                cure="run the conversion again; if it repeats, please report it",
-            )
-    return None
+    stop_bytes: int = 0
+    whole: bool = False
 
 
 def close_gaps(
@@ -94,6 +43,10 @@ def close_gaps(
 
     A record whose payload holds TFRecord frames can fool the search for the first
     frame of a range. The range before it tells the truth: by induction from offset 0.
+    So shards are made again one after the other, in order: where the next one has to
+    begin is known only then. It costs as much as their conversion did, in one process,
+    and needs such a record to lie across a cut between two shards, or damage to begin
+    within a few bytes of one.
 
     Args:
         prepared: The job.
@@ -104,24 +57,62 @@ def close_gaps(
         How many shards were made again.
 
     Raises:
-        DataLossError: A gap stays.
+        DataLossError: A gap stays, or a file was not read to its end.
     """
-    again: set[int] = set()
-    while (gap := find_gap(prepared, reports)) is not None:
-        if gap.shard in again or gap.span != reports[gap.shard].spans[0]:
+    reached: dict[int, _Reached] = {}
+    again = 0
+    for shard, report in enumerate(reports):
+        gap = _follow(reached, report)
+        # Only a shard's first range can begin within a file.
+        if gap is not None and gap is report.spans[0]:
+            before = reached.get(gap.file_index, _Reached())
+            reports[shard] = convert(
+                prepared, shard, exact_begin_bytes=before.stop_bytes
+            )
+            again += 1
+            gap = _follow(reached, reports[shard])
+        if gap is not None:
+            before = reached.get(gap.file_index, _Reached())
             raise DataLossError(
                 "two ranges of an input file do not meet",
                 where=f"{prepared.files.paths[gap.file_index]}, shard "
-                f"{prepared.shard_path(gap.shard)}",
-                expected=f"a range that begins at byte offset {gap.expected_bytes:,}",
-                got=f"{gap.span}",
+                f"{prepared.shard_path(shard)}",
+                expected=f"a range that begins at byte offset {before.stop_bytes:,}",
+                got=f"{gap}",
                 cure="run the conversion again; if it repeats, please report it",
             )
-        again.add(gap.shard)
-        reports[gap.shard] = convert(
-            prepared, gap.shard, exact_begin_bytes=gap.expected_bytes
-        )
-    return len(again)
+    _check_ends(prepared, reached)
+    return again
+
+
+def _follow(reached: dict[int, _Reached], report: ShardReport) -> SourceSpan | None:
+    """Follows the spans of one shard; returns the first that does not fit."""
+    for span in report.spans:
+        before = reached.get(span.file_index, _Reached())
+        if span.start_bytes is None or span.stop_bytes is None:
+            # No frame begins here: right if the frame before reaches over it.
+            if not before.stop_bytes >= span.end_bytes >= 0:
+                return span
+            continue
+        if span.start_bytes != before.stop_bytes:
+            return span
+        reached[span.file_index] = _Reached(span.stop_bytes, span.whole)
+    return None
+
+
+def _check_ends(prepared: PreparedJob, reached: Mapping[int, _Reached]) -> None:
+    files = prepared.files
+    splittable = files.splittable
+    for file, size in enumerate(files.sizes.tolist()):
+        stop, whole = reached.get(file, _Reached())
+        if not (stop == size if splittable[file] else whole):
+            raise DataLossError(
+                "an input file was not read to its end",
+                where=files.paths[file],
+                expected=f"{size:,} bytes",
+                got=f"{stop:,}",
+                cure="check that nobody writes to it, then run the conversion again",
+            )
 
 
 def finish_split(
@@ -155,10 +146,12 @@ def finish_split(
     for report in ordered:
         check_counts(report, mapped=job.map is not None)
     regions = sum(report.quarantined_regions for report in ordered)
-    if regions > job.max_corrupt:
+    allowed = job.max_corrupt if job.on_corrupt == "quarantine" else 0
+    if regions > allowed:
+        # Of several shards together, or of a run before this one that allowed more.
         raise too_many(
             regions,
-            job.max_corrupt,
+            allowed,
             where=layout.join(job.output, layout.QUARANTINE_DIR),
         )
     table = ShardTable.of(ordered)
@@ -207,8 +200,13 @@ def commit_dataset(
 
     Raises:
         InputError: The directory holds a dataset of another name.
+        StorageChangedError: Another conversion committed at the same moment.
     """
+    place = layout.join(output, layout.DATASET_JSON)
+    seen = version_of(place)  # First: what is committed from here on is not replaced.
     old = read_manifest(output)
+    if old is not None and not splits and features in (None, old.features):
+        return old
     if old is None:
         old = Manifest(name=name, splits={})
     if old.name != name:
@@ -228,6 +226,6 @@ def commit_dataset(
     storage = storage_for(output)
     for file, data in (extra_files or {}).items():
         storage.write(layout.join(output, file), data)
-    storage.write(layout.join(output, layout.DATASET_JSON), manifest.encode())
+    storage.write(place, manifest.encode(), replaces=seen)
     storage.delete_tree(layout.join(output, layout.TEMPORARY_DIR))
     return manifest

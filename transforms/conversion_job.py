@@ -159,19 +159,25 @@ class PreparedJob:
                 )
             owners[name] = path
 
-    def store(self) -> None:
-        """Writes the description beside the output, the file list first."""
+    def store(self, *, replaces: str) -> None:
+        """Writes the description beside the output, the file list first.
+
+        Args:
+            replaces: Version of the description that is there, "" for none.
+
+        Raises:
+            StorageChangedError: Another conversion has begun there meanwhile.
+        """
         job = self.job
         storage = storage_for(job.output)
         out = io.BytesIO()
-        np.savez_compressed(
-            out,
-            version=np.array(_VERSION),
-            **self.files.arrays(),
-            cut_bytes=self.plan.cut_bytes,
-            cut_records=self.plan.cut_records,
-            counted=np.array(self.plan.counted),
-        )
+        arrays = self.files.arrays() | {
+            "version": np.array(_VERSION),
+            "cut_bytes": self.plan.cut_bytes,
+            "cut_records": self.plan.cut_records,
+            "counted": np.array(self.plan.counted),
+        }
+        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
         inputs = layout.inputs_path(job.name, job.split)
         storage.write(layout.join(job.output, inputs), out.getvalue())
         document = {
@@ -184,6 +190,7 @@ class PreparedJob:
         storage.write(
             layout.join(job.output, layout.job_path(job.name, job.split)),
             text.encode("utf-8", "surrogateescape"),
+            replaces=replaces,
         )
 
     @classmethod

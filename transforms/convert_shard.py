@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import google_crc32c
@@ -16,16 +16,18 @@ from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InvalidDatasetError
 from gristmill.dataset.shard_index import encode_index, parse_index
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
-from gristmill.dataset.shard_writer import ShardWriter, WrittenShard
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.shard_writer import ShardWriter
+from gristmill.dataset.storage import storage_for, version_of
 from gristmill.dataset.tfrecord import FrameBatch
 from gristmill.transforms.conversion_job import PreparedJob
-from gristmill.transforms.quarantine import Quarantine
+from gristmill.transforms.quarantine import PassOver, Quarantine
 from gristmill.transforms.shard_plan import SourceRange
-from gristmill.transforms.source_range import FooledStartError, RangeReader
+from gristmill.transforms.source_range import (
+    FooledStartError,
+    RangeReader,
+    walk_to,
+)
 from gristmill.transforms.user_function import RecordFunction, call, load_function
-
-_SEARCHES = 3
 
 
 class Progress(Protocol):
@@ -87,6 +89,8 @@ def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
     info = storage.stat(layout.join(output, path))
     if info is None or info.size_bytes != report.file_bytes:
         return None
+    if info.crc32c not in (None, report.file_crc32c):
+        return None
     return report if report.job == prepared.fingerprint else None
 
 
@@ -120,33 +124,37 @@ def convert_shard(
         DataLossError: The finished shard does not hold what was read.
         StorageError: Reading or writing failed.
     """
-    ranges = list(prepared.plan.ranges(shard))
-    if exact_begin_bytes is not None:
-        ranges[0] = dataclasses.replace(
-            ranges[0], begin_bytes=exact_begin_bytes, exact=True
-        )
+    ranges = prepared.plan.ranges(shard)
     if max_regions is None:
         max_regions = prepared.job.max_corrupt
-    search_from: int | None = None
-    for _ in range(_SEARCHES):
-        try:
-            return _convert(prepared, shard, ranges, search_from, max_regions, progress)
-        except FooledStartError as error:
-            # Frames inside a record, or real damage. Begin behind it: if records
-            # were skipped by that, this range and the one before it do not meet, and
-            # the commit has it made again from the right offset.
-            search_from = error.offset + 1
-    ranges[0] = dataclasses.replace(
-        ranges[0], begin_bytes=ranges[0].end_bytes, exact=True
+    try:
+        return _convert(
+            prepared, shard, ranges, exact_begin_bytes, max_regions, progress
+        )
+    except FooledStartError:
+        # A frame inside a record, or real damage. Damage should be known before
+        # terabytes are converted, so this does not wait for the commit.
+        exact_begin_bytes = _walk(prepared, ranges[0])
+        return _convert(
+            prepared, shard, ranges, exact_begin_bytes, max_regions, progress
+        )
+
+
+def _walk(prepared: PreparedJob, source: SourceRange) -> int:
+    """Returns where the first frame of a range begins, beyond doubt."""
+    return walk_to(
+        prepared.files.paths[source.file_index],
+        source.begin_bytes,
+        size_bytes=int(prepared.files.sizes[source.file_index]),
+        on_damage=PassOver() if prepared.job.on_corrupt == "quarantine" else None,
     )
-    return _convert(prepared, shard, ranges, None, max_regions, progress)
 
 
 def _convert(
     prepared: PreparedJob,
     shard: int,
-    ranges: list[SourceRange],
-    search_from: int | None,
+    ranges: Sequence[SourceRange],
+    exact_begin_bytes: int | None,
     max_regions: int,
     progress: Progress | None,
 ) -> ShardReport:
@@ -154,6 +162,9 @@ def _convert(
     storage = storage_for(job.output)
     path = prepared.shard_path(shard)
     final = layout.join(job.output, path)
+    index = layout.join(job.output, layout.index_path(path))
+    # As they are before the work: what another worker writes meanwhile stays.
+    replaces = version_of(final), version_of(index)
     tally = _Tally()
     with (
         Quarantine(job.output, path, max_regions=max_regions) as quarantine,
@@ -164,7 +175,7 @@ def _convert(
             batches = _batches(
                 prepared,
                 ranges,
-                search_from,
+                exact_begin_bytes,
                 quarantine if job.on_corrupt == "quarantine" else None,
                 tally,
             )
@@ -188,24 +199,14 @@ def _convert(
             spans=tuple(tally.spans),
         )
         check_counts(report, mapped=job.map is not None)
-        _publish(job.output, report, written, quarantine, local, final)
+        # In this order: whoever finds an index finds a whole shard.
+        quarantine.publish()
+        storage.publish(local, final, replaces=replaces[0])
+        data = encode_index(
+            footer=written.footer, crc32cs=written.crc32cs, report=report
+        )
+        storage.write(index, data, replaces=replaces[1])
     return report
-
-
-def _publish(
-    output: str,
-    report: ShardReport,
-    written: WrittenShard,
-    quarantine: Quarantine,
-    local: str,
-    final: str,
-) -> None:
-    # In this order: whoever finds an index finds a whole shard.
-    storage = storage_for(output)
-    quarantine.publish()
-    storage.publish(local, final)
-    index = encode_index(footer=written.footer, crc32cs=written.crc32cs, report=report)
-    storage.write(layout.join(output, layout.index_path(report.path)), index)
 
 
 def check_counts(report: ShardReport, *, mapped: bool) -> None:
@@ -240,8 +241,8 @@ def check_counts(report: ShardReport, *, mapped: bool) -> None:
 
 def _batches(
     prepared: PreparedJob,
-    ranges: list[SourceRange],
-    search_from: int | None,
+    ranges: Sequence[SourceRange],
+    exact_begin_bytes: int | None,
     quarantine: Quarantine | None,
     tally: _Tally,
 ) -> Iterator[tuple[str, FrameBatch]]:
@@ -254,8 +255,9 @@ def _batches(
             source,
             compression=files.compression(source.file_index),
             size_bytes=int(files.sizes[source.file_index]),
+            version=files.versions[source.file_index],
             on_damage=quarantine,
-            search_from=search_from if number == 0 else None,
+            first_frame_bytes=exact_begin_bytes if number == 0 else None,
         )
         for batch in reader.batches():
             yield path, batch

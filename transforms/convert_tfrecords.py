@@ -9,10 +9,11 @@ chain of small elements, since that is what every runner executes:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.transforms.combiners import ToListCombineFn
 
 from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.inputs import InputFiles
@@ -41,21 +42,20 @@ class _CountTask(NamedTuple):
     file: int  # -1: nothing to count, but the job and its files travel on.
 
 
-class _ListInputsFn(beam.DoFn):
-    def process(self, job: ConversionJob) -> Iterator[_CountTask]:
-        files = list_inputs(job)
-        yield _CountTask(job, files, -1)
-        if needs_count(job):
-            for file in range(len(files)):
-                # Only the file to count, in a list of its own.
-                alone = dataclasses.replace(
-                    files,
-                    paths=(files.paths[file],),
-                    sizes=files.sizes[file : file + 1],
-                    versions=(files.versions[file],),
-                    compressions=files.compressions[file : file + 1],
-                )
-                yield _CountTask(job, alone, file)
+def _list_inputs(job: ConversionJob) -> Iterator[_CountTask]:
+    files = list_inputs(job)
+    yield _CountTask(job, files, -1)
+    if needs_count(job):
+        for file in range(len(files)):
+            # Only the file to count, in a list of its own.
+            alone = dataclasses.replace(
+                files,
+                paths=(files.paths[file],),
+                sizes=files.sizes[file : file + 1],
+                versions=(files.versions[file],),
+                compressions=files.compressions[file : file + 1],
+            )
+            yield _CountTask(job, alone, file)
 
 
 def _count(task: _CountTask) -> tuple[_CountTask, FileCount | None]:
@@ -73,10 +73,8 @@ class _PlanFn(beam.DoFn):
     def process(
         self, counted: list[tuple[_CountTask, FileCount | None]]
     ) -> Iterator[ShardResult | ShardTask]:
-        for task, nothing in sorted(
-            (pair for pair in counted if pair[1] is None), key=lambda p: p[0].job.split
-        ):
-            assert nothing is None
+        jobs = [task for task, count in counted if count is None]
+        for task in sorted(jobs, key=lambda task: task.job.split):
             counts = {
                 other.file: count
                 for other, count in counted
@@ -116,25 +114,10 @@ class _MakeShardFn(beam.DoFn):
         yield result
 
 
-class _ToList(beam.CombineFn):  # type: ignore[misc]
-    """Gathers small elements into one list."""
-
-    def create_accumulator(self) -> list[Any]:
-        return []
-
-    def add_input(self, accumulator: list[Any], element: Any) -> list[Any]:
-        accumulator.append(element)
-        return accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[list[Any]]) -> list[Any]:
-        return [element for part in accumulators for element in part]
-
-    def extract_output(self, accumulator: list[Any]) -> list[Any]:
-        return accumulator
-
-
 @dataclasses.dataclass(kw_only=True)
-class ConvertTFRecords(beam.PTransform):
+class ConvertTFRecords(
+    beam.PTransform[beam.pvalue.PBegin, beam.PCollection[ConversionResult]]
+):
     """Converts TFRecord files into splits of one committed dataset.
 
     Applied to a pipeline; gives a PCollection of one `ConversionResult`.
@@ -171,10 +154,10 @@ class ConvertTFRecords(beam.PTransform):
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[ConversionResult]:
         """Builds the chain."""
         jobs, features, tfds = self.jobs, self.features, self.tfds_directory
-        return (
+        done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
             | "ConvertShards" >> beam.ParDo(_MakeShardFn(self.progress_dir))
-            | "GatherReports" >> beam.CombineGlobally(_ToList())
+            | "GatherReports" >> beam.CombineGlobally(ToListCombineFn())
             | "Commit"
             >> beam.Map(
                 lambda found: commit_shards(
@@ -182,18 +165,22 @@ class ConvertTFRecords(beam.PTransform):
                 )
             )
         )
+        return done
 
     def _tasks(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
+        tasks: beam.PCollection[Any]
         if self.prepared:
-            tasks = [task for job in self.prepared for task in shard_tasks(job)]
-            return begin | "Tasks" >> beam.Create(tasks, reshuffle=True)
-        return (
-            begin
-            | "Jobs" >> beam.Create(self.jobs)
-            | "ListInputs" >> beam.ParDo(_ListInputsFn())
-            | "SpreadCounts" >> beam.Reshuffle()
-            | "CountRecords" >> beam.Map(_count)
-            | "GatherCounts" >> beam.CombineGlobally(_ToList())
-            | "PlanShards" >> beam.ParDo(_PlanFn(overwrite=self.overwrite))
-            | "SpreadShards" >> beam.Reshuffle()
-        )
+            made = [task for job in self.prepared for task in shard_tasks(job)]
+            tasks = begin | "Tasks" >> beam.Create(made, reshuffle=True)
+        else:
+            tasks = (
+                begin
+                | "Jobs" >> beam.Create(self.jobs)
+                | "ListInputs" >> beam.FlatMap(_list_inputs)
+                | "SpreadCounts" >> beam.Reshuffle()
+                | "CountRecords" >> beam.Map(_count)
+                | "GatherCounts" >> beam.CombineGlobally(ToListCombineFn())
+                | "PlanShards" >> beam.ParDo(_PlanFn(overwrite=self.overwrite))
+                | "SpreadShards" >> beam.Reshuffle()
+            )
+        return tasks

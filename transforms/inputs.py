@@ -45,8 +45,8 @@ class InputFiles:
 
     @property
     def splittable(self) -> npt.NDArray[np.bool_]:
-        """bool [files], whether reading can begin in the middle."""
-        return self.compressions == _COMPRESSIONS.index("none")
+        """Whether reading can begin in the middle: bool [files]."""
+        return np.equal(self.compressions, _COMPRESSIONS.index("none"))
 
     def compression(self, file: int) -> tfrecord.Compression:
         """Returns how a file is compressed."""
@@ -86,7 +86,8 @@ class InputFiles:
     def encode(self) -> bytes:
         """Returns the list as the bytes of a `.npz` file."""
         out = io.BytesIO()
-        np.savez_compressed(out, version=np.array(_VERSION), **self.arrays())
+        arrays = {"version": np.array(_VERSION), **self.arrays()}
+        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
         return out.getvalue()
 
     @classmethod

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import posixpath
 from collections.abc import Callable, Iterable
 
 from gristmill.dataset import layout
-from gristmill.dataset.errors import InputError, JobChangedError
+from gristmill.dataset.errors import (
+    InputError,
+    InvalidDatasetError,
+    JobChangedError,
+    StorageError,
+)
 from gristmill.dataset.manifest import Manifest, read_manifest, read_table
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.storage import storage_for, version_of
 from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.inputs import InputFiles, find_inputs
-from gristmill.transforms.quarantine import Quarantine
+from gristmill.transforms.quarantine import PassOver
 from gristmill.transforms.shard_plan import (
     STRIDE_RECORDS,
     FileCount,
@@ -21,6 +28,7 @@ from gristmill.transforms.shard_plan import (
 )
 from gristmill.transforms.source_range import RangeReader
 from gristmill.transforms.tfds_metadata import withdraw_tfds_metadata
+from gristmill.transforms.user_function import load_function
 
 CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
 
@@ -39,11 +47,13 @@ class Preparation:
 
 
 def list_inputs(job: ConversionJob) -> InputFiles:
-    """Lists the inputs of a job.
+    """Lists the inputs of a job, the first step of all.
 
     Raises:
-        InputError: They cannot be used.
+        InputError: They cannot be used, or the job's function cannot.
     """
+    if job.map is not None:
+        load_function(job.map)
     accepted = job.allow_empty_files or job.on_corrupt == "quarantine"
     return find_inputs(job.inputs, allow_empty_files=accepted)
 
@@ -59,26 +69,28 @@ def count_file(job: ConversionJob, files: InputFiles, file: int) -> FileCount:
     Raises:
         CorruptInputError: The file is damaged and the job does not accept that.
     """
-    offsets: list[int] = []
-    records = 0
     plain = files.compression(file) == "none"
     size = int(files.sizes[file])
     whole = SourceRange(
         file_index=file, begin_bytes=0, end_bytes=size if plain else -1, exact=True
     )
-    # Not published: the shards set the same regions aside again.
-    with Quarantine(job.output, "counting", max_regions=job.max_corrupt) as damage:
-        reader = RangeReader(
-            files.paths[file],
-            whole,
-            compression=files.compression(file),
-            size_bytes=size,
-            on_damage=damage if job.on_corrupt == "quarantine" else None,
-        )
-        for frame in reader:
-            if records % STRIDE_RECORDS == 0 and (plain or not records):
-                offsets.append(frame.offset)
-            records += 1
+    # The shards set damaged regions aside: here they only count.
+    damage = PassOver(max_regions=job.max_corrupt)
+    reader = RangeReader(
+        files.paths[file],
+        whole,
+        compression=files.compression(file),
+        size_bytes=size,
+        version=files.versions[file],
+        on_damage=damage if job.on_corrupt == "quarantine" else None,
+    )
+    offsets: list[int] = []
+    records = 0
+    for batch in reader.batches():
+        if plain or not records:
+            begins = batch.offsets[-records % STRIDE_RECORDS :: STRIDE_RECORDS]
+            offsets += begins if plain else begins[:1]
+        records += len(batch.records)
     return FileCount(records=records, offsets=tuple(offsets))
 
 
@@ -147,18 +159,11 @@ def take_output(prepared: PreparedJob, *, overwrite: bool = False) -> Preparatio
         JobChangedError: The output belongs to another job.
     """
     job = prepared.job
+    manifest = _read_manifest(prepared, overwrite=overwrite)
     if overwrite:
-        _remove_split(prepared)
-    manifest = read_manifest(job.output)
+        manifest = _remove_split(prepared, manifest)
+    seen = version_of(layout.join(job.output, layout.job_path(job.name, job.split)))
     found = PreparedJob.load(job.output, job.name, job.split)
-    if manifest is not None and manifest.name != job.name:
-        raise InputError(
-            "the output holds a dataset of another name",
-            where=job.output,
-            expected=manifest.name,
-            got=job.name,
-            cure=f"use --name {manifest.name} to add a split, or another output",
-        )
     committed = manifest is not None and job.split in manifest.splits
     if found is not None:
         prepared.check_same(found)
@@ -172,52 +177,93 @@ def take_output(prepared: PreparedJob, *, overwrite: bool = False) -> Preparatio
         return Preparation(prepared=prepared, committed=manifest)
     if found is None:
         _check_no_strangers(prepared)
-    prepared.store()
+    prepared.store(replaces=seen)
     return Preparation(prepared=prepared, committed=None)
 
 
+def _read_manifest(prepared: PreparedJob, *, overwrite: bool) -> Manifest | None:
+    job = prepared.job
+    try:
+        manifest = read_manifest(job.output)
+    except InvalidDatasetError:
+        if not overwrite:
+            raise
+        storage_for(job.output).delete(layout.join(job.output, layout.DATASET_JSON))
+        return None
+    if manifest is not None and manifest.name != job.name:
+        raise InputError(
+            "the output holds a dataset of another name",
+            where=job.output,
+            expected=manifest.name,
+            got=job.name,
+            cure=f"use --name {manifest.name} to add or replace a split, or choose "
+            "another output",
+        )
+    return manifest
+
+
+def _shard_prefix(job: ConversionJob) -> str:
+    """Returns how the shards of a split begin, however many there are."""
+    return layout.shard_name(job.name, job.split, 0, 1).removesuffix("00000-of-00001")
+
+
 def _check_no_strangers(prepared: PreparedJob) -> None:
-    """Refuses to write over shards that no job of ours is known to have written."""
+    """Refuses to write among shards that no job of ours is known to have written."""
     job = prepared.job
     ours = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
+    # Readers find shards by a pattern: others of the split would be mixed with ours.
+    prefix = _shard_prefix(job)
     for info in storage_for(job.output).list(job.output):
-        name = info.path.rsplit("/", 1)[-1]
-        if name in ours:
+        name = posixpath.basename(info.path)
+        if name in ours or name.startswith(prefix):
             raise InputError(
-                "a file of the same name as a shard is there already",
+                "a file with the name of a shard is there already",
                 where=info.path,
+                got="no description of a conversion that wrote it",
                 cure="choose another output, or replace it with --overwrite",
             )
 
 
-def _remove_split(prepared: PreparedJob) -> None:
+def _remove_split(prepared: PreparedJob, manifest: Manifest | None) -> Manifest | None:
+    """Removes all files of a split, and the split from `dataset.json`."""
     job = prepared.job
     storage = storage_for(job.output)
     withdraw_tfds_metadata(job.output, name=job.name)
-    manifest = read_manifest(job.output)
-    old = PreparedJob.load(job.output, job.name, job.split)
-    paths = [prepared.shard_path(shard) for shard in range(prepared.plan.shards)]
-    if old is not None:
-        paths += [old.shard_path(shard) for shard in range(old.plan.shards)]
+    shards = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
+    # What cannot be read any more does not keep anybody from starting over.
+    with contextlib.suppress(InvalidDatasetError, StorageError):
+        old = PreparedJob.load(job.output, job.name, job.split)
+        if old is not None:
+            shards |= {old.shard_path(shard) for shard in range(old.plan.shards)}
     if manifest is not None and job.split in manifest.splits:
-        paths += read_table(job.output, manifest.splits[job.split]).paths
+        with contextlib.suppress(InvalidDatasetError, StorageError):
+            shards |= set(read_table(job.output, manifest.splits[job.split]).paths)
         # First of all: from here on the split is not there.
         left = {k: v for k, v in manifest.splits.items() if k != job.split}
+        manifest = dataclasses.replace(manifest, splits=left) if left else None
         place = layout.join(job.output, layout.DATASET_JSON)
-        if left:
-            storage.write(place, dataclasses.replace(manifest, splits=left).encode())
+        if manifest is not None:
+            storage.write(place, manifest.encode())
         else:
             storage.delete(place)
-    described = (
+    for path in (
         layout.job_path(job.name, job.split),
         layout.inputs_path(job.name, job.split),
         layout.table_path(job.name, job.split),
-    )
-    for path in (*described, *dict.fromkeys(paths)):
+    ):
         storage.delete(layout.join(job.output, path))
-    for path in dict.fromkeys(paths):
-        storage.delete(layout.join(job.output, layout.index_path(path)))
-        for kind in ("jsonl", "bin"):
-            storage.delete(
-                layout.join(job.output, layout.QUARANTINE_DIR, f"{path}.{kind}")
-            )
+    prefix = _shard_prefix(job)
+    for directory, suffixes in (
+        ("", ("",)),
+        (layout.INDEX_DIR, (".index",)),
+        (layout.QUARANTINE_DIR, (".jsonl", ".bin")),
+    ):
+        for info in storage.list(layout.join(job.output, directory)):
+            name = posixpath.basename(info.path)
+            for suffix in suffixes:
+                shard = name.removesuffix(suffix)
+                if name.endswith(suffix) and (
+                    shard in shards or shard.startswith(prefix)
+                ):
+                    storage.delete(info.path)
+    return manifest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -51,7 +52,25 @@ class Quarantine:
     ) -> None:
         self._stack.close()
 
-    def begin(self, error: CorruptFrameError, path: str) -> None:
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise StorageError(
+                "cannot write to quarantine",
+                where=self._base,
+                got=e.strerror,
+                cure="free some space, then run the same command again",
+            ) from e
+
+    def begin(
+        self,
+        error: CorruptFrameError,
+        path: str,
+        *,
+        compressed_begin_bytes: int | None = None,
+    ) -> None:
         """Starts a region; see `DamageHandler`.
 
         Raises:
@@ -65,12 +84,20 @@ class Quarantine:
             self._local = self._stack.enter_context(
                 self._storage.temporary(self._temporary_dir)
             )
-            self._file = self._stack.enter_context(open(self._local, "wb"))
+            with self._explained():
+                # Without a buffer: nothing is left to fail when it is closed.
+                file = open(self._local, "wb", buffering=0)  # noqa: SIM115
+                self._file = self._stack.enter_context(file)
+        begin = (
+            error.offset if compressed_begin_bytes is None else compressed_begin_bytes
+        )
         self._regions.append(
             {
                 "file": path,
-                "begin_bytes": error.offset,
-                "end_bytes": error.offset,
+                "begin_bytes": begin,
+                "end_bytes": begin,
+                # Whether offsets and bytes are those of the file as it is stored.
+                "compressed": compressed_begin_bytes is not None,
                 "reason": error.reason,
                 "detail": error.detail,
                 "bin_begin_bytes": self.bytes,
@@ -80,15 +107,10 @@ class Quarantine:
 
     def add(self, data: bytes) -> None:
         """Appends bytes to the region; see `DamageHandler`."""
-        try:
-            self._file.write(data)
-        except OSError as e:
-            raise StorageError(
-                "cannot write to quarantine",
-                where=self._base,
-                got=e.strerror,
-                cure="free some space, then run the same command again",
-            ) from e
+        with self._explained():
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
         self.bytes += len(data)
 
     def end(self, offset: int) -> None:
@@ -97,7 +119,7 @@ class Quarantine:
         self._regions[-1]["bin_end_bytes"] = self.bytes
 
     def publish(self) -> None:
-        """Writes what was collected to its place, or removes what an earlier try left."""
+        """Writes what was collected to its place; removes what an earlier try left."""
         if not self._regions:
             self._storage.delete(f"{self._base}.jsonl")
             self._storage.delete(f"{self._base}.bin")
@@ -109,6 +131,40 @@ class Quarantine:
         self._storage.write(
             f"{self._base}.jsonl", text.encode("utf-8", "surrogateescape")
         )
+
+
+class PassOver:
+    """Passes over damaged regions that are set aside elsewhere.
+
+    Args:
+        max_regions: Most regions to accept; None for any number.
+    """
+
+    def __init__(self, *, max_regions: int | None = None):
+        self._max_regions = max_regions
+        self.regions = 0
+
+    def begin(
+        self,
+        error: CorruptFrameError,
+        path: str,
+        *,
+        compressed_begin_bytes: int | None = None,
+    ) -> None:
+        """Counts a region; see `DamageHandler`.
+
+        Raises:
+            CorruptInputError: There are more regions than allowed.
+        """
+        self.regions += 1
+        if self._max_regions is not None and self.regions > self._max_regions:
+            raise too_many(self.regions, self._max_regions, where=str(error)) from error
+
+    def add(self, data: bytes) -> None:
+        """Drops bytes; see `DamageHandler`."""
+
+    def end(self, offset: int) -> None:
+        """See `DamageHandler`."""
 
 
 def too_many(found: int, limit: int, *, where: str) -> CorruptInputError:

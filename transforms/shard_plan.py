@@ -15,6 +15,7 @@ shards  |----- 0 -----|----- 1 ------|----- 2 ------|----- 3 -----|
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -113,11 +114,15 @@ class ShardPlan:
         """Number of shards."""
         return len(self.cut_bytes) - 1
 
+    @functools.cached_property
+    def _file_ends(self) -> Int64:
+        return np.cumsum(self.sizes)
+
     def ranges(self, shard: int) -> tuple[SourceRange, ...]:
         """Returns the parts of input files that make a shard, in order."""
         first, last = (int(cut) for cut in self.cut_bytes[shard : shard + 2])
         skip, extra = (int(n) for n in self.cut_records[shard : shard + 2])
-        file_ends = np.cumsum(self.sizes)
+        file_ends = self._file_ends
         # An extra record lies in the file that begins at or holds the last cut.
         side: Literal["left", "right"] = "right" if extra else "left"
         begin_file = int(np.searchsorted(file_ends, first, side="right"))
@@ -161,32 +166,16 @@ def plan_by_bytes(
     """
     total = int(sizes.sum())
     edges = np.concatenate(([0], np.cumsum(sizes)))
+    value = options.value or 1
     if options.kind == "match_shards":
         # An empty file keeps its shard, so that numbers match.
         cuts = edges
+    elif options.kind == "num_shards":
+        cuts = _distinct_cuts(value, edges, splittable)
     else:
-        value = options.value or 1
-        count = value
-        if options.kind == "shard_bytes":
-            count = max(1, -(-total // value))
-        # Python's integers: total * count passes 2**63 at petabytes.
-        if total < 1 << 40:
-            targets = np.arange(count + 1, dtype=np.int64) * total // count
-        else:
-            targets = np.array([total * i // count for i in range(count + 1)])
-        cuts = _snap(targets, edges, splittable)
-        if options.kind == "shard_bytes":
-            cuts = np.unique(cuts)
-            cuts = cuts if len(cuts) > 1 else np.array([0, total])
-        elif len(np.unique(cuts)) != count + 1:
-            raise InputError(
-                f"cannot make {count:,} shards of these files",
-                expected="at most one shard a compressed file, and a byte for each",
-                got=f"{len(sizes):,} files, {int((~splittable).sum()):,} of them "
-                f"compressed, {total:,} bytes in all",
-                cure="ask for fewer with --num-shards, or use --records-per-shard, "
-                "which also cuts compressed files",
-            )
+        count = max(1, -(-total // value))
+        cuts = np.unique(_snap(_even_cuts(total, count), edges, splittable))
+        cuts = cuts if len(cuts) > 1 else np.array([0, total])
     return ShardPlan(
         sizes=sizes,
         splittable=splittable,
@@ -196,13 +185,65 @@ def plan_by_bytes(
     )
 
 
-def _snap(targets: Int64, edges: Int64, splittable: npt.NDArray[np.bool_]) -> Int64:
+def _even_cuts(total: int, count: int) -> Int64:
+    """Returns int64 [count + 1] cuts that divide bytes evenly."""
+    # Not total * i // count, which passes 2**63 at petabytes.
+    numbers = np.arange(count + 1, dtype=np.int64)
+    return total // count * numbers + total % count * numbers // count
+
+
+def _snap(cuts: Int64, edges: Int64, splittable: npt.NDArray[np.bool_]) -> Int64:
     """Moves cuts that fall into a file that must stay whole to its nearer end."""
-    files = np.searchsorted(edges, targets, side="right") - 1
-    files = np.clip(files, 0, len(edges) - 2)
+    files = _file_at(cuts, edges)
     begins, ends = edges[files], edges[files + 1]
-    nearer = np.where(targets - begins <= ends - targets, begins, ends)
-    return np.where(splittable[files], targets, nearer)
+    nearer = np.where(cuts - begins <= ends - cuts, begins, ends)
+    return np.where(splittable[files], cuts, nearer)
+
+
+def _distinct_cuts(
+    count: int, edges: Int64, splittable: npt.NDArray[np.bool_]
+) -> Int64:
+    """Returns int64 [count + 1] cuts as even as the files allow, no two the same.
+
+    Raises:
+        InputError: There are not so many places where the files can be cut.
+    """
+    sizes = np.diff(edges)
+    # Places are numbered: each byte of a file is one, a compressed file only one.
+    places = np.where(splittable, sizes, sizes > 0)
+    place_edges = np.concatenate(([0], np.cumsum(places)))
+    if count > max(1, place_edges[-1]):
+        raise InputError(
+            f"cannot make {count:,} shards of these files",
+            expected=f"at most {place_edges[-1]:,}: one for each compressed file, and "
+            "one for each byte of the others",
+            got=f"{len(sizes):,} files, {int((~splittable).sum()):,} of them "
+            f"compressed, {edges[-1]:,} bytes in all",
+            cure="ask for fewer with --num-shards, or use --records-per-shard, which "
+            "also cuts compressed files",
+        )
+    cuts = _even_cuts(int(edges[-1]), count)
+    if count == 1:
+        return cuts
+    cuts = _snap(cuts, edges, splittable)
+    files = _file_at(cuts, edges)
+    within = np.where(splittable[files], cuts - edges[files], cuts > edges[files])
+    wanted = place_edges[files] + within
+    # Strictly rising numbers: what is added to 0, 1, 2, ... must not fall.
+    numbers = np.arange(count + 1, dtype=np.int64)
+    rising = np.maximum.accumulate(wanted - numbers)
+    found = np.minimum(rising, place_edges[-1] - count) + numbers
+    files = _file_at(found, place_edges)
+    within = found - place_edges[files]
+    moved: Int64 = np.where(splittable[files], within, within * sizes[files])
+    return edges[files] + moved
+
+
+def _file_at(positions: Int64, edges: Int64) -> Int64:
+    """Returns the file that each position lies in; the end lies in the last one."""
+    files = np.searchsorted(edges, positions, side="right") - 1
+    last = np.searchsorted(edges, edges[-1]) - 1
+    return np.clip(files, 0, max(0, int(last)))
 
 
 def plan_by_records(

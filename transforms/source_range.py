@@ -17,27 +17,38 @@ from gristmill.dataset.tfrecord import (
     FrameReader,
     InflatedStream,
 )
+from gristmill.transforms.quarantine import PassOver
 from gristmill.transforms.shard_plan import SourceRange
+
+_BLOCK_BYTES = 4 << 20
 
 
 class FooledStartError(CorruptInputError):
     """A range that was entered by search met damage, real or not.
 
-    The start may have been a frame inside a record. Only the reader of the range
-    before knows: compare with where that one stopped.
-
-    Attributes:
-        offset: Where the damage, or the end of the inner frames, is.
+    The start may have been a frame inside a record, whose end looks like damage. Only
+    who comes from the beginning of the file knows: see `walk_to`.
     """
-
-    offset: int = 0
 
 
 class DamageHandler(Protocol):
     """Takes damaged regions of inputs, one after the other."""
 
-    def begin(self, error: CorruptFrameError, path: str) -> None:
-        """Called when a region begins. May raise: then reading ends with it."""
+    def begin(
+        self,
+        error: CorruptFrameError,
+        path: str,
+        *,
+        compressed_begin_bytes: int | None = None,
+    ) -> None:
+        """Called when a region begins. May raise: then reading ends with it.
+
+        Args:
+            error: What is wrong, and where.
+            path: The file.
+            compressed_begin_bytes: Where the rest of a compressed file begins that
+                cannot be decompressed. The region is that rest, as it is stored.
+        """
 
     def add(self, data: bytes) -> None:
         """Called with the bytes of the region, in order."""
@@ -54,9 +65,10 @@ class RangeReader:
         source: The range.
         compression: How the file is compressed.
         size_bytes: Size of the file as it is stored.
+        version: The version of the file that is meant; None for any.
         on_damage: Takes damaged regions; None makes them errors.
-        search_from: Where to begin looking for the first frame, if not at the begin
-            of the range. Only for ranges that are not exact.
+        first_frame_bytes: Where the first frame of a range that is not exact begins,
+            if that is known: it is not searched for then.
     """
 
     def __init__(
@@ -66,16 +78,21 @@ class RangeReader:
         *,
         compression: Compression = "none",
         size_bytes: int,
+        version: str | None = None,
         on_damage: DamageHandler | None = None,
-        search_from: int | None = None,
+        first_frame_bytes: int | None = None,
     ):
         self._path = path
         self._source = source
         self._compression = compression
         self._size_bytes = size_bytes
+        self._version = version
         self._on_damage = on_damage
-        self._begin = source.begin_bytes if search_from is None else search_from
-        self._exact = source.exact
+        self._exact = source.exact or first_frame_bytes is not None
+        self._begin = (
+            source.begin_bytes if first_frame_bytes is None else first_frame_bytes
+        )
+        self._inflated: InflatedStream | None = None
         self._start: int | None = None
         self._stop: int | None = None
         self._whole = False
@@ -99,58 +116,62 @@ class RangeReader:
             yield from map(Frame, *batch)
 
     def batches(self) -> Iterator[FrameBatch]:
-        """Yields the frames a block at a time, as columns."""
+        """Yields the same frames, those of one block at a time.
+
+        Raises:
+            CorruptFrameError: The range is damaged, and nobody takes that.
+            FooledStartError: The range, entered by search, seems to be damaged.
+        """
         source = self._source
         plain = self._compression == "none"
-        storage = storage_for(self._path)
+        end = None if source.end_bytes < 0 else source.end_bytes
         offset = self._begin if plain else 0
-        with storage.open(self._path, offset=offset) as file:
-            stream = (
-                file
-                if plain
-                else InflatedStream(
+        with storage_for(self._path).open(
+            self._path, offset=offset, end=end if plain else None, version=self._version
+        ) as file:
+            if not plain:
+                self._inflated = InflatedStream(
                     file, path=self._path, compression=self._compression
                 )
-            )
             reader = FrameReader(
-                stream,
+                self._inflated or file,
                 path=self._path,
                 offset=offset,
                 size_bytes=self._size_bytes if plain else None,
             )
-            end = None if source.end_bytes < 0 else source.end_bytes
             if not self._exact and not reader.resync(limit=end):
                 return
             if end is not None and reader.offset >= end and not source.extra_records:
                 return
-            self._start = self._stop = reader.offset
-            skip = source.skip_records
-            for limited in (False, True):
-                # First what begins in the range, then the records beyond its end.
-                batches = (
-                    self._good_batches(reader, None, source.extra_records)
-                    if limited
-                    else self._good_batches(reader, end, sys.maxsize)
-                )
-                for batch in batches:
-                    count = len(batch.records)
-                    if skip >= count:
-                        skip -= count
-                        self._start = reader.offset
-                        continue
-                    if skip:
-                        self._start = batch.offsets[skip]
-                        batch = FrameBatch(*(column[skip:] for column in batch))
-                        skip = 0
+            extra = self._skip(reader, end)
+            self._start = reader.offset
+            for limit, records in ((end, sys.maxsize), (None, extra)):
+                for batch in self._good(reader, limit, records, self._on_damage):
                     self._records += len(batch.records)
                     yield batch
             self._stop = reader.offset
             # Asked of compressed files only: their size tells nothing.
             self._whole = not plain and end is None and reader.at_end()
 
-    def _good_batches(
-        self, reader: FrameReader, end: int | None, limit_records: int
+    def _skip(self, reader: FrameReader, end: int | None) -> int:
+        """Passes over what is to be skipped; returns the extra records left then."""
+        # What is damaged there belongs to the range before.
+        handler = None if self._on_damage is None else PassOver()
+        skip = self._source.skip_records
+        for batch in self._good(reader, end, skip, handler):
+            skip -= len(batch.records)
+        for _ in self._good(reader, None, skip, handler):
+            pass
+        return self._source.extra_records - skip
+
+    def _good(
+        self,
+        reader: FrameReader,
+        end: int | None,
+        limit_records: int,
+        handler: DamageHandler | None,
     ) -> Iterator[FrameBatch]:
+        """Yields good frames, at most so many, that begin before `end`."""
         while True:
             try:
                 for batch in reader.batches(end, limit_records=limit_records):
@@ -158,18 +179,21 @@ class RangeReader:
                     yield batch
             except CorruptFrameError as error:
                 if not self._exact:
-                    fooled = FooledStartError(str(error))
-                    fooled.offset = error.offset
-                    raise fooled from error
-                if self._on_damage is None:
+                    raise FooledStartError(str(error)) from error
+                if handler is None:
                     raise
-                self._pass_damage(reader, error, self._on_damage)
+                self._pass_damage(reader, error, handler)
             else:
                 return
 
     def _pass_damage(
         self, reader: FrameReader, error: CorruptFrameError, handler: DamageHandler
     ) -> None:
+        if error.reason == "compressed" and self._inflated is not None:
+            self._set_aside_rest(error, handler, self._inflated.compressed_offset)
+            # What was decompressed of the last record is part of that rest.
+            reader.resync()
+            return
         handler.begin(error, self._path)
         # A record with a good length ends where it says, unless bytes were lost or
         # inserted in it: then no frame begins there.
@@ -179,3 +203,39 @@ class RangeReader:
             reader.skip(error.offset + 1, handler.add)
             reader.resync(sink=handler.add)
         handler.end(reader.offset)
+
+    def _set_aside_rest(
+        self, error: CorruptFrameError, handler: DamageHandler, begin_bytes: int
+    ) -> None:
+        handler.begin(error, self._path, compressed_begin_bytes=begin_bytes)
+        with storage_for(self._path).open(
+            self._path, offset=begin_bytes, version=self._version
+        ) as file:
+            while piece := file.read(_BLOCK_BYTES):
+                handler.add(piece)
+        handler.end(self._size_bytes)
+
+
+def walk_to(
+    path: str, offset: int, *, size_bytes: int, on_damage: DamageHandler | None
+) -> int:
+    """Returns where the first frame at or after an offset begins, beyond doubt.
+
+    Goes frame by frame from the beginning of the file, some ten times as fast as
+    shards are made. What is damaged on the way is passed over as `on_damage` says.
+
+    Args:
+        path: The file, not compressed.
+        offset: The offset.
+        size_bytes: Size of the file.
+        on_damage: Takes damaged regions; None makes them errors.
+
+    Raises:
+        CorruptFrameError: The file is damaged before `offset`, and nobody takes that.
+    """
+    before = SourceRange(file_index=0, begin_bytes=0, end_bytes=offset, exact=True)
+    reader = RangeReader(path, before, size_bytes=size_bytes, on_damage=on_damage)
+    for _ in reader.batches():
+        pass
+    stop = reader.span.stop_bytes
+    return 0 if stop is None else stop

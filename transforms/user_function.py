@@ -1,4 +1,4 @@
-"""The user's own function on every record: found by name, called, and blamed rightly."""
+"""The user's own function on every record: found by name, called, blamed rightly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from gristmill.dataset.errors import InputError, UserFunctionError
 
-RecordFunction = Callable[[bytes], bytes | None | Sequence[bytes]]
+RecordFunction = Callable[[bytes], bytes | Sequence[bytes] | None]
 
 
 def load_function(spec: str) -> RecordFunction:
@@ -35,9 +35,12 @@ def load_function(spec: str) -> RecordFunction:
         function: object = importlib.import_module(module_name)
         for part in name.split("."):
             function = getattr(function, part)
-    except (ImportError, AttributeError) as e:
+    except Exception as e:  # Importing runs the user's module: all can happen.
         raise InputError(
-            "cannot import the function", where=spec, got=str(e), cure=cure
+            "cannot import the function",
+            where=spec,
+            got=f"{type(e).__name__}: {e}",
+            cure=cure,
         ) from e
     if not callable(function):
         raise InputError("not a function", where=spec, got=repr(function), cure=cure)
@@ -61,11 +64,9 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
     try:
         result = function(record)
     except Exception as e:
-        frame = traceback.extract_tb(e.__traceback__)[-1]
         raise UserFunctionError(
             f"the --map function failed: {type(e).__name__}: {e}",
-            where=f"{frame.filename}, line {frame.lineno}, in {frame.name}: "
-            f"{frame.line}",
+            where=_place(e, function),
             got=f"the record of {len(record):,} bytes at {source}",
             cure="mend the function, or return None for records to leave out; "
             "finished shards are kept",
@@ -74,7 +75,7 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
         return ()
     if isinstance(result, bytes):
         return (result,)
-    if isinstance(result, (list, tuple)) and all(type(r) is bytes for r in result):
+    if isinstance(result, (list, tuple)) and all(isinstance(r, bytes) for r in result):
         return result
     kind = type(result).__name__
     if isinstance(result, (list, tuple)):
@@ -87,3 +88,13 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
         cure="serialise the record in the function, with SerializeToString() for a "
         "tf.train.Example",
     )
+
+
+def _place(error: Exception, function: RecordFunction) -> str:
+    """Returns the last line of the function's own file that the error came through."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # The first one is `call`.
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    if not own:
+        return repr(function)  # Not written in Python.
+    frame = own[-1]
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
