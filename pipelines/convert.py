@@ -165,6 +165,7 @@ def _run_here(
         [job.job for job in prepared],
         list(results),
         features=features,
+        tfds_directory=tfds_directory,
         prepared={job.job.split: job for job in prepared},
     )
 
@@ -189,6 +190,7 @@ def _run_beam(
     _ = pipeline | "Convert" >> ConvertTFRecords(
         jobs=tuple(job.job for job in prepared),
         features=features,
+        tfds_directory=tfds_directory,
         prepared=tuple(prepared),
         progress_dir=progress_dir,
     )
