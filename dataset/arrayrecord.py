@@ -20,10 +20,11 @@ import numpy.typing as npt
 
 from gristmill.dataset.chunk_codec import (
     CHUNK_HEADER_BYTES,
+    MAX_CHUNK_DECODED_BYTES,
     decode_chunks,
-    decode_varints,
 )
 from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.varints import decode_varints
 
 BLOCK_BYTES = 1 << 16
 BLOCK_HEADER_BYTES = 24
@@ -92,54 +93,77 @@ def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
     Raises:
         CorruptShardError: The file is truncated, damaged, or no ArrayRecord file.
     """
-
-    def corrupt(what: str, **facts: object) -> CorruptShardError:
-        return CorruptShardError(
-            what,
-            where=path,
-            expected=facts.get("expected"),
-            got=facts.get("got"),
-            cure="the file is truncated, damaged or no ArrayRecord file: write it "
-            "again",
-        )
-
+    cure = "the file is truncated, damaged or no ArrayRecord file: write it again"
     if size_bytes < 2 * BLOCK_BYTES or size_bytes % BLOCK_BYTES:
-        raise corrupt(
+        raise CorruptShardError(
             "file size does not fit an ArrayRecord file",
+            where=path,
             expected=f"a multiple of {BLOCK_BYTES:,} bytes, at least two",
             got=f"{size_bytes:,} bytes",
+            cure=cure,
         )
+    tail = size_bytes - BLOCK_BYTES
     try:
-        tail = size_bytes - BLOCK_BYTES
-        block = logical(read(tail, size_bytes), tail)
-        postscript = _fields(decode_chunks(block, np.array([0]), path=path)[0])
-        if postscript.get(2) != _MAGIC:
-            raise corrupt("ArrayRecord postscript has the wrong magic number")
-        begin = postscript.get(1, 0)
-        if not CHUNK_HEADER_BYTES <= begin < tail:
-            raise corrupt("footer offset lies outside the file", got=begin)
-        block = logical(read(begin, tail), begin)
-        records = decode_chunks(block, np.array([0]), path=path)
-        metadata = _fields(_fields_bytes(records[0], 1))
-        starts, decoded, counts = _footer_entries(records[1:])
+        postscript, *_ = _records(read, tail, size_bytes)
+        begin = _footer_offset(_fields(postscript), tail)
+        # Chunks take more bytes in a file than their entries in its footer.
+        metadata, *entries = _records(read, begin, tail)
+        return _parse_footer(metadata, entries, begin)
     except (CorruptShardError, IndexError, ValueError) as e:
-        if isinstance(e, CorruptShardError) and "postscript" in str(e):
-            raise
-        raise corrupt("ArrayRecord footer cannot be read", got=str(e)) from e
-    if metadata.get(2, 0) != len(starts) or metadata.get(3, 0) != int(counts.sum()):
-        raise corrupt(
-            "ArrayRecord footer contradicts itself",
-            expected=f"{metadata.get(2, 0):,} chunks, {metadata.get(3, 0):,} records",
-            got=f"{len(starts):,} chunks, {int(counts.sum()):,} records",
+        raise CorruptShardError(
+            "ArrayRecord footer cannot be read",
+            where=path,
+            got=" ".join(str(e).split()),
+            cure=cure,
+        ) from e
+
+
+def _records(read: ReadRange, begin: int, end: int) -> list[bytes]:
+    """Returns the records of the one chunk at `begin`, which ends before `end`."""
+    records = decode_chunks(
+        logical(read(begin, end), begin),
+        np.array([0]),
+        path="footer",
+        max_decoded_bytes=end,
+    )
+    if not records:
+        raise ValueError("it holds no records")
+    return records
+
+
+def _footer_offset(postscript: dict[int, int], tail: int) -> int:
+    if postscript.get(2) != _MAGIC:
+        raise ValueError("the postscript has the wrong magic number")
+    begin = postscript.get(1, 0)
+    if not CHUNK_HEADER_BYTES <= begin < tail:
+        raise ValueError(f"the footer's offset {begin:,} lies outside of the file")
+    return begin
+
+
+def _parse_footer(metadata: bytes, entries: Sequence[bytes], begin: int) -> Footer:
+    """Returns the footer that begins at `begin`; raises ValueError if it is wrong."""
+    about = _fields_bytes(metadata, 1)
+    claims = _fields(about)
+    starts, decoded, counts = _footer_entries(entries)
+    if (counts < 0).any() or (counts > MAX_CHUNK_DECODED_BYTES).any():
+        raise ValueError("a chunk has an impossible number of records")
+    if (decoded < 0).any() or (decoded > MAX_CHUNK_DECODED_BYTES).any():
+        raise ValueError("a chunk has an impossible size")
+    expected = claims.get(2, 0), claims.get(3, 0)
+    got = len(starts), int(counts.sum())
+    if expected != got:
+        raise ValueError(
+            f"it counts {expected[0]:,} chunks and {expected[1]:,} records, and lists "
+            f"{got[0]:,} and {got[1]:,}"
         )
     offsets = np.append(starts, begin)
-    if (np.diff(offsets) < CHUNK_HEADER_BYTES).any() or (counts < 0).any():
-        raise corrupt("ArrayRecord footer lists chunks out of order")
+    if (np.diff(offsets) < CHUNK_HEADER_BYTES).any() or (starts < 0).any():
+        raise ValueError("it lists chunks out of order")
     return Footer(
         chunk_offsets=offsets,
         chunk_records=counts,
         chunk_decoded_bytes=decoded,
-        writer_options=_fields_bytes(_fields_bytes(records[0], 1), 4).decode(),
+        writer_options=_fields_bytes(about, 4).decode(),
     )
 
 
@@ -156,25 +180,26 @@ def _scan(message: bytes) -> list[tuple[int, int | bytes]]:
             position += 1
             value |= (byte & 0x7F) << shift
             shift += 7
-            if byte < 0x80:
+            if byte < 0x80 and value < 1 << 63:
                 return value
-            if shift > 63:
-                raise ValueError("varint of more than 10 bytes")
+            if byte < 0x80 or shift > 63:
+                raise ValueError("varint above 2**63")
 
     while position < len(message):
         key = varint()
-        if key & 7 == 0:
+        wire = key & 7
+        if wire == 0:
             fields.append((key >> 3, varint()))
-        elif key & 7 == 1:
-            word = message[position : position + 8]
-            fields.append((key >> 3, int.from_bytes(word, "little")))
-            position += 8
-        elif key & 7 == 2:
-            size = varint()
-            fields.append((key >> 3, message[position : position + size]))
-            position += size
-        else:
-            raise ValueError(f"unexpected wire type {key & 7}")
+            continue
+        if wire not in (1, 2):
+            raise ValueError(f"unexpected wire type {wire}")
+        size = 8 if wire == 1 else varint()
+        data = message[position : position + size]
+        if len(data) < size:
+            raise ValueError("a field reaches past the end of its message")
+        value = data if wire == 2 else int.from_bytes(data, "little")
+        fields.append((key >> 3, value))
+        position += size
     return fields
 
 

@@ -9,8 +9,11 @@ reader: every record has a crc32c of its own in a shard's index.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import cramjam
@@ -20,6 +23,7 @@ import numpy.typing as npt
 import zstandard
 
 from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
+from gristmill.dataset.varints import MAX_VARINT_BYTES, decode_varints, varints_at
 
 CHUNK_HEADER_BYTES = 40
 
@@ -28,44 +32,9 @@ CHUNK_HEADER_BYTES = 40
 MAX_CHUNK_DECODED_BYTES = 1 << 31
 
 _SIMPLE, _TRANSPOSED = ord("r"), ord("t")
+_NONE, _ZSTD, _BROTLI, _SNAPPY = _COMPRESSIONS = (0, ord("z"), ord("b"), ord("s"))
 
 IntArray = npt.NDArray[np.int64]
-
-
-def decode_varints(data: npt.NDArray[np.uint8]) -> IntArray:
-    """Decodes bytes that hold varints and nothing else, all at once."""
-    ends = np.flatnonzero(data < 0x80)
-    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
-        raise ValueError("the last varint is cut short")
-    starts = np.empty_like(ends)
-    starts[:1] = 0
-    starts[1:] = ends[:-1] + 1
-    lengths = ends - starts + 1
-    if (lengths > 9).any():
-        raise ValueError("varint above 2**63")
-    values = np.zeros(len(ends), np.int64)
-    for index in range(int(lengths.max(initial=0))):
-        longer = lengths > index
-        byte = data[starts[longer] + index].astype(np.int64) & 0x7F
-        values[longer] |= byte << (7 * index)
-    return values
-
-
-def _varints_at(
-    data: npt.NDArray[np.uint8], positions: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Decodes the varint at each position; returns values and the positions after."""
-    values = np.zeros(len(positions), np.int64)
-    after = positions.copy()
-    going = np.arange(len(positions))
-    for index in range(9):
-        byte = data[after[going]].astype(np.int64)
-        values[going] |= (byte & 0x7F) << (7 * index)
-        after[going] += 1
-        going = going[byte >= 0x80]
-        if not len(going):
-            return values, after
-    raise ValueError("varint above 2**63")
 
 
 _HEADER_DTYPE = np.dtype(
@@ -80,20 +49,25 @@ _HEADER_DTYPE = np.dtype(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Chunks:
-    """Parsed simple chunks of one logical buffer, still compressed. All are [chunks].
+class _Parts:
+    """One of the two parts of each chunk, still compressed. All are [chunks].
 
-    The two parts of a chunk lie in [sizes_begin, sizes_end) and
-    [values_begin, values_end) of the buffer.
+    buffer[begin[i] : end[i]] decodes to as many bytes as decoded_bytes[i] claims.
     """
 
-    records: IntArray
+    begin: IntArray
+    end: IntArray
     decoded_bytes: IntArray
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chunks:
+    """Parsed simple chunks of one logical buffer. All are [chunks]."""
+
+    records: IntArray
     compression: npt.NDArray[np.uint8]
-    sizes_begin: IntArray
-    sizes_end: IntArray
-    values_begin: IntArray
-    values_end: IntArray
+    sizes: _Parts
+    values: _Parts
 
 
 def _parse(
@@ -103,62 +77,114 @@ def _parse(
     if (starts + CHUNK_HEADER_BYTES + 2 > len(data)).any():
         raise ValueError("a chunk's header reaches past the end of the data")
     rows = data[starts[:, None] + np.arange(CHUNK_HEADER_BYTES)]
-    header = np.ascontiguousarray(rows).view(_HEADER_DTYPE)[:, 0]
+    header = np.ascontiguousarray(rows).reshape(-1).view(_HEADER_DTYPE)
     kinds = header["type_and_records"] & 0xFF
     if (kinds == _TRANSPOSED).any():
         raise TransposedChunkError("chunk is transposed")
     if (kinds != _SIMPLE).any():
         raise ValueError(f"chunk type {kinds[kinds != _SIMPLE][0]:#04x}, not simple")
-    records = (header["type_and_records"] >> np.uint64(8)).astype(np.int64)
     room = (len(data) - starts - CHUNK_HEADER_BYTES).astype(np.uint64)
     if (header["data_size"] > room).any():
         raise ValueError("a chunk reaches past the end of the data")
-    if (header["decoded_data_size"] > np.uint64(max_decoded_bytes)).any():
-        worst = int(header["decoded_data_size"].max())
-        raise ValueError(
-            f"a chunk claims to decode to {worst:,} bytes, over the limit of "
-            f"{max_decoded_bytes:,}"
-        )
     begin = starts + CHUNK_HEADER_BYTES
     end = begin + header["data_size"].astype(np.int64)
-    sizes_bytes, sizes_begin = _varints_at(data, begin + 1)
-    sizes_end = sizes_begin + sizes_bytes
-    if (sizes_end > end).any() or (sizes_bytes < 0).any():
+    compression = data[begin]
+    unknown = compression[~np.isin(compression, _COMPRESSIONS)]
+    if len(unknown):
+        raise ValueError(f"unknown compression type {unknown[0]:#04x}")
+    sizes_bytes, sizes_begin = varints_at(data, begin + 1)
+    if (sizes_bytes > end - sizes_begin).any():
         raise ValueError("a chunk's record sizes reach past its end")
-    return _Chunks(
-        records=records,
-        decoded_bytes=header["decoded_data_size"].astype(np.int64),
-        compression=data[begin],
-        sizes_begin=sizes_begin,
-        sizes_end=sizes_end,
-        values_begin=sizes_end,
-        values_end=end,
+    sizes_end = sizes_begin + sizes_bytes
+    chunks = _Chunks(
+        records=(header["type_and_records"] >> np.uint64(8)).astype(np.int64),
+        compression=compression,
+        sizes=_parts(data, compression, sizes_begin, sizes_end),
+        values=_parts(data, compression, sizes_end, end),
     )
+    _check_claims(chunks, header["decoded_data_size"], max_decoded_bytes)
+    return chunks
+
+
+def _parts(
+    data: npt.NDArray[np.uint8],
+    compression: npt.NDArray[np.uint8],
+    begin: IntArray,
+    end: IntArray,
+) -> _Parts:
+    decoded_bytes, begin = end - begin, begin.copy()
+    # What is compressed begins with the size that it decodes to.
+    packed = np.flatnonzero(compression)
+    decoded_bytes[packed], begin[packed] = varints_at(data, begin[packed])
+    if (begin > end).any():
+        raise ValueError("a compressed part of a chunk is cut short")
+    return _Parts(begin=begin, end=end, decoded_bytes=decoded_bytes)
+
+
+def _check_claims(
+    chunks: _Chunks, decoded_data_size: npt.NDArray[np.uint64], max_decoded_bytes: int
+) -> None:
+    """Checks all sizes against each other, before anything is allocated by them."""
+    largest = int(decoded_data_size.max(initial=0))
+    if largest > max_decoded_bytes:
+        raise ValueError(
+            f"a chunk claims to decode to {largest:,} bytes, over the limit of "
+            f"{max_decoded_bytes:,}"
+        )
+    claims = chunks.values.decoded_bytes
+    wrong = np.flatnonzero(claims != decoded_data_size.astype(np.int64))
+    if len(wrong):
+        raise ValueError(
+            f"a chunk's records claim to decode to {claims[wrong[0]]:,} bytes instead "
+            f"of {decoded_data_size[wrong[0]]:,}"
+        )
+    claims = chunks.sizes.decoded_bytes
+    wrong = np.flatnonzero(
+        (claims < chunks.records)
+        | (claims > MAX_VARINT_BYTES * chunks.records)
+        | (claims > MAX_CHUNK_DECODED_BYTES)
+    )
+    if len(wrong):
+        raise ValueError(
+            f"the sizes of {chunks.records[wrong[0]]:,} records in a chunk claim to "
+            f"decode to {claims[wrong[0]]:,} bytes"
+        )
+
+
+def _decode_parts(
+    buffer: bytes, compression: npt.NDArray[np.uint8], parts: _Parts, members: IntArray
+) -> list[Any]:
+    """Decompresses one part of each member chunk.
+
+    Returns:
+        For each member, an object with the buffer protocol.
+    """
+    kinds = np.unique(compression[members]).tolist()
+    if len(kinds) == 1:
+        return _decompress(buffer, kinds[0], parts, members)
+    decoded: dict[int, Any] = {}
+    for kind in kinds:
+        same = members[compression[members] == kind]
+        pieces = _decompress(buffer, kind, parts, same)
+        decoded.update(zip(same.tolist(), pieces, strict=True))
+    return [decoded[member] for member in members.tolist()]
 
 
 def _decompress(
-    buffer: bytes, compression: int, begin: IntArray, end: IntArray, limit: int
+    buffer: bytes, compression: int, parts: _Parts, members: IntArray
 ) -> list[Any]:
-    """Decompresses the parts buffer[begin[i] : end[i]], all of one compression.
-
-    Returns:
-        For each part, an object with the buffer protocol.
-    """
-    if compression == 0:
-        parts = zip(begin.tolist(), end.tolist(), strict=True)
-        return [buffer[a:b] for a, b in parts]
-    data = np.frombuffer(buffer, np.uint8)
-    sizes, begin = _varints_at(data, begin)
-    if (sizes > limit).any() or (sizes < 0).any() or (begin > end).any():
-        raise ValueError(f"a part claims to decode to {int(sizes.max()):,} bytes")
-    if compression == ord("z"):
+    """Decompresses parts that are all of one compression."""
+    begin, end = parts.begin[members], parts.end[members]
+    if compression == _NONE:
+        pairs = zip(begin.tolist(), end.tolist(), strict=True)
+        return [buffer[a:b] for a, b in pairs]
+    sizes = parts.decoded_bytes[members]
+    if compression == _ZSTD:
         return _decompress_zstd(buffer, begin, end, sizes)
-    if compression == ord("b"):
+    if compression == _BROTLI:
         decode = cramjam.brotli.decompress_into
-    elif compression == ord("s"):
-        decode = cramjam.snappy.decompress_raw_into
     else:
-        raise ValueError(f"unknown compression type {compression:#04x}")
+        decode = cramjam.snappy.decompress_raw_into
     view = memoryview(buffer)
     decoded: list[Any] = []
     for a, b, size in zip(begin.tolist(), end.tolist(), sizes.tolist(), strict=True):
@@ -203,83 +229,136 @@ def _decompress_zstd(
     return decoded
 
 
-def _decode_parts(
-    buffer: bytes,
-    chunks: _Chunks,
-    members: IntArray,
-    begin: IntArray,
-    end: IntArray,
-    limit: int,
-) -> list[Any]:
-    """Decompresses one part of each member chunk, by compression, back in order."""
-    decoded: dict[int, Any] = {}
-    for compression in np.unique(chunks.compression[members]).tolist():
-        same = members[chunks.compression[members] == compression]
-        parts = _decompress(buffer, compression, begin[same], end[same], limit)
-        decoded.update(zip(same.tolist(), parts, strict=True))
-    return [decoded[member] for member in members.tolist()]
-
-
 def _lengths(buffer: bytes, chunks: _Chunks) -> IntArray:
     """Returns int64 [records], the length of each record, without the records."""
-    if (chunks.records == 1).all():
+    single = chunks.records == 1
+    if single.all():
         # A chunk of one record: its length is that of the values.
-        return chunks.decoded_bytes
-    grouped = np.flatnonzero(chunks.records != 1)
-    limit = int(chunks.records[grouped].max()) * 10
-    sizes = _decode_parts(
-        buffer, chunks, grouped, chunks.sizes_begin, chunks.sizes_end, limit
+        return chunks.values.decoded_bytes
+    grouped = np.flatnonzero(~single)
+    sizes = _decode_parts(buffer, chunks.compression, chunks.sizes, grouped)
+    lengths = _grouped_lengths(
+        sizes, chunks.records[grouped], chunks.values.decoded_bytes[grouped]
     )
-    parts = [np.array([n]) for n in chunks.decoded_bytes.tolist()]
-    for member, size in zip(grouped.tolist(), sizes, strict=True):
-        parts[member] = decode_varints(np.frombuffer(size, np.uint8))
-    if [len(part) for part in parts] != chunks.records.tolist():
+    if len(grouped) == len(single):
+        return lengths
+    in_group = np.repeat(~single, chunks.records)
+    merged = np.empty(len(in_group), np.int64)
+    merged[in_group] = lengths
+    merged[~in_group] = chunks.values.decoded_bytes[single]
+    return merged
+
+
+def _grouped_lengths(
+    sizes: list[Any], records: IntArray, decoded_bytes: IntArray
+) -> IntArray:
+    """Decodes the record sizes of chunks, all at once, and checks that they add up."""
+    data = np.frombuffer(b"".join(sizes), np.uint8)
+    part_bytes = np.fromiter(map(len, sizes), np.int64, len(sizes))
+    part_ends = np.cumsum(part_bytes)
+    lasts = data < 0x80  # The last byte of each varint.
+    if not lasts[part_ends[part_bytes > 0] - 1].all():
+        raise ValueError("the last size of a chunk's records is cut short")
+    varints = np.append(0, np.cumsum(lasts))
+    if (varints[part_ends] - varints[part_ends - part_bytes] != records).any():
         raise ValueError("a chunk does not hold as many sizes as records")
-    if [int(part.sum()) for part in parts] != chunks.decoded_bytes.tolist():
+    lengths = decode_varints(data)
+    totals = np.repeat(decoded_bytes, records)
+    # Each by itself first: a sum of sizes that cannot be could wrap around.
+    if (lengths > totals).any() or (_sums(lengths, records) != decoded_bytes).any():
         raise ValueError("the sizes of a chunk's records do not add up")
-    return np.concatenate(parts)
+    return lengths
 
 
-def _values(
-    buffer: bytes, starts: IntArray, max_decoded_bytes: int
-) -> tuple[_Chunks, list[Any], IntArray]:
-    """Returns the chunks, the joined records of each, and the length of each record."""
-    chunks = _parse(np.frombuffer(buffer, np.uint8), starts, max_decoded_bytes)
-    lengths = _lengths(buffer, chunks)
-    values = _decode_parts(
-        buffer,
-        chunks,
-        np.arange(len(starts)),
-        chunks.values_begin,
-        chunks.values_end,
-        max_decoded_bytes,
-    )
-    if [len(value) for value in values] != chunks.decoded_bytes.tolist():
+def _sums(values: IntArray, counts: IntArray) -> IntArray:
+    """Returns the sums of runs of values: int64 [runs] for int64 [runs] counts."""
+    sums = np.append(0, np.cumsum(values))
+    ends = np.cumsum(counts)
+    return np.asarray(sums[ends] - sums[ends - counts])
+
+
+def _values(buffer: bytes, chunks: _Chunks) -> list[Any]:
+    """Returns for each chunk its records end to end, with the buffer protocol."""
+    every = np.arange(len(chunks.records))
+    values = _decode_parts(buffer, chunks.compression, chunks.values, every)
+    if [len(value) for value in values] != chunks.values.decoded_bytes.tolist():
         raise ValueError("a chunk's records do not have the size its header says")
-    return chunks, values, lengths
+    return values
 
 
-def _explain(
-    error: Exception, buffer: bytes, starts: IntArray, path: str, limit: int
-) -> Exception:
-    """Finds the chunk that failed, by decoding one at a time."""
-    at = -1
-    for index in range(len(starts)):
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What a caller wants decoded, as `decode_chunks` describes it."""
+
+    buffer: bytes
+    starts: IntArray
+    path: str
+    first_chunk: int
+    chunk_records: IntArray | None
+    max_decoded_bytes: int
+
+    def parse(self) -> _Chunks:
+        data = np.frombuffer(self.buffer, np.uint8)
+        chunks = _parse(data, self.starts, self.max_decoded_bytes)
+        if self.chunk_records is not None:
+            wrong = np.flatnonzero(chunks.records != self.chunk_records)
+            if len(wrong):
+                raise ValueError(
+                    f"a chunk says that it holds {chunks.records[wrong[0]]:,} records "
+                    f"instead of {self.chunk_records[wrong[0]]:,}"
+                )
+        return chunks
+
+    def decode(self) -> tuple[list[Any], IntArray]:
+        """Returns all records with the buffer protocol, int64 [records] lengths."""
+        chunks = self.parse()
+        lengths = _lengths(self.buffer, chunks)
+        values = _values(self.buffer, chunks)
+        if (chunks.records == 1).all():
+            return values, lengths
+        records: list[bytes] = []
+        sizes = iter(lengths.tolist())
+        for value, count in zip(values, chunks.records.tolist(), strict=True):
+            joined, begin = bytes(value), 0
+            for size in itertools.islice(sizes, count):
+                records.append(joined[begin : begin + size])
+                begin += size
+        return records, lengths
+
+    def single(self, index: int) -> _Run:
+        """Returns one chunk of the run as a run of its own."""
+        one = slice(index, index + 1)
+        counts = None if self.chunk_records is None else self.chunk_records[one]
+        return dataclasses.replace(self, starts=self.starts[one], chunk_records=counts)
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turns what is wrong with chunks into an error that names the chunk."""
         try:
-            _values(buffer, starts[index : index + 1], limit)
+            yield
         except (ValueError, IndexError) as e:
-            at, error = index, e
-            break
-    if isinstance(error, TransposedChunkError):
-        return TransposedChunkError(
-            "transposed chunk", where=f"{path}, chunk {at} of this read"
-        )
-    return CorruptShardError(
-        "corrupt ArrayRecord chunk",
-        where=f"{path}, chunk {at} of this read" if at >= 0 else path,
-        got=str(error),
-        cure="restore the file from a copy, or convert this shard again",
-    )
+            where, error = self.path, e
+            # Found by decoding one at a time.
+            for index in range(len(self.starts)):
+                try:
+                    self.single(index).decode()
+                except (ValueError, IndexError) as found:
+                    where = f"{self.path}, chunk {self.first_chunk + index:,}"
+                    error = found
+                    break
+            if isinstance(error, TransposedChunkError):
+                raise TransposedChunkError(
+                    "transposed chunk",
+                    where=where,
+                    cure="write the file again without transpose:true, or read it "
+                    "with the official reader",
+                ) from e
+            raise CorruptShardError(
+                "corrupt ArrayRecord chunk",
+                where=where,
+                got=str(error),
+                cure="restore the file from a copy, or convert this shard again",
+            ) from e
 
 
 def decode_chunks(
@@ -287,6 +366,8 @@ def decode_chunks(
     starts: IntArray,
     *,
     path: str,
+    first_chunk: int = 0,
+    chunk_records: IntArray | None = None,
     max_decoded_bytes: int = MAX_CHUNK_DECODED_BYTES,
 ) -> list[bytes]:
     """Decodes simple chunks: every compression, any number of records in each.
@@ -295,6 +376,10 @@ def decode_chunks(
         buffer: Logical bytes (see `logical`) that hold the chunks whole.
         starts: int64 [chunks], where each chunk's header begins in the buffer.
         path: For messages.
+        first_chunk: Number of the first of them in the file, for messages.
+        chunk_records: int64 [chunks], how many records each has to hold, from the
+            footer or an index. Without it, one flipped bit can make one record of
+            all that are in a chunk.
         max_decoded_bytes: Most bytes that one chunk may decode to.
 
     Returns:
@@ -304,24 +389,10 @@ def decode_chunks(
         CorruptShardError: A chunk is damaged.
         TransposedChunkError: A chunk is transposed.
     """
-    try:
-        chunks, values, lengths = _values(buffer, starts, max_decoded_bytes)
-    except (ValueError, IndexError) as e:
-        raise _explain(e, buffer, starts, path, max_decoded_bytes) from e
-    if len(values) == len(lengths):
-        return [bytes(value) for value in values]
-    records: list[bytes] = []
-    ends = np.cumsum(lengths).tolist()
-    sizes = lengths.tolist()
-    base = index = 0
-    for value, count in zip(values, chunks.records.tolist(), strict=True):
-        view = memoryview(value)
-        for i in range(index, index + count):
-            end = ends[i] - base
-            records.append(bytes(view[end - sizes[i] : end]))
-        index += count
-        base += len(view)
-    return records
+    run = _Run(buffer, starts, path, first_chunk, chunk_records, max_decoded_bytes)
+    with run.explained():
+        records, _ = run.decode()
+    return [bytes(record) for record in records]
 
 
 def checksum_chunks(
@@ -329,6 +400,8 @@ def checksum_chunks(
     starts: IntArray,
     *,
     path: str,
+    first_chunk: int = 0,
+    chunk_records: IntArray | None = None,
     max_decoded_bytes: int = MAX_CHUNK_DECODED_BYTES,
 ) -> tuple[npt.NDArray[np.uint32], IntArray]:
     """Decodes chunks as `decode_chunks` does, for the checksums of their records.
@@ -336,19 +409,11 @@ def checksum_chunks(
     Returns:
         uint32 [records] crc32c of each record, and int64 [records] its length.
     """
-    try:
-        chunks, values, lengths = _values(buffer, starts, max_decoded_bytes)
-    except (ValueError, IndexError) as e:
-        raise _explain(e, buffer, starts, path, max_decoded_bytes) from e
-    crc32c = google_crc32c.value
-    if (chunks.records == 1).all():
-        crcs = [crc32c(value) for value in values]
-    else:
-        records = decode_chunks(
-            buffer, starts, path=path, max_decoded_bytes=max_decoded_bytes
-        )
-        crcs = [crc32c(record) for record in records]
-    return np.array(crcs, np.uint32), lengths
+    run = _Run(buffer, starts, path, first_chunk, chunk_records, max_decoded_bytes)
+    with run.explained():
+        records, lengths = run.decode()
+    crcs = map(google_crc32c.value, records)
+    return np.fromiter(crcs, np.uint32, len(records)), lengths
 
 
 def measure_chunks(
@@ -356,6 +421,8 @@ def measure_chunks(
     starts: IntArray,
     *,
     path: str,
+    first_chunk: int = 0,
+    chunk_records: IntArray | None = None,
     max_decoded_bytes: int = MAX_CHUNK_DECODED_BYTES,
 ) -> IntArray:
     """Returns the lengths of the records of chunks, without decoding the records.
@@ -363,8 +430,6 @@ def measure_chunks(
     Returns:
         int64 [records], in bytes.
     """
-    try:
-        chunks = _parse(np.frombuffer(buffer, np.uint8), starts, max_decoded_bytes)
-        return _lengths(buffer, chunks)
-    except (ValueError, IndexError) as e:
-        raise _explain(e, buffer, starts, path, max_decoded_bytes) from e
+    run = _Run(buffer, starts, path, first_chunk, chunk_records, max_decoded_bytes)
+    with run.explained():
+        return _lengths(buffer, run.parse())

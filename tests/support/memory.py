@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import resource
 import tracemalloc
 from collections.abc import Iterator
 
@@ -23,3 +25,19 @@ def peak_memory() -> Iterator[Peak]:
     finally:
         peak.bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
+
+
+@contextlib.contextmanager
+def limited_memory(more_bytes: int) -> Iterator[None]:
+    """Lets this process take only so much more memory, whoever asks for it.
+
+    An allocation beyond it raises MemoryError.
+    """
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    taken = pages * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + more_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

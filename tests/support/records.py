@@ -124,8 +124,14 @@ def decode_file(
         buffer, starts = arrayrecord.logical_chunks(
             data[begin:end], footer, first, last
         )
-        limit = int(footer.chunk_decoded_bytes[first:last].max())
-        records += decode_chunks(buffer, starts, path=path, max_decoded_bytes=limit)
+        records += decode_chunks(
+            buffer,
+            starts,
+            path=path,
+            first_chunk=first,
+            chunk_records=footer.chunk_records[first:last],
+            max_decoded_bytes=int(footer.chunk_decoded_bytes[first:last].max()),
+        )
     return records
 
 

@@ -1,0 +1,106 @@
+"""Riegeli chunks and ArrayRecord files made by hand, to lie in any field of them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import cramjam
+import zstandard
+
+BLOCK_BYTES = 1 << 16
+FIRST_CHUNK = 64  # After the file's signature.
+MAGIC = 0x71930E704FDAE05E
+
+
+def varint(value: int) -> bytes:
+    """Returns a number as protocol buffers and Riegeli write it."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def message(fields: Sequence[tuple[int, int | bytes]]) -> bytes:
+    """Returns a protocol buffer message of varints and byte strings."""
+    out = b""
+    for number, value in fields:
+        if isinstance(value, bytes):
+            out += varint(number << 3 | 2) + varint(len(value)) + value
+        else:
+            out += varint(number << 3) + varint(value)
+    return out
+
+
+def part(data: bytes, compression: str, *, claims: int | None = None) -> bytes:
+    """Returns one compressed part of a chunk, which may lie about its size."""
+    if compression == "\0":
+        return data
+    if compression == "z":
+        packed = zstandard.ZstdCompressor(write_content_size=False).compress(data)
+    elif compression == "b":
+        packed = bytes(cramjam.brotli.compress(data, 3))
+    else:
+        packed = bytes(cramjam.snappy.compress_raw(data))
+    return varint(len(data) if claims is None else claims) + packed
+
+
+def chunk(
+    records: Sequence[bytes],
+    *,
+    compression: str = "\0",
+    kind: str = "r",
+    record_count: int | None = None,
+    decoded_bytes: int | None = None,
+    sizes: bytes | None = None,
+    sizes_claim: int | None = None,
+    values_claim: int | None = None,
+    sizes_bytes: int | None = None,
+) -> bytes:
+    """Returns a chunk; every argument after the compression overrides a true field.
+
+    The two hashes are zero: gristmill leaves them to the official reader.
+    """
+    if sizes is None:
+        sizes = b"".join(varint(len(record)) for record in records)
+    packed_sizes = part(sizes, compression, claims=sizes_claim)
+    body = compression.encode()
+    body += varint(len(packed_sizes) if sizes_bytes is None else sizes_bytes)
+    body += packed_sizes
+    body += part(b"".join(records), compression, claims=values_claim)
+    count = len(records) if record_count is None else record_count
+    total = sum(map(len, records)) if decoded_bytes is None else decoded_bytes
+    words = (0, len(body), 0, count << 8 | ord(kind), total)
+    return struct.pack("<5Q", *words) + body
+
+
+def footer_entry(offset: int, decoded_bytes: int, records: int) -> bytes:
+    """Returns the footer's record of one chunk."""
+    return message([(1, offset), (2, decoded_bytes), (3, records)])
+
+
+def footer_metadata(
+    chunks: int, records: int, options: bytes = b"group_size:1"
+) -> bytes:
+    """Returns the footer's first record."""
+    return message([(1, message([(1, 1), (2, chunks), (3, records), (4, options)]))])
+
+
+def array_record_file(
+    chunks: Sequence[bytes],
+    footer: Sequence[bytes],
+    *,
+    postscript: bytes | None = None,
+    footer_chunk: bytes | None = None,
+) -> bytes:
+    """Returns a file of two blocks: chunks, and a footer of these records."""
+    data = bytes(FIRST_CHUNK) + b"".join(chunks)
+    if postscript is None:
+        postscript = message([(1, len(data)), (2, MAGIC)])
+    data += chunk(footer) if footer_chunk is None else footer_chunk
+    if len(data) > BLOCK_BYTES:
+        raise ValueError("too much for one block")
+    tail = bytes(24) + chunk([postscript])
+    return data.ljust(BLOCK_BYTES, b"\0") + tail.ljust(BLOCK_BYTES, b"\0")
