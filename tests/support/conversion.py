@@ -1,0 +1,124 @@
+"""Conversions as tests run them: in this process, with every file looked at."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gristmill.dataset.manifest import open_manifest, read_table
+from gristmill.dataset.tfrecord import encode_frame
+from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.prepare import prepare
+from gristmill.transforms.shard_plan import PlanOptions
+from gristmill.transforms.shard_tasks import (
+    ConversionResult,
+    ShardTask,
+    commit_shards,
+    make_shard,
+    shard_tasks,
+)
+from tests.support.records import frames_of, read_array_records
+
+PlanTuple = tuple[str, int | None]
+
+
+def job_of(
+    inputs: pathlib.Path | str | Sequence[str],
+    output: pathlib.Path | str,
+    *,
+    plan: PlanTuple = ("num_shards", 1),
+    **options: Any,
+) -> ConversionJob:
+    """Returns a job; `inputs` is a pattern, patterns, or a directory of files."""
+    if isinstance(inputs, pathlib.Path):
+        inputs = f"{inputs}/*" if inputs.is_dir() else str(inputs)
+    patterns = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    kind, value = plan
+    return ConversionJob(
+        inputs=patterns,
+        output=str(output),
+        plan=PlanOptions(kind=kind, value=value),  # type: ignore[arg-type]
+        **{"name": "data", **options},
+    )
+
+
+def prepared_of(job: ConversionJob, **options: Any) -> PreparedJob:
+    """Prepares a job that is not committed yet."""
+    preparation = prepare(job, **options)
+    assert preparation.committed is None
+    return preparation.prepared
+
+
+def convert(
+    *jobs: ConversionJob, tasks: Iterable[ShardTask] | None = None, **options: Any
+) -> ConversionResult:
+    """Converts with the plain functions, one shard after the other.
+
+    Args:
+        *jobs: The jobs.
+        tasks: Shards to make first, such as in another order, or some of them twice.
+        **options: As `prepare` takes them.
+    """
+    results = [make_shard(task) for task in tasks or ()]
+    for job in jobs:
+        tasks = list(shard_tasks(prepared_of(job, **options)))
+        results += map(make_shard, tasks)
+    return commit_shards(jobs, results)
+
+
+def read_output(output: pathlib.Path | str, split: str = "train") -> list[bytes]:
+    """Reads a split with the official reader, in the order of its table of shards."""
+    table = read_table(str(output), open_manifest(str(output)).splits[split])
+    return [
+        record
+        for path in table.paths
+        for record in read_array_records(pathlib.Path(output, path))
+    ]
+
+
+def contents(directory: pathlib.Path | str) -> dict[str, bytes]:
+    """Returns all files below a directory, by relative path."""
+    root = pathlib.Path(directory)
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def quarantined(output: pathlib.Path | str) -> list[tuple[dict[str, Any], bytes]]:
+    """Returns what was set aside: each region's entry and its bytes, shard by shard."""
+    found = []
+    for path in sorted(pathlib.Path(output, "quarantine").glob("*.jsonl")):
+        data = path.with_suffix(".bin").read_bytes()
+        for line in path.read_text().splitlines():
+            region = json.loads(line)
+            begin, end = region["bin_begin_bytes"], region["bin_end_bytes"]
+            found.append((region, data[begin:end]))
+    return found
+
+
+def varied_records(count: int, *, seed: int, most_bytes: int = 3000) -> list[bytes]:
+    """Returns records of very different sizes, empty ones among them."""
+    chance = random.Random(seed)
+    return [
+        chance.randbytes(chance.choice((0, 1, 17, 300, chance.randrange(most_bytes))))
+        for _ in range(count)
+    ]
+
+
+def nested_records(chance: random.Random, *, depth: int = 1) -> bytes:
+    """Returns a record that consists of TFRecord frames, the last cut short at times."""
+    inner = [
+        nested_records(chance, depth=depth - 1)
+        if depth > 1
+        else chance.randbytes(chance.randrange(60))
+        for _ in range(chance.randrange(1, 6))
+    ]
+    payload = frames_of(inner)
+    if chance.random() < 0.5:
+        payload += encode_frame(b"cut short")[: chance.randrange(1, 24)]
+    return payload

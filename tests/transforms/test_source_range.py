@@ -1,0 +1,356 @@
+"""Ranges of files read one by one: together they are the file, wherever the cuts are."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import pathlib
+import random
+import tempfile
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import CorruptInputError
+from gristmill.dataset.shard_report import SourceSpan
+from gristmill.dataset.tfrecord import CorruptFrameError, encode_frame
+from gristmill.transforms.quarantine import PassOver
+from gristmill.transforms.shard_plan import SourceRange
+from gristmill.transforms.source_range import FooledStartError, RangeReader, walk_to
+from tests.support.conversion import nested_records
+from tests.support.records import frames_of, small_records
+
+
+class Regions:
+    """A handler that keeps what is damaged, by offset."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, int, bytes]] = []
+        self.reasons: list[str] = []
+        self.compressed: list[int | None] = []
+
+    def begin(self, error, path, *, compressed_begin_bytes=None) -> None:
+        begin = error.offset
+        if compressed_begin_bytes is not None:
+            begin = compressed_begin_bytes
+        self.found.append((begin, begin, b""))
+        self.reasons.append(error.reason)
+        self.compressed.append(compressed_begin_bytes)
+
+    def add(self, data: bytes) -> None:
+        begin, end, kept = self.found[-1]
+        self.found[-1] = (begin, end, kept + data)
+
+    def end(self, offset: int) -> None:
+        begin, _, kept = self.found[-1]
+        self.found[-1] = (begin, offset, kept)
+
+
+@dataclasses.dataclass
+class Read:
+    """What reading gave."""
+
+    records: list[bytes]
+    regions: list[tuple[int, int, bytes]]
+    span: SourceSpan
+
+
+def read_range(
+    path: pathlib.Path, begin: int, end: int, *, keep: bool = True, **options: Any
+) -> Read:
+    known = {key: options.pop(key) for key in ("skip", "extra") if key in options}
+    source = SourceRange(
+        file_index=0,
+        begin_bytes=begin,
+        end_bytes=end,
+        exact=options.pop("exact", begin == 0),
+        skip_records=known.get("skip", 0),
+        extra_records=known.get("extra", 0),
+    )
+    regions = Regions()
+    reader = RangeReader(
+        str(path),
+        source,
+        size_bytes=path.stat().st_size,
+        on_damage=regions if keep else None,
+        **options,
+    )
+    records = [frame.record for frame in reader]
+    return Read(records, regions.found, reader.span)
+
+
+def read_in_ranges(
+    path: pathlib.Path, cuts: list[int], *, keep: bool
+) -> tuple[list[Read], int]:
+    """Reads a file range by range as a conversion does; returns how many were fooled.
+
+    The rules are those of `convert_shard` and `close_gaps`, in their shortest form.
+    """
+    size = path.stat().st_size
+    reached, reads, fooled = 0, [], 0
+    edges = sorted({0, *cuts, size})
+    for begin, end in zip(edges, edges[1:], strict=False):
+        try:
+            read = read_range(path, begin, end, keep=keep)
+        except FooledStartError:
+            fooled += 1
+            first = walk_to(
+                str(path),
+                begin,
+                size_bytes=size,
+                on_damage=PassOver() if keep else None,
+            )
+            # By induction, so it must be what the range before says.
+            assert first == reached
+            read = read_range(path, begin, end, keep=keep, first_frame_bytes=first)
+        start = read.span.start_bytes
+        meets = reached >= end if start is None else start == reached
+        if not meets:
+            fooled += 1
+            read = read_range(path, begin, end, keep=keep, first_frame_bytes=reached)
+            start = read.span.start_bytes
+            assert reached >= end if start is None else start == reached
+        if read.span.stop_bytes is not None:
+            reached = read.span.stop_bytes
+        reads.append(read)
+    assert reached == size
+    return reads, fooled
+
+
+@pytest.fixture(scope="module")
+def path():
+    with tempfile.TemporaryDirectory() as folder:
+        yield pathlib.Path(folder, "in.tfrecord")
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 0x10
+    return bytes(changed)
+
+
+# What a damaged file can be made of: (bytes, the record if it can be recovered).
+PIECES = st.one_of(
+    st.binary(max_size=40).map(lambda r: (encode_frame(r), r)),
+    st.integers(0, 10**6)
+    .map(lambda seed: nested_records(random.Random(seed), depth=2))
+    .map(lambda r: (encode_frame(r), r)),
+    st.binary(max_size=20).map(lambda r: (flipped(encode_frame(r), 1), None)),
+    st.binary(min_size=1, max_size=20).map(
+        lambda r: (flipped(encode_frame(r), 12), None)
+    ),
+    st.binary(max_size=20).map(lambda r: (encode_frame(r)[:-3], None)),
+    st.binary(min_size=1, max_size=20).map(lambda junk: (junk, None)),
+)
+
+
+class TestCuts:
+    @given(records=small_records(), cuts=st.lists(st.integers(0, 400), max_size=8))
+    def test_good_files_are_read_exactly_wherever_they_are_cut(
+        self, path, records, cuts
+    ):
+        data = frames_of(records)
+        path.write_bytes(data)
+        reads, _ = read_in_ranges(
+            path, [cut for cut in cuts if cut <= len(data)], keep=False
+        )
+        assert [record for read in reads for record in read.records] == records
+
+    @given(pieces=st.lists(PIECES, max_size=8), data=st.data())
+    def test_damaged_files_lose_nothing_else_wherever_they_are_cut(
+        self, path, pieces, data
+    ):
+        content = b"".join(piece for piece, _ in pieces)
+        good = [record for _, record in pieces if record is not None]
+        path.write_bytes(content)
+        cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=6))
+        whole = read_range(path, 0, len(content))
+        assert [record for record in whole.records if record in good] == good
+        reads, _ = read_in_ranges(path, cuts, keep=True)
+        assert [record for read in reads for record in read.records] == whole.records
+        regions = [region for read in reads for region in read.regions]
+        assert regions == whole.regions
+        for begin, end, kept in regions:
+            assert kept == content[begin:end]
+        # Bytes in = bytes of records + bytes set aside.
+        frames = sum(len(encode_frame(record)) for record in whole.records)
+        assert frames + sum(len(kept) for _, _, kept in regions) == len(content)
+
+    @given(pieces=st.lists(PIECES, min_size=1, max_size=8), data=st.data())
+    def test_damage_is_an_error_wherever_the_file_is_cut(self, path, pieces, data):
+        content = b"".join(piece for piece, _ in pieces)
+        path.write_bytes(content)
+        try:
+            whole = read_range(path, 0, len(content), keep=False)
+        except CorruptFrameError as error:
+            expected = error
+        else:
+            expected = None
+        cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=6))
+        try:
+            reads, _ = read_in_ranges(path, cuts, keep=False)
+        except CorruptFrameError as error:
+            assert expected is not None
+            assert (error.offset, error.reason) == (expected.offset, expected.reason)
+        else:
+            assert expected is None
+            assert [r for read in reads for r in read.records] == whole.records
+
+    def test_every_pair_of_cuts_in_nested_payloads(self, path):
+        chance = random.Random(5)
+        records = [
+            b"plain",
+            frames_of([b"one", b"two", b"three"]),
+            frames_of([frames_of([b"deep", b"deeper"]), b"x"]),
+            frames_of([b"prefix", b"of frames"])[:-7],
+            b"junk" + frames_of([b"behind junk"]) + chance.randbytes(9),
+            b"last",
+        ]
+        data = frames_of(records)
+        path.write_bytes(data)
+        fooled_ranges = 0
+        for first in range(0, len(data), 3):
+            for width in (1, 20, 60, 200):
+                reads, fooled = read_in_ranges(
+                    path, [first, min(first + width, len(data))], keep=False
+                )
+                assert [r for read in reads for r in read.records] == records
+                fooled_ranges += fooled
+        assert fooled_ranges > 50  # Or this proves nothing.
+
+    def test_a_payload_over_many_ranges(self, path):
+        inner = frames_of([b"i" * 50] * 40)
+        records = [b"before", inner, b"after"]
+        data = frames_of(records)
+        path.write_bytes(data)
+        reads, fooled = read_in_ranges(path, list(range(0, len(data), 100)), keep=False)
+        assert [record for read in reads for record in read.records] == records
+        assert fooled >= 20
+        # What lies within the payload belongs to nobody but the first range.
+        assert sum(read.span.start_bytes is None for read in reads) >= 20
+
+
+class TestSkipAndExtra:
+    """What a plan by records asks of a reader."""
+
+    @pytest.fixture
+    def content(self, path):
+        # Record, damage, record, ...: whoever skips a record skips its damage.
+        pieces = []
+        for number in range(6):
+            pieces.append(encode_frame(b"record %d" % number))
+            pieces.append(b"junk %d junk" % number)
+        path.write_bytes(b"".join(pieces))
+        return b"".join(pieces)
+
+    def test_parts_meet_and_each_damaged_region_is_set_aside_once(self, path, content):
+        second = content.index(encode_frame(b"record 1"))
+        end = len(content)
+        parts = [
+            read_range(path, 0, second, extra=1, exact=True),
+            read_range(path, second, second, skip=1, extra=3, exact=True),
+            read_range(path, second, end, skip=3, exact=True),
+        ]
+        assert [part.records for part in parts] == [
+            [b"record 0", b"record 1"],
+            [b"record 2", b"record 3"],
+            [b"record 4", b"record 5"],
+        ]
+        assert [len(part.regions) for part in parts] == [1, 2, 3]
+        whole = read_range(path, 0, end)
+        assert [r for part in parts for r in part.regions] == whole.regions
+        stops = [part.span.stop_bytes for part in parts]
+        assert [part.span.start_bytes for part in parts] == [0, *stops[:-1]]
+        assert stops[-1] == end
+
+    def test_counts_of_records_are_those_taken(self, path, content):
+        part = read_range(path, 0, len(content), skip=4, exact=True)
+        assert part.span.records == len(part.records) == 2
+
+    def test_damage_among_skipped_records_is_an_error_where_it_is_not_accepted(
+        self, path, content
+    ):
+        with pytest.raises(CorruptFrameError) as caught:
+            read_range(path, 0, len(content), skip=2, keep=False)
+        assert caught.value.offset == len(encode_frame(b"record 0"))
+
+    @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+    def test_compressed_files_are_divided_by_counting(self, path, pack):
+        records = [random.Random(n).randbytes(n * 37) for n in range(40)]
+        path.write_bytes(pack(frames_of(records)))
+        kind = "gzip" if pack is gzip.compress else "zlib"
+        parts = [
+            read_range(path, 0, 0, extra=7, compression=kind),
+            read_range(path, 0, 0, skip=7, extra=20, compression=kind),
+            read_range(path, 0, -1, skip=20, compression=kind),
+        ]
+        assert [len(part.records) for part in parts] == [7, 13, 20]
+        assert [r for part in parts for r in part.records] == records
+        stops = [part.span.stop_bytes for part in parts]
+        assert [part.span.start_bytes for part in parts] == [0, *stops[:-1]]
+        assert [part.span.whole for part in parts] == [False, False, True]
+
+
+class TestCompressedDamage:
+    @staticmethod
+    def compressed(path, kind) -> tuple[list[bytes], bytes]:
+        records = [random.Random(n).randbytes(2000) for n in range(100)]
+        pack = gzip.compress if kind == "gzip" else zlib.compress
+        data = pack(frames_of(records))
+        path.write_bytes(data)
+        return records, data
+
+    @pytest.mark.parametrize("kind", ["gzip", "zlib"])
+    def test_what_precedes_is_kept_and_the_rest_is_one_region(self, path, kind):
+        records, data = self.compressed(path, kind)
+        # Deflate stores what cannot be compressed in blocks of some 16 to 64 KiB,
+        # each with a length and its complement: break one.
+        middle = len(data) // 2
+        damaged = data[:middle] + b"\xff" * 70_000 + data[middle + 70_000 :]
+        path.write_bytes(damaged)
+        regions = Regions()
+        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+        reader = RangeReader(
+            str(path),
+            source,
+            compression=kind,
+            size_bytes=len(damaged),
+            on_damage=regions,
+        )
+        got = [frame.record for frame in reader]
+        good = middle // 2016 - 1
+        assert got[:good] == records[:good]
+        assert set(got) <= set(records)
+        assert regions.reasons[-1] == "compressed"
+        begin, end, kept = regions.found[-1]
+        assert middle <= begin <= middle + 140_000
+        assert end == len(damaged)
+        assert kept == damaged[begin:]
+        assert reader.span.whole
+        assert regions.compressed[:-1] == [None] * (len(regions.found) - 1)
+
+    @pytest.mark.parametrize("kind", ["gzip", "zlib"])
+    def test_a_file_cut_short(self, path, kind):
+        records, data = self.compressed(path, kind)
+        path.write_bytes(data[: len(data) // 3])
+        read = read_range(path, 0, -1, compression=kind)
+        assert len(read.records) in (32, 33)
+        assert read.records == records[: len(read.records)]
+        assert read.regions == [(len(data) // 3, len(data) // 3, b"")]
+        assert read.span.whole
+        assert read.span.stop_bytes >= len(read.records) * 2016
+
+    @pytest.mark.parametrize("kind", ["gzip", "zlib"])
+    def test_an_error_where_damage_is_not_accepted(self, path, kind):
+        _, data = self.compressed(path, kind)
+        path.write_bytes(data[:-4] + b"oops")
+        with pytest.raises(CorruptInputError) as caught:
+            read_range(path, 0, -1, compression=kind, keep=False)
+        message = str(caught.value)
+        assert str(path) in message
+        assert "intact gzip or zlib stream" in message
+        assert "compressed byte offset" in message
+        assert "--on-corrupt quarantine" in message

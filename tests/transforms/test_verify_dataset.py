@@ -1,0 +1,336 @@
+"""Verifying: what is whole is found whole, and every damage is named."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import pickle
+import shutil
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.testing.test_pipeline import TestPipeline
+from apache_beam.testing.util import assert_that, equal_to
+
+from gristmill.dataset import layout
+from gristmill.dataset.errors import NotADatasetError
+from gristmill.dataset.manifest import open_manifest, read_table
+from gristmill.dataset.shard_writer import WriterOptions
+from gristmill.transforms import shard_check
+from gristmill.transforms.index_shard import commit_index, index_shard, plan_index
+from gristmill.transforms.shard_check import (
+    Finding,
+    ShardCheck,
+    verify_metadata,
+    verify_shard,
+    verify_tasks,
+)
+from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
+from tests.support.conversion import convert, job_of
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    footer_of,
+    frames_of,
+    text_records,
+    write_array_records,
+)
+
+RECORDS = text_records(3000)
+
+
+def make_dataset(
+    folder: pathlib.Path, *, group_size: int = 1, records: list[bytes] | None = None
+) -> pathlib.Path:
+    records = RECORDS if records is None else records
+    folder.mkdir(exist_ok=True)
+    (folder / "in.tfrecord").write_bytes(frames_of(records))
+    writer = WriterOptions(group_size=group_size)
+    convert(
+        job_of(
+            str(folder / "in.tfrecord"),
+            folder / "out",
+            plan=("num_shards", 3),
+            writer=writer,
+        )
+    )
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return make_dataset(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def dataset(whole: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def verify(dataset: pathlib.Path) -> list[Finding]:
+    checks = [verify_shard(task) for task in verify_tasks(str(dataset))]
+    return [finding for check in checks for finding in check.findings]
+
+
+def shards_of(dataset: pathlib.Path) -> list[str]:
+    manifest = open_manifest(str(dataset))
+    return list(read_table(str(dataset), manifest.splits["train"]).paths)
+
+
+def flip(path: pathlib.Path, offset: int, *, bits: int = 0x40) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ bits]))
+
+
+@pytest.mark.parametrize("group_size", [1, 7])
+def test_whole_dataset_has_no_findings(tmp_path: pathlib.Path, group_size: int) -> None:
+    records = [*RECORDS[:500], *AWKWARD_RECORDS]
+    dataset = make_dataset(tmp_path, group_size=group_size, records=records)
+    assert verify_metadata(str(dataset)) == []
+    checks = [verify_shard(task) for task in verify_tasks(str(dataset))]
+    assert [check.findings for check in checks] == [()] * 3
+    assert sum(check.records for check in checks) == len(records)
+    assert sum(check.raw_bytes for check in checks) == sum(map(len, records))
+
+
+def test_tasks_are_small_and_travel_between_processes(whole: pathlib.Path) -> None:
+    task = verify_tasks(str(whole))[0]
+    again, function = pickle.loads(pickle.dumps((task, verify_shard)))
+    assert again == task
+    assert function(again) == verify_shard(task)
+    assert len(pickle.dumps(task)) < 600
+
+
+def test_flipped_byte_of_a_record_names_file_and_record(dataset: pathlib.Path) -> None:
+    shard = shards_of(dataset)[1]
+    footer = footer_of((dataset / shard).read_bytes())
+    record = 321
+    # The last byte of its chunk is compressed data, or its checksum.
+    flip(dataset / shard, int(footer.chunk_offsets[record + 1]) - 1)
+    findings = verify(dataset)
+    assert [finding.path for finding in findings] == [shard]
+    assert "record 321 " in findings[0].what
+    assert verify_metadata(str(dataset)) == []  # No look inside.
+
+
+@pytest.mark.parametrize("group_size", [1, 5])
+def test_flipped_byte_anywhere_is_found(
+    tmp_path: pathlib.Path, group_size: int
+) -> None:
+    dataset = make_dataset(tmp_path, group_size=group_size, records=RECORDS[:90])
+    shard = shards_of(dataset)[0]
+    clean = (dataset / shard).read_bytes()
+    footer = footer_of(clean)
+    data_end = int(footer.chunk_offsets[-1])
+    positions = {*range(0, data_end, 97), data_end + 50, len(clean) - 1}
+    named = 0
+    for position in sorted(positions):
+        flip(dataset / shard, position)
+        findings = verify(dataset)
+        assert findings, position
+        assert {finding.path for finding in findings} == {shard}
+        named += "record" in findings[0].what
+        (dataset / shard).write_bytes(clean)
+    assert named > 0.8 * len(positions)
+    assert verify(dataset) == []
+
+
+def test_other_records_are_compared_behind_damage(dataset: pathlib.Path) -> None:
+    shard = shards_of(dataset)[0]
+    footer = footer_of((dataset / shard).read_bytes())
+    for record in (3, 40, 700):
+        flip(dataset / shard, int(footer.chunk_offsets[record + 1]) - 2)
+    task = verify_tasks(str(dataset))[0]
+    check = verify_shard(task)
+    for record, finding in zip((3, 40, 700), check.findings, strict=True):
+        assert f"record {record} " in finding.what
+    assert task.digest.records - 3 <= check.records <= task.digest.records
+
+
+def test_same_record_elsewhere_is_found_by_index(dataset: pathlib.Path) -> None:
+    """A shard that is sound in itself, but holds other records than were written."""
+    shard = shards_of(dataset)[0]
+    count = verify_tasks(str(dataset))[0].digest.records
+    swapped = [RECORDS[1], RECORDS[0], *RECORDS[2:count]]
+    write_array_records(dataset / shard, swapped)
+    whats = [finding.what for finding in verify(dataset)]
+    assert [what for what in whats if what.startswith("record ")] == [
+        "record 0 is not the one that was written",
+        "record 1 is not the one that was written",
+    ]
+
+
+def test_many_different_records_are_counted_not_listed(dataset: pathlib.Path) -> None:
+    shard = shards_of(dataset)[0]
+    count = verify_tasks(str(dataset))[0].digest.records
+    write_array_records(dataset / shard, [b"x"] * count)
+    findings = verify(dataset)
+    assert len(findings) < 20
+    assert f"{count - 10:,} more records" in findings[-1].what
+
+
+def test_truncated_shard(dataset: pathlib.Path) -> None:
+    shard = shards_of(dataset)[2]
+    size = (dataset / shard).stat().st_size
+    os.truncate(dataset / shard, size - 65536)
+    (quick,) = verify_metadata(str(dataset))
+    assert quick == Finding(
+        shard, "shard has the wrong size", f"{size:,} bytes", f"{size - 65536:,}"
+    )
+    findings = verify(dataset)
+    assert findings[0] == quick
+    assert any("footer" in f"{f.what}{f.got}" for f in findings[1:])
+
+
+def test_missing_files(dataset: pathlib.Path) -> None:
+    first, second, _ = shards_of(dataset)
+    (dataset / first).unlink()
+    (dataset / layout.index_path(second)).unlink()
+    expected = [
+        Finding(first, "shard is missing"),
+        Finding(layout.index_path(second), "shard index is missing"),
+    ]
+    assert verify_metadata(str(dataset)) == expected
+    assert verify(dataset) == expected
+
+
+@pytest.mark.parametrize("position", [3, 20, 70, 200, -3])
+def test_damaged_index(dataset: pathlib.Path, position: int) -> None:
+    index = layout.index_path(shards_of(dataset)[0])
+    flip(dataset / index, position % (dataset / index).stat().st_size)
+    findings = verify(dataset)
+    assert [finding.path for finding in findings] == [index]
+    check = verify_shard(verify_tasks(str(dataset))[0])
+    assert check.records == verify_tasks(str(dataset))[0].digest.records
+
+
+def test_index_of_another_shard(dataset: pathlib.Path) -> None:
+    first, second, _ = (layout.index_path(shard) for shard in shards_of(dataset))
+    shutil.copyfile(dataset / first, dataset / second)
+    (finding,) = verify(dataset)
+    assert (finding.path, finding.what) == (
+        second,
+        "shard index is not the one of this shard",
+    )
+
+
+def test_damaged_table_is_a_finding_and_no_error(dataset: pathlib.Path) -> None:
+    table = layout.table_path("data", "train")
+    flip(dataset / table, 100)
+    (finding,) = verify_metadata(str(dataset))
+    assert finding.path == table
+    assert finding.expected
+    assert verify_tasks(str(dataset)) == []
+
+
+def test_totals_that_do_not_add_up(dataset: pathlib.Path) -> None:
+    path = dataset / layout.DATASET_JSON
+    document = json.loads(path.read_bytes())
+    document["raw_bytes"] += 1
+    document["splits"]["train"]["raw_bytes"] += 1
+    path.write_text(json.dumps(document))
+    (finding,) = verify_metadata(str(dataset))
+    assert finding.path == "dataset.json"
+    assert "raw_bytes of split train" in finding.what
+
+
+def test_directory_without_manifest(dataset: pathlib.Path) -> None:
+    (dataset / layout.DATASET_JSON).unlink()
+    for function in (verify_metadata, verify_tasks):
+        with pytest.raises(NotADatasetError):
+            function(str(dataset))
+
+
+def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "old-train.array_record-00000-of-00001"
+    write_array_records(path, RECORDS[:300], options="group_size:10,transpose:true")
+    plan = plan_index([str(path)])
+    commit_index(plan, map(index_shard, plan.tasks), inputs=[str(path)])
+    (task,) = verify_tasks(str(tmp_path))
+    assert verify_shard(task) == ShardCheck(
+        path.name, 300, sum(map(len, RECORDS[:300])), ()
+    )
+    index = tmp_path / layout.index_path(path.name)
+    write_array_records(
+        path,
+        [b"!", *RECORDS[1:299], RECORDS[299] + b"!"],
+        options="group_size:10,transpose:true",
+    )
+    assert index.exists()
+    whats = [finding.what for finding in verify_shard(task).findings]
+    assert "record 0 is not the one that was written" in whats
+    assert "record 299 is not the one that was written" in whats
+
+
+def test_finding_reads_as_one_line() -> None:
+    assert str(Finding("a", "bad", "1", "2")) == "a: bad (expected 1, got 2)"
+    assert str(Finding("a", "missing")) == "a: missing"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--runner=FnApiRunner"],
+        ["--runner=FnApiRunner", "--direct_runner_bundle_repeat=1"],
+        ["--runner=BundleBasedDirectRunner"],
+    ],
+)
+def test_transform(
+    whole: pathlib.Path, dataset: pathlib.Path, arguments: list[str]
+) -> None:
+    raw_bytes = sum(map(len, RECORDS))
+    good = VerifyResult(str(whole), 3, len(RECORDS), raw_bytes, ())
+    shard = shards_of(dataset)[1]
+    (dataset / shards_of(dataset)[2]).unlink()
+    flip(dataset / shard, 30_000)
+    with TestPipeline(argv=arguments) as pipeline:
+        result = pipeline | "Good" >> VerifyDataset(str(whole))
+        assert_that(result, equal_to([good]), label="AssertGood")
+        damaged = pipeline | "Bad" >> VerifyDataset(str(dataset))
+        paths = damaged | beam.Map(lambda r: [(f.path, f.what) for f in r.findings])
+        check = functools.partial(_is_damaged, shard, shards_of(dataset)[2])
+        assert_that(paths, check, label="AssertBad")
+
+
+def _is_damaged(shard: str, missing: str, found: list[list[tuple[str, str]]]) -> None:
+    ((first, second),) = found
+    assert first[0] == shard
+    assert "record" in first[1]
+    assert second == (missing, "shard is missing")
+
+
+def test_transform_fails_without_a_dataset(tmp_path: pathlib.Path) -> None:
+    with (
+        pytest.raises(Exception, match="not a committed dataset"),
+        TestPipeline() as pipeline,
+    ):
+        pipeline | VerifyDataset(str(tmp_path))
+
+
+def test_memory_is_bounded_by_windows(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the shard's size, no read is larger than a window."""
+    records = [np.random.default_rng(0).bytes(1 << 20) for _ in range(12)]
+    dataset = make_dataset(tmp_path, records=records)
+    sizes: list[int] = []
+    storage = shard_check.storage_for(str(dataset))
+
+    class Recording:
+        def __getattr__(self, name: str) -> object:
+            return getattr(storage, name)
+
+        def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
+            data = storage.read(path, begin, end)
+            sizes.append(len(data))
+            return data
+
+    monkeypatch.setattr(shard_check, "storage_for", lambda path: Recording())
+    assert verify(dataset) == []
+    assert sum(sizes) > sum(map(len, records))
+    assert max(sizes) <= 4 << 20
