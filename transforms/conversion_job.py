@@ -160,7 +160,9 @@ class PreparedJob:
             owners[name] = path
 
     def store(self, *, replaces: str) -> None:
-        """Writes the description beside the output, the file list first.
+        """Writes the description beside the output, the file list last.
+
+        Of several conversions that begin at once, one gets to write the first file.
 
         Args:
             replaces: Version of the description that is there, "" for none.
@@ -178,8 +180,6 @@ class PreparedJob:
             "counted": np.array(self.plan.counted),
         }
         np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
-        inputs = layout.inputs_path(job.name, job.split)
-        storage.write(layout.join(job.output, inputs), out.getvalue())
         document = {
             "version": _VERSION,
             "fingerprint": self.fingerprint,
@@ -192,6 +192,8 @@ class PreparedJob:
             text.encode("utf-8", "surrogateescape"),
             replaces=replaces,
         )
+        inputs = layout.inputs_path(job.name, job.split)
+        storage.write(layout.join(job.output, inputs), out.getvalue())
 
     @classmethod
     def load(cls, output: str, name: str, split: str) -> Self | None:
@@ -201,6 +203,13 @@ class PreparedJob:
         if storage.stat(path) is None:
             return None
         inputs = layout.join(output, layout.inputs_path(name, split))
+        if storage.stat(inputs) is None:
+            raise InvalidDatasetError(
+                "description of a conversion lacks its list of files",
+                where=inputs,
+                got="a conversion that begins just now, or ended when it began",
+                cure="wait for the other conversion, or start over with --overwrite",
+            )
         arrays = load_arrays(storage.read(inputs), where=inputs, version=_VERSION)
         try:
             text = storage.read(path).decode("utf-8", "surrogateescape")

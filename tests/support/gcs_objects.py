@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import google_crc32c
 
 CONTENT_TYPE = "application/octet-stream"
+# Of all servers together: what a process remembers by generation stays right.
+_GENERATIONS = itertools.count(1_700_000_000_000_000)
 
 
 class StoredObject(NamedTuple):
@@ -74,13 +76,12 @@ class Objects:
         self.page_size = 1000
         self.uploads: dict[str, dict[str, Any]] = {}
         self.lock = threading.RLock()
-        self._generations = itertools.count(1_700_000_000_000_000)
 
     def put(self, bucket: str, name: str, data: bytes, *, encoding: str = "") -> int:
         """Stores an object and returns its generation."""
         checksums = _checksums(data)
         with self.lock:
-            generation = next(self._generations)
+            generation = next(_GENERATIONS)
             self.buckets[bucket][name] = StoredObject(
                 data, generation, *checksums, encoding, time.time()
             )
