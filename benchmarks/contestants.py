@@ -64,11 +64,9 @@ class Contestant:
 
 
 def _gristmill(source: Input, output: pathlib.Path, *, workers: int) -> list[str]:
-    script = pathlib.Path(sys.executable).with_name("gristmill")
-    module = [sys.executable, "-m", "gristmill.pipelines.cli"]
+    # The module that the `gristmill` command calls, under this very interpreter.
     return [
-        *([str(script)] if script.exists() else module),
-        "convert",
+        *(sys.executable, "-m", "gristmill.pipelines.cli", "convert"),
         *source.paths,
         str(output),
         f"--workers={workers}",
