@@ -53,7 +53,14 @@ def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
             offsets = footer.chunk_offsets[chunk : chunk + 2]
             data = read(int(offsets[0]), int(offsets[1]))
             buffer, starts = logical_chunks(data, footer, chunk, chunk + 1)
-            for record in decode_chunks(buffer, starts, path=path):
+            records = decode_chunks(
+                buffer,
+                starts,
+                path=path,
+                first_chunk=chunk,
+                chunk_records=footer.chunk_records[chunk : chunk + 1],
+            )
+            for record in records:
                 if count <= 0:
                     return
                 yield record

@@ -24,7 +24,12 @@ import numpy.typing as npt
 from gristmill.dataset import arrayrecord
 from gristmill.dataset.chunk_codec import checksum_chunks, measure_chunks
 from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import DataLossError, InputError, StorageError
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    DataLossError,
+    InputError,
+    StorageError,
+)
 
 # What the official writer accepts: levels by name, None where there is no level.
 _LEVELS = {
@@ -194,27 +199,42 @@ class ShardWriter:
             self._writer.close()
         except Exception as e:
             raise self._failed(str(e)) from e
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                return self._read_back(file, check)
+        except (CorruptShardError, OSError) as e:
+            # A full disk is found here: the official writer closes without a word.
+            got = " ".join(str(e).split())
+            raise self._failed(f"the finished file cannot be read: {got}") from e
+
+    def _read_back(self, file: BinaryIO, check: Check) -> WrittenShard:
         crc32cs = np.frombuffer(self._crc32cs, np.uint32)
-        with open(self._path, "rb", buffering=0) as file:
-            if check == "records":
-                written = read_shard(file, path=self._path)
-                self._compare(crc32cs, written.crc32cs)
-            else:
-                written, lengths, sample = _sample_shard(file, self._path, crc32cs)
-                self._compare(np.frombuffer(self._lengths, np.uint32), lengths)
-                self._compare(crc32cs[list(sample)], np.array([*sample.values()]))
+        if check == "records":
+            written = read_shard(file, path=self._path)
+            self._compare(crc32cs, written.crc32cs)
+            return written
+        written, lengths, sample = _sample_shard(file, self._path, crc32cs)
+        self._compare(np.frombuffer(self._lengths, np.uint32), lengths)
+        numbers = np.fromiter(sample.keys(), np.int64, len(sample))
+        crcs = np.fromiter(sample.values(), np.uint32, len(sample))
+        self._compare(crc32cs[numbers], crcs, numbers)
         return written
 
     def _compare(
-        self, expected: npt.NDArray[np.uint32], got: npt.NDArray[np.integer]
+        self,
+        expected: npt.NDArray[np.uint32],
+        got: npt.NDArray[np.integer],
+        numbers: npt.NDArray[np.int64] | None = None,
     ) -> None:
         if np.array_equal(expected, got):
             return
         same = min(len(expected), len(got))
         differs = np.flatnonzero(expected[:same] != got[:same])
+        first = differs[0] if len(differs) else same
+        record = first if numbers is None else numbers[first]
         raise DataLossError(
             "finished shard does not hold what was written to it",
-            where=f"{self._path}, record {differs[0] if len(differs) else same}",
+            where=f"{self._path}, record {record}",
             expected=f"{len(expected):,} records as they were written",
             got=f"{len(got):,} records, {len(differs):,} of them different",
             cure="check disk and memory of this machine, then run again",
@@ -241,11 +261,20 @@ def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
     file_crc = 0
     for data, window in _windows(file, footer):
         file_crc = google_crc32c.extend(file_crc, data)
-        if window is not None:
-            buffer, starts = arrayrecord.logical_chunks(data, footer, *window)
-            crcs, lengths = checksum_chunks(buffer, starts, path=path)
-            crc32cs.append(crcs)
-            digest += RecordsDigest.of(crcs, lengths)
+        if window is None:
+            continue
+        first, last = window
+        buffer, starts = arrayrecord.logical_chunks(data, footer, first, last)
+        crcs, lengths = checksum_chunks(
+            buffer,
+            starts,
+            path=path,
+            first_chunk=first,
+            chunk_records=footer.chunk_records[first:last],
+        )
+        _check_lengths(lengths, footer, window, path)
+        crc32cs.append(crcs)
+        digest += RecordsDigest.of(crcs, lengths)
     return WrittenShard(
         footer=footer,
         crc32cs=np.concatenate(crc32cs),
@@ -270,21 +299,27 @@ def _sample_shard(
     file_crc = 0
     for data, window in _windows(file, footer):
         file_crc = google_crc32c.extend(file_crc, data)
-        if window is not None:
-            buffer, starts = arrayrecord.logical_chunks(data, footer, *window)
-            parts.append(measure_chunks(buffer, starts, path=path))
-            chosen = np.arange(-window[0] % _SAMPLE_STRIDE_CHUNKS, len(starts))
-            chosen = chosen[::_SAMPLE_STRIDE_CHUNKS]
-            crcs, _ = checksum_chunks(buffer, starts[chosen], path=path)
-            numbers = [
-                range(first, first + count)
-                for first, count in zip(
-                    first_records[chosen + window[0]].tolist(),
-                    footer.chunk_records[chosen + window[0]].tolist(),
-                    strict=True,
-                )
-            ]
-            sample.update(zip(itertools.chain(*numbers), crcs.tolist(), strict=True))
+        if window is None:
+            continue
+        first, last = window
+        buffer, starts = arrayrecord.logical_chunks(data, footer, first, last)
+        counts = footer.chunk_records[first:last]
+        lengths = measure_chunks(
+            buffer, starts, path=path, first_chunk=first, chunk_records=counts
+        )
+        _check_lengths(lengths, footer, window, path)
+        parts.append(lengths)
+        chosen = np.arange(-first % _SAMPLE_STRIDE_CHUNKS, last - first)
+        chosen = chosen[::_SAMPLE_STRIDE_CHUNKS]
+        crcs, _ = checksum_chunks(
+            buffer, starts[chosen], path=path, chunk_records=counts[chosen]
+        )
+        begins = first_records[first + chosen].tolist()
+        ends = (first_records[first + chosen] + counts[chosen]).tolist()
+        numbers = map(range, begins, ends)
+        sample.update(
+            zip(itertools.chain.from_iterable(numbers), crcs.tolist(), strict=True)
+        )
     lengths = np.concatenate(parts)
     same = len(lengths) == len(crc32cs)
     written = WrittenShard(
@@ -295,6 +330,29 @@ def _sample_shard(
         file_crc32c=file_crc,
     )
     return written, lengths, sample
+
+
+def _check_lengths(
+    lengths: npt.NDArray[np.int64],
+    footer: arrayrecord.Footer,
+    window: tuple[int, int],
+    path: str,
+) -> None:
+    """Checks that the chunks of a window are as large as the footer says."""
+    rows = slice(*window)
+    ends = np.cumsum(footer.chunk_records[rows])
+    sums = np.append(0, np.cumsum(lengths))
+    got = sums[ends] - sums[ends - footer.chunk_records[rows]]
+    expected = footer.chunk_decoded_bytes[rows]
+    wrong = np.flatnonzero(got != expected)
+    if len(wrong):
+        raise CorruptShardError(
+            "a chunk is not the one that the ArrayRecord footer lists",
+            where=f"{path}, chunk {window[0] + wrong[0]:,}",
+            expected=f"{expected[wrong[0]]:,} bytes of records",
+            got=f"{got[wrong[0]]:,}",
+            cure="restore the file from a copy, or convert this shard again",
+        )
 
 
 def _read(file: BinaryIO, begin: int, end: int) -> bytes:
