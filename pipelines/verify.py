@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from gristmill.pipelines.local_pool import default_workers, map_unordered
 from gristmill.pipelines.summary import plural, size_text
-from gristmill.transforms.verify_dataset import (
+from gristmill.transforms.shard_check import (
     Finding,
     verify_metadata,
     verify_shard,
