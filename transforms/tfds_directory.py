@@ -190,13 +190,13 @@ def tfds_jobs(
             expected="another directory, for one set of metadata describes one format",
             cure="choose another output; it can replace the input afterwards",
         )
-    for split in splits or ():
-        if split not in source.splits:
+    for asked in splits or ():
+        if asked not in source.splits:
             raise InputError(
                 "the TFDS directory has no such split",
                 where=source.path,
                 expected=f"one of {', '.join(source.splits)}",
-                got=split,
+                got=asked,
                 cure="choose one of these with --split, or leave it out to convert all",
             )
     for split in source.splits.values():

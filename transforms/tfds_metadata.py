@@ -62,9 +62,9 @@ def tfds_metadata(
     """Returns the files by which TFDS reads the converted dataset.
 
     `tfds.builder_from_directory(output).as_data_source()` needs no more than these.
-    Fields of `dataset_info.json` that say nothing of files stay as they are. Splits
-    that are not in the output are left out, and so are those whose shards are not
-    named as TFDS looks for them.
+    Fields of `dataset_info.json` that say nothing of files stay as they are. A split is
+    left out if it is not in the output, if its shards are not named as TFDS looks for
+    them, or if it has no records: TFDS then fails to open any split.
 
     Args:
         source: What the input says.
@@ -77,29 +77,23 @@ def tfds_metadata(
     """
     splits = []
     for old in source.info["splits"]:
-        split = source.splits[old["name"]]
-        table = tables.get(split.name)
-        lengths, raw_bytes = [], 0
-        if table is not None:
-            count = len(table)
-            if any(
-                path != layout.shard_name(name, split.name, shard, count)
-                for shard, path in enumerate(table.paths)
-            ):
-                continue
-            lengths, raw_bytes = table.records.tolist(), table.total("raw_bytes")
-        elif split.files:
+        table = tables.get(old["name"])
+        if table is None or not table.total("records"):
+            continue
+        names = (
+            layout.shard_name(name, old["name"], shard, len(table))
+            for shard in range(len(table))
+        )
+        if any(path != wanted for path, wanted in zip(table.paths, names, strict=True)):
             continue
         # Protocol buffers write 64-bit integers as text. The size is that of the
         # examples, as the writers of TFDS count it.
-        splits.append(
-            old
-            | {
-                "filepathTemplate": FILEPATH_TEMPLATE,
-                "shardLengths": [str(length) for length in lengths],
-                "numBytes": str(raw_bytes),
-            }
-        )
+        fields = {
+            "filepathTemplate": FILEPATH_TEMPLATE,
+            "shardLengths": [str(records) for records in table.records.tolist()],
+            "numBytes": str(table.total("raw_bytes")),
+        }
+        splits.append(old | fields)
     info = {**source.info, "name": name, "fileFormat": "array_record", "splits": splits}
     # The other formats did not come along.
     info.pop("alternativeFileFormats", None)

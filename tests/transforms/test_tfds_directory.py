@@ -340,7 +340,7 @@ class TestEmptyShards:
     ) -> None:
         import grain
 
-        convert(made, tmp_path, plan=PlanOptions(kind="num_shards", value=200))
+        convert(made, tmp_path, plan=PlanOptions(kind="num_shards", value=60))
         assert 0 in lengths(tmp_path)["train"]
         got = tfds_data.data_source(tmp_path, "train")
         assert tfds_data.examples_of(got) == tfds_data.read_in_order(made, "train")
@@ -424,8 +424,11 @@ class TestNamesOfFiles:
             split="my-split",
             filetype_suffix="tfrecord",
         )
-        files = [str(path) for path in names.sharded_filepaths(count)]
-        assert list(found.files) == files == sorted(files)
+        assert len(set(found.files)) == count
+        assert sorted(found.files) == list(found.files)
+        for shard in {0, 1, count // 3, count - 2, count - 1} & set(range(count)):
+            path = names.sharded_filepath(shard_index=shard, num_shards=count)
+            assert found.files[shard] == str(path)
 
     def test_templates_of_ones_own(
         self, source: pathlib.Path, tmp_path: pathlib.Path
@@ -664,6 +667,15 @@ class TestRecordsRead:
         write_tfrecords(first, records[:-1])
         with pytest.raises(DataLossError, match="2 of 3 files"):
             convert(source, tmp_path / "out")
+
+    def test_a_file_that_came_after_the_plan(
+        self, source: pathlib.Path, tmp_path: pathlib.Path
+    ) -> None:
+        jobs = tfds_jobs(str(source), str(tmp_path / "out")).jobs
+        late = source / f"{NAME}-train.tfrecord-00003-of-00003"
+        write_tfrecords(late, [b"a"])
+        with pytest.raises(DataLossError, match="such as a file that came later"):
+            run(jobs, tfds_directory=str(source), overwrite=False)
 
     def test_what_a_function_drops_is_no_loss(
         self, made: pathlib.Path, tmp_path: pathlib.Path

@@ -1,0 +1,116 @@
+"""A small dataset that tensorflow-datasets itself makes, and what it reads of one."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+NAME = "__odd_builder"
+LABELS = ("cat", "Hündin", "fish")
+# Neither is a multiple of its number of files.
+SPLIT_RECORDS = {"train": 23, "validation": 8}
+SHARDS = 3
+
+
+def make_tfds(directory: pathlib.Path) -> pathlib.Path:
+    """Lets TFDS prepare a dataset, and returns the directory that holds its files."""
+    import tensorflow_datasets as tfds
+
+    class OddBuilder(tfds.core.GeneratorBasedBuilder):
+        """Examples of every kind that TFDS stores in its own way."""
+
+        name = NAME
+        VERSION = tfds.core.Version("1.2.3")
+
+        def _info(self) -> tfds.core.DatasetInfo:
+            features = tfds.features.FeaturesDict(
+                {
+                    "text": tfds.features.Text(),
+                    "label": tfds.features.ClassLabel(names=list(LABELS)),
+                    "numbers": tfds.features.Tensor(shape=(3,), dtype=np.int64),
+                    "image": tfds.features.Image(shape=(4, 5, 3)),
+                    "tags": tfds.features.Sequence(tfds.features.Text()),
+                }
+            )
+            return self.dataset_info_from_configs(
+                features=features,
+                description='Grüße, with a "quote".',
+                homepage="https://example.org/",
+                metadata=tfds.core.MetadataDict(made_by="hand"),
+                license="nobody's",
+            )
+
+        def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+            return {
+                split: self._generate_examples(split, count)
+                for split, count in SPLIT_RECORDS.items()
+            }
+
+        def _generate_examples(self, split: str, count: int) -> Any:
+            random = np.random.default_rng(len(split))
+            for number in range(count):
+                yield (
+                    number,
+                    {
+                        "text": f"{split} Nº {number} "
+                        + "x" * int(random.integers(300)),
+                        "label": number % len(LABELS),
+                        "numbers": random.integers(-(2**60), 2**60, 3),
+                        "image": random.integers(0, 256, (4, 5, 3), dtype=np.uint8),
+                        "tags": ["a", "", "ß"][: number % 4],
+                    },
+                )
+
+    builder = OddBuilder(data_dir=str(directory))
+    builder.download_and_prepare(
+        download_config=tfds.download.DownloadConfig(num_shards=SHARDS)
+    )
+    return pathlib.Path(builder.data_dir)
+
+
+def read_in_order(directory: pathlib.Path, split: str) -> list[Any]:
+    """Reads the examples of a TFRecord dataset with TFDS, file by file."""
+    import tensorflow_datasets as tfds
+
+    examples = tfds.builder_from_directory(str(directory)).as_dataset(
+        split=split,
+        read_config=tfds.ReadConfig(interleave_cycle_length=1),
+    )
+    return [plain(example) for example in tfds.as_numpy(examples)]
+
+
+def data_source(directory: pathlib.Path, split: str | None = None) -> Any:
+    """Opens an ArrayRecord dataset for random access with TFDS: a split, or all."""
+    import tensorflow_datasets as tfds
+
+    return tfds.builder_from_directory(str(directory)).as_data_source(split=split)
+
+
+def examples_of(source: Any) -> list[Any]:
+    """Reads all examples of a data source."""
+    return [plain(source[index]) for index in range(len(source))]
+
+
+def edit_info(directory: pathlib.Path, **fields: Any) -> dict[str, Any]:
+    """Sets fields of `dataset_info.json`, None to remove one; returns all of them."""
+    path = directory / "dataset_info.json"
+    info = json.loads(path.read_text()) | fields
+    info = {name: value for name, value in info.items() if value is not None}
+    path.write_text(json.dumps(info))
+    return info
+
+
+def plain(example: Any) -> Any:
+    """Makes values comparable with ==, whether they come from TensorFlow or NumPy."""
+    if isinstance(example, dict):
+        return {name: plain(value) for name, value in sorted(example.items())}
+    value = np.asarray(example)
+    if not value.size:
+        return []  # Without elements, a data source has forgotten their type.
+    if value.dtype == object or value.dtype.kind in "SU":
+        texts = np.ravel(value).tolist()
+        return [text if isinstance(text, bytes) else text.encode() for text in texts]
+    return [str(value.dtype), value.tolist()]
