@@ -238,7 +238,7 @@ def _footer_entries(
 
 
 def chunk_windows(
-    footer: Footer, *, window_bytes: int = 4 << 20
+    footer: Footer, *, window_bytes: int = 1 << 20
 ) -> Iterator[tuple[int, int]]:
     """Yields runs of chunks small enough to be read and decoded at once.
 

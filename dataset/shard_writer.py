@@ -244,7 +244,7 @@ class ShardWriter:
 def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
     """Reads a whole shard file and decodes every record.
 
-    Memory: one window of 4 MiB of the file (up to 16 MiB decoded), and 20 bytes a
+    Memory: one window of 1 MiB of the file (up to 4 MiB decoded), and 20 bytes a
     record.
 
     Args:
