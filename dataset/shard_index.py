@@ -7,10 +7,13 @@ its first 80 bytes. docs/format.md has the table of its fields.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import functools
 import mmap
 import struct
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -18,7 +21,11 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord import Footer
 from gristmill.dataset.chunk_codec import MAX_CHUNK_DECODED_BYTES
-from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.errors import (
+    FormatVersionError,
+    InvalidDatasetError,
+    StorageError,
+)
 from gristmill.dataset.shard_report import ShardReport
 
 MAGIC = b"GMINDEX\n"
@@ -26,8 +33,8 @@ VERSION = 1
 HEADER_BYTES = 80
 
 # magic, version, group_size, records, chunks, end of the last chunk, size of the
-# shard, largest decoded chunk, base stride, report bytes, body crc, header crc.
-_HEADER = struct.Struct("<8sIIqqqqqIIII8x")
+# shard, largest decoded chunk, base stride, report bytes, body crc, header crc, zeros.
+_HEADER = struct.Struct("<8sIIqqqqqIIIIQ")
 _CRC_AT = 68
 # A base of 64 bits every 64 chunks: 4.125 bytes a chunk instead of 8.
 _STRIDE = 64
@@ -46,7 +53,8 @@ class ShardIndex:
         group_size: Records in every chunk but the last, 0 if that varies.
         file_bytes: Size of the shard.
         max_chunk_decoded_bytes: Size of the largest decoded chunk.
-        crc32cs: uint32 [records], the checksum of each record.
+        crc32cs: uint32 [records], the checksum of each record; uint32 [0] in an
+            index that was made of a footer alone, which has none.
     """
 
     path: str
@@ -61,7 +69,7 @@ class ShardIndex:
     _relative: npt.NDArray[np.uint32]
     _first_records: npt.NDArray[np.int64]
     _end_bytes: int
-    _report: bytes
+    _report: memoryview
     _body_crc32c: int
     _body: memoryview
 
@@ -104,12 +112,63 @@ class ShardIndex:
         """Returns how many records chunks hold: int64 [n] for int64 [n]."""
         if self.group_size:
             return np.minimum(self.group_size, self.records - chunks * self.group_size)
-        ends = np.append(self._first_records[1:], self.records)
-        return np.asarray(ends[chunks] - self._first_records[chunks])
+        after = np.minimum(chunks + 1, self.chunks - 1)
+        ends = np.where(
+            chunks + 1 < self.chunks, self._first_records[after], self.records
+        )
+        return np.asarray(ends - self._first_records[chunks])
+
+    def find_records(
+        self, records: Sequence[int]
+    ) -> list[tuple[int, int, int, int, int]]:
+        """Returns where records are: what a reader of a few records has to know.
+
+        Plain numbers one by one: a batch of records in random order has only a few in
+        each shard, and numpy takes longer to start than this takes for thirty.
+
+        Args:
+            records: Numbers of records in the shard, all of them in range.
+
+        Returns:
+            For each (chunk, begin, end, records in the chunk, number of the record
+            within the chunk); the chunk's physical bytes are [begin, end).
+        """
+        stride, chunks, group, total = (
+            self._stride,
+            self.chunks,
+            self.group_size,
+            self.records,
+        )
+        bases, relative, firsts = self._columns
+        found = []
+        for record in records:
+            if group:
+                chunk, place = divmod(record, group)
+                count = min(group, total - chunk * group)
+            else:
+                chunk = bisect.bisect_right(firsts, record) - 1
+                following = firsts[chunk + 1] if chunk + 1 < chunks else total
+                place, count = record - firsts[chunk], following - firsts[chunk]
+            after = chunk + 1
+            begin = bases[chunk // stride] + relative[chunk]
+            end = (
+                bases[after // stride] + relative[after]
+                if after < chunks
+                else self._end_bytes
+            )
+            found.append((chunk, begin, end, count, place))
+        return found
+
+    @functools.cached_property
+    def _columns(self) -> tuple[Any, Any, Any]:
+        # As memory views, which give plain numbers, and faster than numpy does.
+        columns = (self._bases, self._relative, self._first_records)
+        bases, relative, firsts = (memoryview(column) for column in columns)
+        return bases, relative, firsts
 
     def report(self) -> ShardReport:
         """Returns what the writer of the shard counted."""
-        return ShardReport.from_json(self._report, where=self.path)
+        return ShardReport.from_json(bytes(self._report), where=self.path)
 
     def check(self) -> None:
         """Reads the whole index and compares its checksum.
@@ -117,7 +176,7 @@ class ShardIndex:
         Raises:
             InvalidDatasetError: It is damaged.
         """
-        got = google_crc32c.value(bytes(self._body))
+        got = google_crc32c.value(np.frombuffer(self._body, np.uint8))
         if got != self._body_crc32c:
             raise InvalidDatasetError(
                 "shard index is damaged",
@@ -126,6 +185,70 @@ class ShardIndex:
                 got=f"{got:#010x}",
                 cure=_CURE,
             )
+
+
+class _Columns(NamedTuple):
+    """A footer's table of chunks, in the form that an index has it."""
+
+    group_size: int
+    stride: int
+    bases: npt.NDArray[np.int64]
+    first_records: npt.NDArray[np.int64]
+    relative: npt.NDArray[np.uint32]
+
+
+def _compact(footer: Footer) -> _Columns:
+    counts, offsets = footer.chunk_records, footer.chunk_offsets
+    chunks = len(counts)
+    group_size = int(counts[0]) if chunks else 1
+    regular = bool((counts[:-1] == group_size).all()) and (
+        not chunks or 0 < counts[-1] <= group_size
+    )
+    stride = _STRIDE
+    relative = offsets[:-1] - np.repeat(offsets[:-1:stride], stride)[:chunks]
+    if (relative >= 1 << 32).any():
+        # Chunks of 64 MiB and more on average: a base for each.
+        stride, relative = 1, np.zeros(chunks, np.int64)
+    first = np.empty(0, np.int64)
+    if not regular:
+        group_size, first = 0, np.cumsum(counts) - counts
+    return _Columns(
+        group_size=group_size,
+        stride=stride,
+        bases=offsets[:-1:stride].astype("<i8"),
+        first_records=first.astype("<i8"),
+        relative=relative.astype("<u4"),
+    )
+
+
+def index_of_footer(footer: Footer, *, path: str, file_bytes: int) -> ShardIndex:
+    """Returns the index of a file that has none, from its footer.
+
+    It has no checksums of records, and no report.
+
+    Args:
+        footer: The file's footer.
+        path: The file, for messages.
+        file_bytes: Its size.
+    """
+    columns = _compact(footer)
+    return ShardIndex(
+        path=path,
+        records=footer.records,
+        chunks=len(footer.chunk_records),
+        group_size=columns.group_size,
+        file_bytes=file_bytes,
+        max_chunk_decoded_bytes=int(footer.chunk_decoded_bytes.max(initial=0)),
+        crc32cs=np.empty(0, np.uint32),
+        _stride=columns.stride,
+        _bases=columns.bases,
+        _relative=columns.relative,
+        _first_records=columns.first_records,
+        _end_bytes=int(footer.chunk_offsets[-1]),
+        _report=b"",
+        _body_crc32c=0,
+        _body=memoryview(b""),
+    )
 
 
 def encode_index(
@@ -141,30 +264,16 @@ def encode_index(
         crc32cs: uint32 [records], the checksum of each record.
         report: What was counted while it was written.
     """
-    counts = footer.chunk_records
-    chunks = len(counts)
-    records = int(counts.sum())
+    columns = _compact(footer)
+    records = int(footer.chunk_records.sum())
     if len(crc32cs) != records:
         raise ValueError(f"{len(crc32cs)} checksums for {records} records")
-    group_size = int(counts[0]) if chunks else 1
-    regular = bool((counts[:-1] == group_size).all()) and (
-        not chunks or 0 < counts[-1] <= group_size
-    )
-    offsets = footer.chunk_offsets
-    stride = _STRIDE
-    relative = offsets[:-1] - np.repeat(offsets[:-1:stride], stride)[:chunks]
-    if (relative >= 1 << 32).any():
-        # Chunks of 64 MiB and more on average: a base for each.
-        stride, relative = 1, np.zeros(chunks, np.int64)
-    first = np.empty(0, np.int64)
-    if not regular:
-        group_size, first = 0, np.cumsum(counts) - counts
     meta = report.to_json()
     body = b"".join(
         (
-            offsets[:-1:stride].astype("<i8").tobytes(),
-            first.astype("<i8").tobytes(),
-            relative.astype("<u4").tobytes(),
+            columns.bases.tobytes(),
+            columns.first_records.tobytes(),
+            columns.relative.tobytes(),
             crc32cs.astype("<u4").tobytes(),
             meta,
         )
@@ -172,19 +281,20 @@ def encode_index(
     header = _HEADER.pack(
         MAGIC,
         VERSION,
-        group_size,
+        columns.group_size,
         records,
-        chunks,
-        int(offsets[-1]),
+        len(footer.chunk_records),
+        int(footer.chunk_offsets[-1]),
         report.file_bytes,
         int(footer.chunk_decoded_bytes.max(initial=0)),
-        stride,
+        columns.stride,
         len(meta),
         google_crc32c.value(body),
         0,
+        0,
     )
     crc = google_crc32c.value(header[:_CRC_AT])
-    return b"".join((header[:_CRC_AT], struct.pack("<I8x", crc), body))
+    return b"".join((header[:_CRC_AT], struct.pack("<IQ", crc, 0), body))
 
 
 def map_index(path: str) -> ShardIndex:
@@ -193,12 +303,21 @@ def map_index(path: str) -> ShardIndex:
     Raises:
         InvalidDatasetError: It is no index, or damaged.
         FormatVersionError: Its version is unknown.
+        StorageError: It cannot be opened.
     """
-    with open(path, "rb") as file:
-        try:
+    try:
+        with open(path, "rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:  # An empty file cannot be mapped.
-            return parse_index(b"", path=path)
+    except OSError as e:
+        raise StorageError(
+            "cannot open shard index",
+            where=path,
+            got=e.strerror,
+            cure="restore it from a copy, or run the conversion again with "
+            "--overwrite",
+        ) from e
+    except ValueError:  # An empty file cannot be mapped.
+        return parse_index(b"", path=path)
     return parse_index(data, path=path)
 
 
@@ -234,6 +353,7 @@ def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
         report_bytes,
         body_crc,
         header_crc,
+        zeros,
     ) = _HEADER.unpack_from(data)
     if version != VERSION:
         raise FormatVersionError(
@@ -251,7 +371,8 @@ def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
             got=f"{got:#010x}",
         )
     if (
-        min(records, chunks) < 0
+        zeros
+        or min(records, chunks) < 0
         or not 0 <= end_bytes <= file_bytes
         or not 0 <= decoded <= MAX_CHUNK_DECODED_BYTES
         or stride < 1
@@ -283,7 +404,7 @@ def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
         _first_records=np.frombuffer(data, "<i8", first, at[1]),
         _relative=np.frombuffer(data, "<u4", chunks, at[2]),
         _end_bytes=end_bytes,
-        _report=bytes(memoryview(data)[at[4] : at[5]]),
+        _report=memoryview(data)[at[4] : at[5]],
         _body_crc32c=body_crc,
         _body=memoryview(data)[HEADER_BYTES:],
     )

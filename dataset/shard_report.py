@@ -91,7 +91,7 @@ class ShardReport:
                     "spans": tuple(SourceSpan(**span) for span in fields["spans"]),
                 }
             )
-        except (ValueError, TypeError, KeyError) as e:
+        except (ValueError, TypeError, KeyError, RecursionError) as e:
             raise InvalidDatasetError(
                 "shard index carries an unreadable report",
                 where=where,
