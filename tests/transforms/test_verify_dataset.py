@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pathlib
 import pickle
 import shutil
 
-import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.testing.test_pipeline import TestPipeline
-from apache_beam.testing.util import assert_that, equal_to
 
 from gristmill.dataset import layout
 from gristmill.dataset.errors import NotADatasetError
@@ -30,6 +26,7 @@ from gristmill.transforms.shard_check import (
 )
 from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
 from tests.support.conversion import convert, job_of
+from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (
     AWKWARD_RECORDS,
     footer_of,
@@ -272,44 +269,27 @@ def test_finding_reads_as_one_line() -> None:
     assert str(Finding("a", "missing")) == "a: missing"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--runner=FnApiRunner"],
-        ["--runner=FnApiRunner", "--direct_runner_bundle_repeat=1"],
-        ["--runner=BundleBasedDirectRunner"],
-    ],
-)
+@pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
 def test_transform(
-    whole: pathlib.Path, dataset: pathlib.Path, arguments: list[str]
+    whole: pathlib.Path, dataset: pathlib.Path, argv: tuple[str, ...]
 ) -> None:
-    raw_bytes = sum(map(len, RECORDS))
-    good = VerifyResult(str(whole), 3, len(RECORDS), raw_bytes, ())
-    shard = shards_of(dataset)[1]
-    (dataset / shards_of(dataset)[2]).unlink()
+    assert run(VerifyDataset(str(whole)), argv=argv) == [
+        VerifyResult(str(whole), 3, len(RECORDS), sum(map(len, RECORDS)), ())
+    ]
+    shard, missing = shards_of(dataset)[1:]
     flip(dataset / shard, 30_000)
-    with TestPipeline(argv=arguments) as pipeline:
-        result = pipeline | "Good" >> VerifyDataset(str(whole))
-        assert_that(result, equal_to([good]), label="AssertGood")
-        damaged = pipeline | "Bad" >> VerifyDataset(str(dataset))
-        paths = damaged | beam.Map(lambda r: [(f.path, f.what) for f in r.findings])
-        check = functools.partial(_is_damaged, shard, shards_of(dataset)[2])
-        assert_that(paths, check, label="AssertBad")
-
-
-def _is_damaged(shard: str, missing: str, found: list[list[tuple[str, str]]]) -> None:
-    ((first, second),) = found
-    assert first[0] == shard
-    assert "record" in first[1]
-    assert second == (missing, "shard is missing")
+    (dataset / missing).unlink()
+    (result,) = run(VerifyDataset(str(dataset)), argv=argv)
+    assert result.shards == 3
+    first, second = result.findings
+    assert first.path == shard
+    assert "record" in first.what
+    assert second == Finding(missing, "shard is missing")
 
 
 def test_transform_fails_without_a_dataset(tmp_path: pathlib.Path) -> None:
-    with (
-        pytest.raises(Exception, match="not a committed dataset"),
-        TestPipeline() as pipeline,
-    ):
-        pipeline | VerifyDataset(str(tmp_path))
+    with pytest.raises(Exception, match="not a committed dataset"):
+        run(VerifyDataset(str(tmp_path)))
 
 
 def test_memory_is_bounded_by_windows(
