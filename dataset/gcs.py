@@ -57,7 +57,7 @@ class GcsStorage:
     that pass are retried. `STORAGE_EMULATOR_HOST` chooses another server, without
     credentials.
 
-    Memory: 32 MiB for each open file, 16 MiB for each upload. Local disk: what is
+    Memory: 32 MiB for each open file and each upload. Local disk: what is
     written to `temporary` files, under `TMPDIR`.
 
     Args:

@@ -217,7 +217,7 @@ class LocalStorage:
     ) -> BinaryIO:
         with _explained("open the file", path):
             # Readers ask for blocks of megabytes: a buffer would copy them again.
-            file = open(path, "rb", buffering=0)
+            file = open(path, "rb", buffering=0)  # noqa: SIM115
             found = str(os.fstat(file.fileno()).st_mtime_ns)
             if version is not None and version != found:
                 file.close()
@@ -279,6 +279,8 @@ class LocalStorage:
             os.unlink(path)
 
     def delete_tree(self, directory: str) -> None:
-        with _explained("delete the directory", directory):
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(directory)
+        with (
+            _explained("delete the directory", directory),
+            contextlib.suppress(FileNotFoundError),
+        ):
+            shutil.rmtree(directory)
