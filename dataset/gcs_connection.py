@@ -47,7 +47,7 @@ class GcsConnection:
             import requests.adapters
             from google.auth.credentials import AnonymousCredentials
             from google.auth.transport.requests import AuthorizedSession
-            from google.cloud import storage
+            from google.cloud.storage import Client
             from google.cloud.storage.retry import DEFAULT_RETRY
         except ImportError as e:
             raise StorageError(
@@ -69,9 +69,7 @@ class GcsConnection:
         session.mount("https://", adapter)
         session.mount("http://", adapter)
         self._session = session
-        self.client = storage.Client(
-            project=None, credentials=credentials, _http=session
-        )
+        self.client = Client(project=None, credentials=credentials, _http=session)
         self.retry = DEFAULT_RETRY.with_delay(
             initial=0.2, maximum=8.0, multiplier=2.0
         ).with_timeout(deadline_seconds)
