@@ -63,7 +63,9 @@ class Contestant:
     command: Callable[[Input, pathlib.Path], list[str]]
 
 
-def _gristmill(source: Input, output: pathlib.Path, *, workers: int) -> list[str]:
+def _gristmill(
+    source: Input, output: pathlib.Path, *, workers: int, check: str
+) -> list[str]:
     # The module that the `gristmill` command calls, under this very interpreter.
     return [
         *(sys.executable, "-m", "gristmill.pipelines.cli", "convert"),
@@ -73,6 +75,7 @@ def _gristmill(source: Input, output: pathlib.Path, *, workers: int) -> list[str
         "--match-shards",
         "--group-size=1",
         "--compression=zstd:3",
+        f"--check={check}",
     ]
 
 
@@ -112,12 +115,13 @@ _GRISTMILL_IMPORTS = "import gristmill.pipelines.convert; " + _WRITER_IMPORTS
 
 CONTESTANTS = {
     **{
-        f"gristmill_{workers}": Contestant(
-            label=f"gristmill convert --workers {workers}",
+        f"gristmill_{key}{workers}": Contestant(
+            label=f"gristmill convert --workers {workers} --check {check}",
             packages=("gristmill", "array_record"),
             imports=_GRISTMILL_IMPORTS,
-            command=functools.partial(_gristmill, workers=workers),
+            command=functools.partial(_gristmill, workers=workers, check=check),
         )
+        for key, check in (("", "records"), ("sample_", "sample"))
         for workers in (1, 2)
     },
     "array_record_beam": Contestant(
