@@ -1,0 +1,353 @@
+"""`ReadArrayRecords`: the records of ArrayRecord files, split by ranges of chunks.
+
+A dataset's own index has a checksum of every record, which is compared with what was
+read; files without a dataset are read as their footers say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import glob
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import apache_beam as beam
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset import layout
+from gristmill.dataset.arrayrecord import (
+    Footer,
+    chunk_windows,
+    logical_chunks,
+    read_footer,
+)
+from gristmill.dataset.chunk_codec import decode_chunks
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    InputError,
+    StorageError,
+    TransposedChunkError,
+)
+from gristmill.dataset.manifest import open_manifest, read_table
+from gristmill.dataset.shard_index import parse_index
+from gristmill.dataset.storage import storage_for
+from gristmill.transforms.official_reader import read_with_official_reader
+
+DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
+
+
+class ShardRecord(NamedTuple):
+    """A record and where it comes from.
+
+    Attributes:
+        file: The file's path.
+        record_index: The record's number in the file, from 0.
+        record: The record.
+    """
+
+    file: str
+    record_index: int
+    record: bytes
+
+
+class _Shard(NamedTuple):
+    path: str
+    size_bytes: int
+    index_path: str | None  # Its index, if it belongs to a dataset.
+    records: int | None  # As the dataset says.
+
+
+class _ChunkRange(NamedTuple):
+    """Chunks [first_chunk, last_chunk) of a shard."""
+
+    shard: _Shard
+    first_chunk: int
+    last_chunk: int
+
+
+def list_shards(source: str | Sequence[str], split: str | None) -> Iterator[_Shard]:
+    """Yields the shards of a dataset, or the files that patterns match.
+
+    Raises:
+        NotADatasetError: A single path is neither a file nor a dataset.
+        InputError: A pattern matches nothing, or there is no such split.
+    """
+    if isinstance(source, str) and _is_dataset(source):
+        yield from _shards_of_dataset(source, split)
+        return
+    if split is not None:
+        raise InputError(
+            "files have no splits",
+            where=str(source),
+            got=f"split {split}",
+            cure="give the directory of a dataset, or leave the split out",
+        )
+    found: dict[str, int] = {}
+    for pattern in (source,) if isinstance(source, str) else source:
+        matches = storage_for(pattern).match(pattern)
+        if not matches:
+            raise InputError(
+                "no ArrayRecord file matches", where=pattern, cure="check the path"
+            )
+        found.update((info.path, info.size_bytes) for info in matches)
+    for path in sorted(found):
+        yield _Shard(path, found[path], None, None)
+
+
+def _is_dataset(source: str) -> bool:
+    """Tells whether a dataset is meant, though it may be none."""
+    storage = storage_for(source)
+    if storage.stat(layout.join(source, layout.DATASET_JSON)) is not None:
+        return True
+    return not glob.has_magic(source) and storage.stat(source) is None
+
+
+def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[_Shard]:
+    manifest = open_manifest(dataset)
+    if split is not None and split not in manifest.splits:
+        raise InputError(
+            "no such split",
+            where=dataset,
+            expected=", ".join(sorted(manifest.splits)),
+            got=split,
+        )
+    for name in sorted(manifest.splits) if split is None else (split,):
+        table = read_table(dataset, manifest.splits[name])
+        table.check_paths(where=layout.join(dataset, manifest.splits[name].table))
+        for number, path in enumerate(table.paths):
+            yield _Shard(
+                layout.join(dataset, path),
+                int(table.file_bytes[number]),
+                layout.join(dataset, layout.index_path(path)),
+                int(table.records[number]),
+            )
+
+
+def _footer_of(shard: _Shard) -> Footer:
+    storage = storage_for(shard.path)
+    info = storage.stat(shard.path)
+    if info is None or info.size_bytes != shard.size_bytes:
+        raise CorruptShardError(
+            "shard is missing, or has the wrong size",
+            where=shard.path,
+            expected=f"{shard.size_bytes:,} bytes",
+            got="no file" if info is None else f"{info.size_bytes:,} bytes",
+            cure="restore it from a copy, or run the conversion again",
+        )
+    read = functools.partial(storage.read, shard.path)
+    footer = read_footer(read, shard.size_bytes, path=shard.path)
+    if shard.records is not None and footer.records != shard.records:
+        raise CorruptShardError(
+            "shard is not the one that the dataset describes",
+            where=shard.path,
+            expected=f"{shard.records:,} records",
+            got=f"{footer.records:,}",
+            cure="restore it from a copy, or run the conversion again",
+        )
+    return footer
+
+
+def _crc32cs_of(shard: _Shard) -> npt.NDArray[np.uint32] | None:
+    """Returns uint32 [records] from the shard's index, None if it has none."""
+    if shard.index_path is None:
+        return None
+    try:
+        data = storage_for(shard.index_path).read(shard.index_path)
+    except StorageError as error:
+        raise StorageError(
+            "cannot read the index of a shard",
+            where=shard.index_path,
+            got=" ".join(str(error).split()),
+            cure="restore it from a copy; gristmill verify names all that is missing",
+        ) from error
+    index = parse_index(data, path=shard.index_path)
+    index.check()
+    if index.records != shard.records or index.file_bytes != shard.size_bytes:
+        raise CorruptShardError(
+            "shard index is not the one of this shard",
+            where=shard.index_path,
+            expected=f"{shard.records:,} records in {shard.size_bytes:,} bytes",
+            got=f"{index.records:,} records in {index.file_bytes:,} bytes",
+            cure="restore it from a copy, or run the conversion again",
+        )
+    return index.crc32cs
+
+
+def _check(
+    shard: _Shard,
+    first_record: int,
+    records: Sequence[bytes],
+    crc32cs: npt.NDArray[np.uint32],
+) -> None:
+    got = np.array([google_crc32c.value(record) for record in records], np.uint32)
+    expected = crc32cs[first_record : first_record + len(records)]
+    different = np.flatnonzero(expected != got)
+    if len(different):
+        at = int(different[0])
+        raise CorruptShardError(
+            "record is not the one that was written",
+            where=f"{shard.path}, record {first_record + at:,}",
+            expected=f"crc32c {expected[at]:#010x}, as in the shard's index",
+            got=f"{got[at]:#010x}",
+            cure="restore the shard from a copy, or run the conversion again; "
+            "gristmill verify lists all damage",
+        )
+
+
+def read_chunks(
+    shard: _Shard, first_chunk: int, last_chunk: int
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Yields the records of a run of chunks, with the number of each batch's first.
+
+    Args:
+        shard: The file.
+        first_chunk: First chunk.
+        last_chunk: Chunk after the last.
+
+    Raises:
+        CorruptShardError: The shard or its index is damaged.
+    """
+    footer = _footer_of(shard)
+    crc32cs = _crc32cs_of(shard)
+    read = functools.partial(storage_for(shard.path).read, shard.path)
+    chunks = slice(first_chunk, last_chunk)
+    first_record = int(footer.chunk_records[:first_chunk].sum())
+    part = dataclasses.replace(
+        footer,
+        chunk_offsets=footer.chunk_offsets[first_chunk : last_chunk + 1],
+        chunk_records=footer.chunk_records[chunks],
+        chunk_decoded_bytes=footer.chunk_decoded_bytes[chunks],
+    )
+    for first, last in chunk_windows(part):
+        data = read(int(part.chunk_offsets[first]), int(part.chunk_offsets[last]))
+        for records in _decode(shard, part, (first, last), data, first_record):
+            if crc32cs is not None:
+                _check(shard, first_record, records, crc32cs)
+            yield first_record, records
+            first_record += len(records)
+
+
+def _decode(
+    shard: _Shard,
+    part: Footer,
+    window: tuple[int, int],
+    data: bytes,
+    first_record: int,
+) -> Iterator[list[bytes]]:
+    buffer, starts = logical_chunks(data, part, *window)
+    decoded_bytes = part.chunk_decoded_bytes[slice(*window)]
+    try:
+        records = decode_chunks(
+            buffer,
+            starts,
+            path=f"{shard.path}, byte offset {int(part.chunk_offsets[window[0]]):,}",
+            max_decoded_bytes=int(decoded_bytes.max()),
+        )
+    except TransposedChunkError:
+        count = int(part.chunk_records[slice(*window)].sum())
+        yield from read_with_official_reader(
+            shard.path,
+            first_record,
+            first_record + count,
+            mean_bytes=int(decoded_bytes.sum()) // max(count, 1),
+        )
+        return
+    yield records
+
+
+class _ListShardsFn(beam.DoFn):
+    def __init__(self, split: str | None):
+        self._split = split
+
+    def process(self, source: str | Sequence[str]) -> Iterator[_Shard]:
+        yield from list_shards(source, self._split)
+
+
+class _CutFn(beam.DoFn):
+    def __init__(self, range_bytes: int):
+        self._range_bytes = range_bytes
+
+    def process(self, shard: _Shard) -> Iterator[_ChunkRange]:
+        windows = chunk_windows(_footer_of(shard), window_bytes=self._range_bytes)
+        for first, last in windows:
+            yield _ChunkRange(shard, first, last)
+
+
+class _ReadChunksFn(beam.DoFn):
+    def __init__(self, *, with_index: bool):
+        self._with_index = with_index
+
+    def process(self, piece: _ChunkRange) -> Iterator[bytes | ShardRecord]:
+        counted = beam.metrics.Metrics.counter("gristmill", "records-read")
+        raw_bytes = beam.metrics.Metrics.counter("gristmill", "raw-bytes-read")
+        for first_record, records in read_chunks(*piece):
+            counted.inc(len(records))
+            raw_bytes.inc(sum(map(len, records)))
+            if self._with_index:
+                for number, record in enumerate(records, first_record):
+                    yield ShardRecord(piece.shard.path, number, record)
+            else:
+                yield from records
+
+
+@dataclasses.dataclass
+class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
+    """Reads a committed dataset, or ArrayRecord files from anywhere.
+
+    Applied to a pipeline; gives a PCollection of `bytes`, or of `ShardRecord`. What to
+    read is looked up when the pipeline runs. Every compression and group size is read;
+    files with transposed chunks go through the official reader and must be local.
+
+    Guarantees: bounded; every record exactly once; of a dataset, each record's crc32c
+    is compared with the one in the shard's index, and damage fails the pipeline with
+    file and record; nothing is written, so retries do no harm. The order of a range is
+    kept within its bundle, and none beyond that: use `with_index` where it matters.
+    Every shard is read by as many workers as it has ranges. Memory per worker: a window
+    of 4 MiB of the file (up to 16 MiB decoded), or one chunk if that is larger, and the
+    shard's footer and index: some 35 bytes a record.
+
+    Attributes:
+        source: The directory of a dataset; or the path or glob pattern of files, or
+            several of them.
+        split: The split of a dataset to read; None for all.
+        with_index: Whether to give the file and number of each record with it.
+        range_bytes: About how many bytes of a file a worker reads.
+    """
+
+    source: str | Sequence[str]
+    _: dataclasses.KW_ONLY
+    split: str | None = None
+    with_index: bool = False
+    range_bytes: int = DEFAULT_RANGE_BYTES
+
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            InputError: There is nothing to read, or a range would be empty.
+        """
+        super().__init__()
+        if not self.source:
+            raise InputError("no dataset or files given")
+        if self.range_bytes < 1:
+            raise InputError("range_bytes must be positive", got=self.range_bytes)
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
+        """Builds the chain."""
+        source = self.source if isinstance(self.source, str) else tuple(self.source)
+        records: beam.PCollection[bytes] = (
+            begin
+            | "Source" >> beam.Create([source])
+            | "ListShards" >> beam.ParDo(_ListShardsFn(self.split))
+            | "SpreadShards" >> beam.Reshuffle()
+            | "CutAtChunks" >> beam.ParDo(_CutFn(self.range_bytes))
+            | "SpreadRanges" >> beam.Reshuffle()
+            | "ReadChunks"
+            >> beam.ParDo(_ReadChunksFn(with_index=self.with_index)).with_output_types(
+                ShardRecord if self.with_index else bytes
+            )
+        )
+        return records
