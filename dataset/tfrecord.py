@@ -230,13 +230,15 @@ class InflatedStream:
         return data
 
     def _salvage(self, inflater: Any) -> bytes:
-        """Inflates byte by byte up to the error, which comes without what precedes."""
+        """Inflates up to the byte with the error, which comes without what precedes."""
         pieces = []
-        with contextlib.suppress(zlib.error):
-            for position in range(len(self._pending)):
-                byte = self._pending[position : position + 1]
-                pieces.append(inflater.decompress(byte))
-        self._pending = self._pending[position:]
+        step = 1 << len(self._pending).bit_length()
+        while step := step >> 1:
+            tried = inflater.copy()
+            with contextlib.suppress(zlib.error):
+                pieces.append(tried.decompress(self._pending[:step]))
+                self._pending = self._pending[step:]
+                inflater = tried
         return b"".join(pieces)
 
     @property

@@ -21,6 +21,7 @@ from gristmill.transforms.quarantine import PassOver
 from gristmill.transforms.shard_plan import SourceRange
 
 _BLOCK_BYTES = 4 << 20
+_CHECK_BYTES = 1 << 16
 
 
 class FooledStartError(CorruptInputError):
@@ -92,7 +93,8 @@ class RangeReader:
         self._begin = (
             source.begin_bytes if first_frame_bytes is None else first_frame_bytes
         )
-        self._inflated: InflatedStream | None = None
+        self._intact = False  # Known of a compressed file.
+        self._lost = False  # The rest of a compressed file.
         self._start: int | None = None
         self._stop: int | None = None
         self._whole = False
@@ -129,12 +131,12 @@ class RangeReader:
         with storage_for(self._path).open(
             self._path, offset=offset, end=end if plain else None, version=self._version
         ) as file:
-            if not plain:
-                self._inflated = InflatedStream(
-                    file, path=self._path, compression=self._compression
-                )
             reader = FrameReader(
-                self._inflated or file,
+                file
+                if plain
+                else InflatedStream(
+                    file, path=self._path, compression=self._compression
+                ),
                 path=self._path,
                 offset=offset,
                 size_bytes=self._size_bytes if plain else None,
@@ -151,7 +153,8 @@ class RangeReader:
                     yield batch
             self._stop = reader.offset
             # Asked of compressed files only: their size tells nothing.
-            self._whole = not plain and end is None and reader.at_end()
+            at_end = self._lost or reader.at_end()
+            self._whole = not plain and end is None and at_end
 
     def _skip(self, reader: FrameReader, end: int | None) -> int:
         """Passes over what is to be skipped; returns the extra records left then."""
@@ -172,7 +175,7 @@ class RangeReader:
         handler: DamageHandler | None,
     ) -> Iterator[FrameBatch]:
         """Yields good frames, at most so many, that begin before `end`."""
-        while True:
+        while not self._lost:
             try:
                 for batch in reader.batches(end, limit_records=limit_records):
                     limit_records -= len(batch.records)
@@ -189,10 +192,14 @@ class RangeReader:
     def _pass_damage(
         self, reader: FrameReader, error: CorruptFrameError, handler: DamageHandler
     ) -> None:
-        if error.reason == "compressed" and self._inflated is not None:
-            self._set_aside_rest(error, handler, self._inflated.compressed_offset)
-            # What was decompressed of the last record is part of that rest.
-            reader.resync()
+        begin = self._lost_from(error.offset)
+        if begin is not None:
+            handler.begin(error, self._path, compressed_begin_bytes=begin)
+            with storage_for(self._path).open(self._path, offset=begin) as file:
+                while piece := file.read(_BLOCK_BYTES):
+                    handler.add(piece)
+            handler.end(self._size_bytes)
+            self._lost = True
             return
         handler.begin(error, self._path)
         # A record with a good length ends where it says, unless bytes were lost or
@@ -204,16 +211,33 @@ class RangeReader:
             reader.resync(sink=handler.add)
         handler.end(reader.offset)
 
-    def _set_aside_rest(
-        self, error: CorruptFrameError, handler: DamageHandler, begin_bytes: int
-    ) -> None:
-        handler.begin(error, self._path, compressed_begin_bytes=begin_bytes)
-        with storage_for(self._path).open(
-            self._path, offset=begin_bytes, version=self._version
-        ) as file:
-            while piece := file.read(_BLOCK_BYTES):
-                handler.add(piece)
-        handler.end(self._size_bytes)
+    def _lost_from(self, offset: int) -> int | None:
+        """Tells whether a compressed file can be read on behind damage.
+
+        Where the compression is intact, the records were damaged before: the frames
+        behind are good. Otherwise nothing behind can be trusted, not even a frame
+        whose checksums fit: a damaged stream likes to repeat what came before.
+
+        Returns:
+            None if it can be read on, else about where `offset` is in the file as it
+            is stored, not behind it.
+        """
+        if self._compression == "none" or self._intact:
+            return None
+        with storage_for(self._path).open(self._path) as file:
+            stream = InflatedStream(
+                file, path=self._path, compression=self._compression
+            )
+            position = begin = 0
+            try:
+                while data := stream.read(_CHECK_BYTES):
+                    position += len(data)
+                    if position <= offset:
+                        begin = stream.compressed_offset
+            except CorruptInputError:
+                return begin
+        self._intact = True
+        return None
 
 
 def walk_to(
