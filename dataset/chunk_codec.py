@@ -31,6 +31,9 @@ CHUNK_HEADER_BYTES = 40
 # chunks in memory. Above it, a length field is taken for damage.
 MAX_CHUNK_DECODED_BYTES = 1 << 31
 
+# Most bytes that frames decode to in one call, unless a single one does.
+_ZSTD_CALL_BYTES = 256 << 10
+
 _SIMPLE, _TRANSPOSED = ord("r"), ord("t")
 _NONE, _ZSTD, _BROTLI, _SNAPPY = _COMPRESSIONS = (0, ord("z"), ord("b"), ord("s"))
 
@@ -208,24 +211,28 @@ def _zstd() -> zstandard.ZstdDecompressor:
 
 def _decompress_zstd(
     buffer: bytes, begin: IntArray, end: IntArray, sizes: IntArray
-) -> list[Any]:
-    # One call for all frames: 5.2 us a record of 2.2 KB, 0.4 less than a call each.
-    empty = sizes == 0
-    full = np.flatnonzero(~empty)
-    decoded: list[Any] = [b""] * len(sizes)
-    if not len(full):
-        return decoded
-    segments = np.stack([begin[full], end[full] - begin[full]], axis=1)
-    frames = zstandard.BufferWithSegments(buffer, segments.astype("<u8").tobytes())
-    try:
-        results = _zstd().multi_decompress_to_buffer(
-            frames, decompressed_sizes=sizes[full].astype("<u8").tobytes()
-        )
-    except (zstandard.ZstdError, ValueError) as e:
-        raise ValueError(f"cannot be decompressed: {e}") from e
-    # The buffers that segments point into live as long as the collection does.
-    for index, place in enumerate(full.tolist()):
-        decoded[place] = results[index]
+) -> list[bytes]:
+    # A call for many frames, which saves 0.4 us a record of 2.2 KB; but for no more
+    # than the processor's cache holds, which saves another microsecond and more.
+    full = np.flatnonzero(sizes)
+    decoded: list[bytes] = [b""] * len(sizes)
+    segments = np.stack([begin[full], end[full] - begin[full]], axis=1).astype("<u8")
+    ends = np.cumsum(sizes[full])
+    first, done = 0, 0
+    while first < len(full):
+        limit = done + _ZSTD_CALL_BYTES
+        last = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
+        frames = zstandard.BufferWithSegments(buffer, segments[first:last].tobytes())
+        claims = sizes[full[first:last]].astype("<u8").tobytes()
+        try:
+            results = _zstd().multi_decompress_to_buffer(
+                frames, decompressed_sizes=claims
+            )
+        except (zstandard.ZstdError, ValueError) as e:
+            raise ValueError(f"cannot be decompressed: {e}") from e
+        for index, place in enumerate(full[first:last].tolist()):
+            decoded[place] = bytes(results[index])
+        first, done = last, int(ends[last - 1])
     return decoded
 
 

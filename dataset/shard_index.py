@@ -163,7 +163,7 @@ class ShardIndex:
     def _columns(self) -> tuple[Any, Any, Any]:
         # As memory views, which give plain numbers, and faster than numpy does.
         columns = (self._bases, self._relative, self._first_records)
-        bases, relative, firsts = (memoryview(column) for column in columns)
+        bases, relative, firsts = (column.data for column in columns)
         return bases, relative, firsts
 
     def report(self) -> ShardReport:
@@ -245,7 +245,7 @@ def index_of_footer(footer: Footer, *, path: str, file_bytes: int) -> ShardIndex
         _relative=columns.relative,
         _first_records=columns.first_records,
         _end_bytes=int(footer.chunk_offsets[-1]),
-        _report=b"",
+        _report=memoryview(b""),
         _body_crc32c=0,
         _body=memoryview(b""),
     )
@@ -313,8 +313,7 @@ def map_index(path: str) -> ShardIndex:
             "cannot open shard index",
             where=path,
             got=e.strerror,
-            cure="restore it from a copy, or run the conversion again with "
-            "--overwrite",
+            cure="restore it from a copy, or run the conversion again with --overwrite",
         ) from e
     except ValueError:  # An empty file cannot be mapped.
         return parse_index(b"", path=path)
