@@ -70,13 +70,22 @@ class _Tally:
 
 
 def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
-    """Returns the report of a shard that an earlier run finished, None if none did.
+    """Returns the report of a shard that an earlier run finished, None if none did."""
+    path = prepared.shard_path(shard)
+    return finished_report(prepared.job.output, path, prepared.fingerprint)
+
+
+def finished_report(output: str, path: str, fingerprint: str) -> ShardReport | None:
+    """Returns the report of a finished shard, None if it is not there.
 
     The index is written after the shard, and carries the fingerprint of its job.
+
+    Args:
+        output: The dataset's directory.
+        path: The shard, relative to it.
+        fingerprint: Of the job that must have written it.
     """
-    output = prepared.job.output
     storage = storage_for(output)
-    path = prepared.shard_path(shard)
     index = layout.join(output, layout.index_path(path))
     if storage.stat(index) is None:
         return None
@@ -91,7 +100,7 @@ def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
         return None
     if info.crc32c not in (None, report.file_crc32c):
         return None
-    return report if report.job == prepared.fingerprint else None
+    return report if report.job == fingerprint else None
 
 
 def convert_shard(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import posixpath
 from collections.abc import Callable, Iterable
@@ -12,12 +11,12 @@ from gristmill.dataset.errors import (
     InputError,
     InvalidDatasetError,
     JobChangedError,
-    StorageError,
 )
-from gristmill.dataset.manifest import Manifest, read_manifest, read_table
+from gristmill.dataset.manifest import Manifest, read_manifest
 from gristmill.dataset.storage import storage_for, version_of
 from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.inputs import InputFiles, find_inputs
+from gristmill.transforms.output_split import remove_split, shard_prefix
 from gristmill.transforms.quarantine import PassOver
 from gristmill.transforms.shard_plan import (
     STRIDE_RECORDS,
@@ -27,7 +26,6 @@ from gristmill.transforms.shard_plan import (
     plan_by_records,
 )
 from gristmill.transforms.source_range import RangeReader
-from gristmill.transforms.tfds_metadata import withdraw_tfds_metadata
 from gristmill.transforms.user_function import load_function
 
 CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
@@ -161,7 +159,13 @@ def take_output(prepared: PreparedJob, *, overwrite: bool = False) -> Preparatio
     job = prepared.job
     manifest = _read_manifest(prepared, overwrite=overwrite)
     if overwrite:
-        manifest = _remove_split(prepared, manifest)
+        manifest = remove_split(
+            job.output,
+            job.name,
+            job.split,
+            manifest=manifest,
+            shards=map(prepared.shard_path, range(prepared.plan.shards)),
+        )
     seen = version_of(layout.join(job.output, layout.job_path(job.name, job.split)))
     found = PreparedJob.load(job.output, job.name, job.split)
     committed = manifest is not None and job.split in manifest.splits
@@ -202,17 +206,12 @@ def _read_manifest(prepared: PreparedJob, *, overwrite: bool) -> Manifest | None
     return manifest
 
 
-def _shard_prefix(job: ConversionJob) -> str:
-    """Returns how the shards of a split begin, however many there are."""
-    return layout.shard_name(job.name, job.split, 0, 1).removesuffix("00000-of-00001")
-
-
 def _check_no_strangers(prepared: PreparedJob) -> None:
     """Refuses to write among shards that no job of ours is known to have written."""
     job = prepared.job
     ours = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
     # Readers find shards by a pattern: others of the split would be mixed with ours.
-    prefix = _shard_prefix(job)
+    prefix = shard_prefix(job.name, job.split)
     for info in storage_for(job.output).list(job.output):
         name = posixpath.basename(info.path)
         if name in ours or name.startswith(prefix):
@@ -222,48 +221,3 @@ def _check_no_strangers(prepared: PreparedJob) -> None:
                 got="no description of a conversion that wrote it",
                 cure="choose another output, or replace it with --overwrite",
             )
-
-
-def _remove_split(prepared: PreparedJob, manifest: Manifest | None) -> Manifest | None:
-    """Removes all files of a split, and the split from `dataset.json`."""
-    job = prepared.job
-    storage = storage_for(job.output)
-    withdraw_tfds_metadata(job.output, name=job.name)
-    shards = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
-    # What cannot be read any more does not keep anybody from starting over.
-    with contextlib.suppress(InvalidDatasetError, StorageError):
-        old = PreparedJob.load(job.output, job.name, job.split)
-        if old is not None:
-            shards |= {old.shard_path(shard) for shard in range(old.plan.shards)}
-    if manifest is not None and job.split in manifest.splits:
-        with contextlib.suppress(InvalidDatasetError, StorageError):
-            shards |= set(read_table(job.output, manifest.splits[job.split]).paths)
-        # First of all: from here on the split is not there.
-        left = {k: v for k, v in manifest.splits.items() if k != job.split}
-        manifest = dataclasses.replace(manifest, splits=left) if left else None
-        place = layout.join(job.output, layout.DATASET_JSON)
-        if manifest is not None:
-            storage.write(place, manifest.encode())
-        else:
-            storage.delete(place)
-    for path in (
-        layout.job_path(job.name, job.split),
-        layout.inputs_path(job.name, job.split),
-        layout.table_path(job.name, job.split),
-    ):
-        storage.delete(layout.join(job.output, path))
-    prefix = _shard_prefix(job)
-    for directory, suffixes in (
-        ("", ("",)),
-        (layout.INDEX_DIR, (".index",)),
-        (layout.QUARANTINE_DIR, (".jsonl", ".bin")),
-    ):
-        for info in storage.list(layout.join(job.output, directory)):
-            name = posixpath.basename(info.path)
-            for suffix in suffixes:
-                shard = name.removesuffix(suffix)
-                if name.endswith(suffix) and (
-                    shard in shards or shard.startswith(prefix)
-                ):
-                    storage.delete(info.path)
-    return manifest

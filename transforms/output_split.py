@@ -1,0 +1,108 @@
+"""The files that a split has in its output, and their removal."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import posixpath
+from collections.abc import Iterable
+
+from gristmill.dataset import layout
+from gristmill.dataset.errors import InvalidDatasetError, StorageError
+from gristmill.dataset.manifest import Manifest, read_table
+from gristmill.dataset.storage import storage_for
+from gristmill.transforms.conversion_job import PreparedJob
+from gristmill.transforms.tfds_metadata import withdraw_tfds_metadata
+
+_PLACES = (
+    ("", ("",)),
+    (layout.INDEX_DIR, (".index",)),
+    (layout.QUARANTINE_DIR, (".jsonl", ".bin")),
+)
+
+
+def shard_prefix(name: str, split: str) -> str:
+    """Returns how the shards of a split begin, however many there are.
+
+    >>> shard_prefix("c4", "train")
+    'c4-train.array_record-'
+    """
+    return layout.shard_name(name, split, 0, 1).removesuffix("00000-of-00001")
+
+
+def delete_shards(
+    output: str,
+    name: str,
+    split: str,
+    *,
+    others: Iterable[str] = (),
+    keep: Iterable[str] = (),
+) -> None:
+    """Deletes the shards of a split, their indexes, and what was set aside for them.
+
+    Args:
+        output: The dataset's directory.
+        name: The dataset's name.
+        split: The split. All shards that TFDS's names give to it are deleted.
+        others: Shards of other names that belong to it.
+        keep: Shards that stay.
+    """
+    storage = storage_for(output)
+    prefix, others, keep = shard_prefix(name, split), set(others), set(keep)
+    for directory, suffixes in _PLACES:
+        for info in storage.list(layout.join(output, directory)):
+            file = posixpath.basename(info.path)
+            for suffix in suffixes:
+                shard = file.removesuffix(suffix)
+                ours = shard in others or shard.startswith(prefix)
+                if file.endswith(suffix) and ours and shard not in keep:
+                    storage.delete(info.path)
+
+
+def remove_split(
+    output: str,
+    name: str,
+    split: str,
+    *,
+    manifest: Manifest | None,
+    shards: Iterable[str] = (),
+) -> Manifest | None:
+    """Removes all files of a split, and the split from `dataset.json`.
+
+    Args:
+        output: The dataset's directory.
+        name: The dataset's name.
+        split: The split.
+        manifest: The dataset as it is, None if there is none.
+        shards: Shards to remove besides those that are found to be of the split.
+
+    Returns:
+        The dataset without the split, None if nothing is left.
+    """
+    storage = storage_for(output)
+    withdraw_tfds_metadata(output, name=name)
+    found = set(shards)
+    # What cannot be read any more does not keep anybody from starting over.
+    with contextlib.suppress(InvalidDatasetError, StorageError):
+        old = PreparedJob.load(output, name, split)
+        if old is not None:
+            found |= {old.shard_path(shard) for shard in range(old.plan.shards)}
+    if manifest is not None and split in manifest.splits:
+        with contextlib.suppress(InvalidDatasetError, StorageError):
+            found |= set(read_table(output, manifest.splits[split]).paths)
+        # First of all: from here on the split is not there.
+        left = {k: v for k, v in manifest.splits.items() if k != split}
+        manifest = dataclasses.replace(manifest, splits=left) if left else None
+        place = layout.join(output, layout.DATASET_JSON)
+        if manifest is not None:
+            storage.write(place, manifest.encode())
+        else:
+            storage.delete(place)
+    for path in (
+        layout.job_path(name, split),
+        layout.inputs_path(name, split),
+        layout.table_path(name, split),
+    ):
+        storage.delete(layout.join(output, path))
+    delete_shards(output, name, split, others=found)
+    return manifest
