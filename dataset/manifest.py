@@ -72,21 +72,16 @@ class Split:
         source: Mapping[str, Any],
     ) -> Self:
         """Describes a split by its table and the table's encoded form."""
+        totals: dict[str, Any] = {name: table.total(name) for name in _TOTALS}
         return cls(
             shards=len(table),
-            records=table.total("records"),
-            raw_bytes=table.total("raw_bytes"),
-            file_bytes=table.total("file_bytes"),
             records_digest=table.digest().hex,
             table=path,
             table_bytes=len(encoded),
             table_crc32c=google_crc32c.value(encoded),
             writer_options=writer_options,
             source=source,
-            dropped_records=table.total("dropped_records"),
-            added_records=table.total("added_records"),
-            quarantined_regions=table.total("quarantined_regions"),
-            quarantined_bytes=table.total("quarantined_bytes"),
+            **totals,
         )
 
 
@@ -142,7 +137,9 @@ class Manifest:
             "extra": dict(self.extra),
         }
         text = json.dumps(_merge(document), indent=2, ensure_ascii=False)
-        return text.encode("utf-8", "surrogateescape") + b"\n"
+        # Names of files can hold bytes that are no UTF-8, which Python keeps as lone
+        # surrogates: as JSON escapes, so that any reader of JSON can read the rest.
+        return text.encode("utf-8", "backslashreplace") + b"\n"
 
     @classmethod
     def decode(cls, data: bytes, *, where: str) -> Self:
@@ -164,8 +161,8 @@ class Manifest:
             )
 
         try:
-            document = json.loads(data.decode("utf-8", "surrogateescape"))
-        except ValueError as e:
+            document = json.loads(data.decode())
+        except (ValueError, RecursionError) as e:
             raise invalid("dataset.json is not JSON", got=str(e)) from e
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise invalid("dataset.json is not one of gristmill's", expected=FORMAT)
@@ -185,7 +182,7 @@ class Manifest:
             manifest = cls(
                 name=layout.check_name(document["name"]),
                 splits=splits,
-                features=document.get("features"),
+                features=_mapping(document.get("features"), "features"),
                 created_by=str(document.get("created_by", "")),
                 extra=_unknown(document, _DOCUMENT_FIELDS),
             )
@@ -214,12 +211,27 @@ _DOCUMENT_FIELDS = {
     *("format", "format_version", "name", "records", "raw_bytes", "file_bytes"),
     *("content_digest", "splits", "features", "created_by"),
 }
-_SPLIT_FIELDS = {field.name: field.type for field in dataclasses.fields(Split)}
+# Fields of a split that add up a column of its table.
+_TOTALS = (
+    *("records", "raw_bytes", "file_bytes", "dropped_records", "added_records"),
+    *("quarantined_regions", "quarantined_bytes"),
+)
+_SPLIT_FIELDS = {
+    field.name: field.type
+    for field in dataclasses.fields(Split)
+    if field.name != "extra"
+}
 
 
 def _merge(fields: dict[str, Any]) -> dict[str, Any]:
-    extra = fields.pop("extra")
-    return fields | extra
+    extra: Mapping[str, Any] = fields.pop("extra")
+    return fields | dict(extra)
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object, got {value!r}")
+    return value
 
 
 def _unknown(fields: Mapping[str, Any], known: Any) -> dict[str, Any]:
@@ -234,8 +246,9 @@ def _parse_split(fields: Mapping[str, Any]) -> Split:
             raise ValueError(f"{name} must be a count, got {value!r}")
         if kind == "str" and not isinstance(value, str):
             raise ValueError(f"{name} must be a text, got {value!r}")
-    known["extra"] = _unknown(fields, _SPLIT_FIELDS)
-    return Split(**known)
+    if _mapping(fields["source"], "source") is None:
+        raise ValueError("source must be an object, got null")
+    return Split(**known, extra=_unknown(fields, _SPLIT_FIELDS))
 
 
 def read_manifest(dataset: str) -> Manifest | None:
@@ -288,12 +301,17 @@ def read_table(dataset: str, split: Split) -> ShardTable:
             cure="restore it from a copy, or run the conversion again with --overwrite",
         )
     table = ShardTable.decode(data, where=path)
-    if len(table) != split.shards or table.digest().hex != split.records_digest:
+    found: dict[str, Any] = {name: table.total(name) for name in _TOTALS}
+    found |= {"shards": len(table), "records_digest": table.digest().hex}
+    described = {name: getattr(split, name) for name in found}
+    if found != described:
+        wrong = [name for name in found if found[name] != described[name]]
         raise InvalidDatasetError(
-            "table of shards contradicts dataset.json", where=path
-        )
-    if table.total("records") != split.records:
-        raise InvalidDatasetError(
-            "table of shards contradicts dataset.json", where=path
+            "table of shards contradicts dataset.json",
+            where=path,
+            expected=", ".join(f"{name} {described[name]}" for name in wrong),
+            got=", ".join(f"{name} {found[name]}" for name in wrong),
+            cure="restore both from a copy, or run the conversion again with "
+            "--overwrite",
         )
     return table

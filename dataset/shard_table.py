@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import zipfile
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -147,10 +146,6 @@ class ShardTable:
     @classmethod
     def of(cls, reports: Sequence[ShardReport]) -> Self:
         """Builds the table from the reports of all shards, in the order of shards."""
-
-        def column(values: Sequence[Any], dtype: str) -> npt.NDArray[Any]:
-            return np.array(values, dtype)
-
         spans = [span for report in reports for span in report.spans]
         rows = [
             (
@@ -180,15 +175,10 @@ class ShardTable:
             for span in spans
         ]
         columns: dict[str, npt.NDArray[Any]] = {}
-        for (name, dtype), values in zip(
-            _SHARD_COLUMNS.items(), zip(*rows, strict=True), strict=True
-        ):
-            columns[name] = column(values, dtype)
-        transposed = list(zip(*span_rows, strict=True)) or [()] * len(_SPAN_COLUMNS)
-        for (name, dtype), values in zip(
-            _SPAN_COLUMNS.items(), transposed, strict=True
-        ):
-            columns[name] = column(values, dtype)
+        for kinds, table in ((_SHARD_COLUMNS, rows), (_SPAN_COLUMNS, span_rows)):
+            transposed = list(zip(*table, strict=True)) or [()] * len(kinds)
+            for (name, dtype), values in zip(kinds.items(), transposed, strict=True):
+                columns[name] = np.array(values, dtype)
         counts = [len(report.spans) for report in reports]
         columns["span_ends"] = np.cumsum(counts).astype("<i8")
         return cls(paths=[report.path for report in reports], columns=columns)
@@ -197,13 +187,12 @@ class ShardTable:
         """Returns the table as the bytes of its file."""
         blob, ends = encode_texts(self.paths)
         out = io.BytesIO()
-        np.savez_compressed(
-            out,
-            version=np.array(VERSION),
-            path_blob=blob,
-            path_ends=ends,
-            **self.columns,
-        )
+        arrays: dict[str, Any] = {
+            "version": np.array(VERSION),
+            "path_blob": blob,
+            "path_ends": ends,
+        }
+        np.savez_compressed(out, allow_pickle=False, **arrays, **self.columns)
         return out.getvalue()
 
     @classmethod
@@ -228,17 +217,26 @@ class ShardTable:
         missing = (missing | _SPAN_COLUMNS.keys()) - arrays.keys()
         if missing:
             raise invalid(f"lacks the columns {sorted(missing)}")
-        paths = Texts(arrays.pop("path_blob"), arrays.pop("path_ends"))
-        span_count = int(arrays["span_ends"][-1]) if len(paths) else 0
+        blob, ends = arrays.pop("path_blob"), arrays.pop("path_ends")
+        if blob.ndim != 1 or blob.dtype != np.uint8 or not _are_ends(ends, len(blob)):
+            raise invalid("has paths that cannot be read")
+        shards, spans = len(ends), len(arrays["span_file"].reshape(-1))
+        if len(arrays["span_ends"].reshape(-1)) != shards or not _are_ends(
+            arrays["span_ends"], spans
+        ):
+            raise invalid("has a column span_ends that does not fit the others")
         for name, dtype in (_SHARD_COLUMNS | _SPAN_COLUMNS).items():
-            length = len(paths) if name in _SHARD_COLUMNS else span_count
+            length = shards if name in _SHARD_COLUMNS else spans
             if arrays[name].shape != (length,) or arrays[name].dtype != dtype:
                 raise invalid(f"has a column {name} of the wrong type or length")
-        for name in ("records", "raw_bytes", "file_bytes"):
+        for name, dtype in _SHARD_COLUMNS.items():
             # Also catches sums that overflow: no dataset has 2**62 bytes.
-            if (arrays[name] < 0).any() or float(arrays[name].sum(dtype=float)) > 2**62:
+            values = arrays[name]
+            if dtype == "<i8" and (
+                (values < 0).any() or float(values.sum(dtype=float)) > 2**62
+            ):
                 raise invalid(f"has impossible values in column {name}")
-        return cls(paths=paths, columns=arrays)
+        return cls(paths=Texts(blob, ends), columns=arrays)
 
     def check_paths(self, *, where: str) -> None:
         """Checks that every path stays in the dataset, and that none is there twice.
@@ -252,6 +250,14 @@ class ShardTable:
             raise InvalidDatasetError("table of shards lists a file twice", where=where)
 
 
+def _are_ends(ends: npt.NDArray[Any], total: int) -> bool:
+    """Tells whether an array can be the ends of runs that make up `total` items."""
+    if ends.ndim != 1 or ends.dtype != "<i8":
+        return False
+    bounds = np.concatenate([[0], ends])
+    return bool((bounds[1:] >= bounds[:-1]).all() and bounds[-1] == total)
+
+
 def load_arrays(data: bytes, *, where: str, version: int) -> dict[str, Any]:
     """Returns the arrays of an `.npz` file that carries a version.
 
@@ -261,13 +267,13 @@ def load_arrays(data: bytes, *, where: str, version: int) -> dict[str, Any]:
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-            found = int(arrays.pop("version"))
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as e:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+            found = arrays.pop("version").item()
+    except Exception as e:  # numpy, zipfile and zlib raise a dozen kinds of errors.
         raise InvalidDatasetError(
             "table cannot be read",
             where=where,
-            got=str(e),
+            got=str(e) or type(e).__name__,
             cure="restore it from a copy, or run the conversion again with --overwrite",
         ) from e
     if found != version:

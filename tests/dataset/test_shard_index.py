@@ -20,7 +20,12 @@ from gristmill.dataset.errors import (
     InvalidDatasetError,
     StorageError,
 )
-from gristmill.dataset.shard_index import encode_index, map_index, parse_index
+from gristmill.dataset.shard_index import (
+    encode_index,
+    index_of_footer,
+    map_index,
+    parse_index,
+)
 from gristmill.dataset.shard_report import ShardReport
 from tests.support.memory import peak_memory
 from tests.support.shards import footer_with, report
@@ -52,6 +57,11 @@ def check_against(footer, index) -> None:
     ]
     in_chunk, places = index.chunk_of(np.arange(footer.records))
     assert list(zip(in_chunk.tolist(), places.tolist(), strict=True)) == expected
+    found = index.find_records(range(footer.records))
+    assert [(chunk, place) for chunk, *_, place in found] == expected
+    for chunk, begin, end, count, _ in found:
+        assert [begin, end] == footer.chunk_offsets[chunk : chunk + 2].tolist()
+        assert count == footer.chunk_records[chunk]
     assert index.max_chunk_decoded_bytes == footer.chunk_decoded_bytes.max(initial=0)
 
 
@@ -90,7 +100,16 @@ class TestContent:
         )
         offsets = 64 + np.append(0, np.cumsum(gaps)).astype(np.int64)
         index = parse_index(index_of(counts, offsets), path="x")
-        check_against(footer_with(counts, offsets), index)
+        footer = footer_with(counts, offsets)
+        check_against(footer, index)
+        check_against(footer, index_of_footer(footer, path="x", file_bytes=1 << 50))
+
+    def test_a_footer_alone_has_no_checksums(self):
+        index = index_of_footer(footer_with([2, 1]), path="x", file_bytes=131_072)
+        assert index.records == 3
+        assert index.crc32cs.tolist() == []
+        with pytest.raises(InvalidDatasetError, match="unreadable report"):
+            index.report()
 
     def test_chunks_far_apart_have_a_base_each(self):
         offsets = [64 + i * (1 << 27) for i in range(101)]
