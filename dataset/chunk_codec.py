@@ -231,7 +231,7 @@ def _decompress_zstd(
         except (zstandard.ZstdError, ValueError) as e:
             raise ValueError(f"cannot be decompressed: {e}") from e
         for index, place in enumerate(full[first:last].tolist()):
-            decoded[place] = bytes(results[index])
+            decoded[place] = results[index].tobytes()
         first, done = last, int(ends[last - 1])
     return decoded
 

@@ -141,7 +141,7 @@ class BatchReader:
     ) -> _Window:
         """Adds records of one shard, sorted; returns the window to go on with."""
         index = shard.index
-        crc32cs = memoryview(index.crc32cs) if self._checks(shard) else None
+        crc32cs = index.crc32cs.data if self._checks(shard) else None
         largest, last = index.max_chunk_decoded_bytes, -1
         try:
             found = index.find_records(numbers)

@@ -1,0 +1,199 @@
+"""A drop-in for `grain.sources.ArrayRecordDataSource` that reads whole batches.
+
+It imports nothing of Grain, and satisfies what Grain asks of a source: `__len__`,
+`__getitem__`, the batched `_getitems`, `paths`, pickling, and a `repr` that stays the
+same, which the checkpoints of Grain's DataLoader compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
+
+import numpy as np
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.batch_read import BatchReader, Verify
+from gristmill.loader.index_arrays import OutOfRangeError
+from gristmill.loader.shard_files import ShardFile, ShardList, open_shard
+
+_THREADS = 32
+_SLICE = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
+
+
+@runtime_checkable
+class FileInstruction(Protocol):
+    """A part of a file, as TFDS describes it: records [skip, skip + take)."""
+
+    filename: Any
+    skip: int
+    take: int
+    examples_in_shard: int
+
+
+class RecordKeyError(OutOfRangeError, ValueError):
+    """There is no such record: an IndexError, and the ValueError of the original."""
+
+
+class ArrayRecordDataSource(Sequence[bytes]):
+    """The records of ArrayRecord files, by number, in the order of the files.
+
+    Files that gristmill has converted or indexed are checked record by record; of
+    others, only what the format itself says is.
+
+    Args:
+        paths: A path, `PATH[START:END]` for a range of its records, an object like
+            TFDS's FileInstruction, or a list of these. Files given with a range are
+            not opened before they are read.
+        reader_options: For the official reader, which reads transposed files only.
+        verify: As for `gristmill.loader.open`.
+
+    Raises:
+        InputError: `paths` is none of these, or a range is backwards.
+    """
+
+    def __init__(
+        self,
+        paths: Any,
+        reader_options: Mapping[str, str] | None = None,
+        *,
+        verify: Verify | None = None,
+    ):
+        _allow_unparsed_flags()
+        items = _as_list(paths)
+        with ThreadPoolExecutor(min(len(items), _THREADS)) as pool:
+            parts = list(pool.map(_part_of, items))
+        names = [path for path, _, _, _ in parts]
+        starts = np.array([start for _, start, _, _ in parts], np.int64)
+        counts = np.array([end - start for _, start, end, _ in parts], np.int64)
+        whole = [opened for _, _, _, opened in parts]
+        shards = ShardList(
+            paths=names,
+            index_paths=None,
+            starts=starts,
+            ends=np.cumsum(counts),
+            file_records=np.array(
+                [opened.index.records if opened else -1 for opened in whole], np.int64
+            ),
+            file_bytes=np.array(
+                [opened.index.file_bytes if opened else -1 for opened in whole],
+                np.int64,
+            ),
+            name="ArrayRecordDataSource",
+        )
+        self.__setstate__((shards, dict(reader_options or {}), verify))
+        for number, opened in enumerate(whole):
+            if opened is not None:
+                self._reader.open_shards.add(number, opened)
+
+    @property
+    def paths(self) -> list[str]:
+        """The files, in order."""
+        return list(self._shards.paths)
+
+    def __len__(self) -> int:
+        return self._shards.records
+
+    def __getitem__(self, record_key: Any) -> Any:
+        return self.__getitems__([record_key])[0]
+
+    def __getitems__(self, record_keys: Sequence[SupportsIndex]) -> list[bytes]:
+        """Returns records by their numbers, all at once.
+
+        Raises:
+            RecordKeyError: There is no such record; none counts from the end.
+            CorruptShardError: A file does not hold what was written.
+        """
+        keys = [operator.index(key) for key in record_keys]
+        if keys and not 0 <= min(keys) <= max(keys) < len(self):
+            raise RecordKeyError(
+                "record key is out of range",
+                expected=f"0 <= key < {len(self)}",
+                got=next(key for key in keys if not 0 <= key < len(self)),
+            )
+        return self._reader.read(np.array(keys, np.int64))
+
+    def _getitems(self, indices: Sequence[int]) -> list[bytes]:
+        """The batched read that Grain looks for."""
+        return self.__getitems__(indices)
+
+    def __iter__(self) -> Iterator[bytes]:
+        step = 1024
+        for begin in range(0, len(self), step):
+            yield from self.__getitems__(range(begin, min(begin + step, len(self))))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._reader.open_shards.close()
+
+    def __repr__(self) -> str:
+        joined = "".join(self._shards.paths).encode("utf-8", "surrogateescape")
+        digest = hashlib.sha1(joined, usedforsecurity=False).hexdigest()
+        return f"ArrayRecordDataSource(hash_of_paths={digest})"
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        _allow_unparsed_flags()
+        return self._shards, self._reader_options, self._verify
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._shards: ShardList
+        self._shards, self._reader_options, self._verify = state
+        self._reader = BatchReader(
+            self._shards, verify=self._verify, reader_options=self._reader_options
+        )
+
+
+def _as_list(paths: Any) -> list[Any]:
+    kinds = (str, os.PathLike, FileInstruction)
+    items = [paths] if isinstance(paths, kinds) else paths
+    if (
+        not isinstance(items, Sequence)
+        or not items
+        or not all(isinstance(item, kinds) for item in items)
+    ):
+        raise InputError(
+            "paths of a data source cannot be used",
+            expected="a path or a file instruction, or a list of one and more",
+            got=f"{type(paths).__name__} {paths!r:.100}",
+        )
+    return list(items)
+
+
+def _part_of(item: Any) -> tuple[str, int, int, ShardFile | None]:
+    """Returns the file, its range of records, and the file if it had to be opened."""
+    if isinstance(item, FileInstruction):
+        path, start = os.fspath(item.filename), operator.index(item.skip)
+        end = start + operator.index(item.take)
+    elif match := _SLICE.fullmatch(os.fspath(item)):
+        path, start, end = match[1], int(match[2]), int(match[3])
+    else:
+        path = os.fspath(item)
+        opened = open_shard(path)
+        return path, 0, opened.index.records, opened
+    if not 0 <= start <= end < 1 << 62:
+        raise InputError(
+            "range of records is backwards or negative",
+            where=path,
+            expected="0 <= start <= end",
+            got=f"{start} to {end}",
+        )
+    return path, start, end, None
+
+
+def _allow_unparsed_flags() -> None:
+    """Lets Grain start worker processes in a script that never parses absl's flags.
+
+    Grain reads a flag at that moment, which raises before flags are parsed: they have
+    their defaults from here on. A script that parses them later still can.
+    """
+    flags = sys.modules.get("absl.flags")
+    if flags is not None and not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
