@@ -74,11 +74,12 @@ def _ints(values: Iterator[int | bytes]) -> list[int]:
 
 
 def _feature(data: bytes) -> Values:
-    kind, values = 1, b""
-    for kind, value in _fields(data):  # The last one counts, as in protobuf.
-        if not isinstance(value, bytes):
-            raise ValueError("not a feature")
-        values = value
+    fields = list(_fields(data))
+    kind, values = (
+        fields[-1] if fields else (1, b"")
+    )  # The last counts, as in protobuf.
+    if not isinstance(values, bytes):
+        raise ValueError("not a feature")  # noqa: TRY004 - the record is to blame
     if kind == 1:
         return list(_parts(values, 1))
     items = (value for number, value in _fields(values) if number == 1)

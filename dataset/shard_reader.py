@@ -9,8 +9,8 @@ import numpy as np
 from gristmill.dataset import layout
 from gristmill.dataset.arrayrecord import logical_chunks, read_footer
 from gristmill.dataset.chunk_codec import decode_chunks
-from gristmill.dataset.manifest import open_manifest, read_table
 from gristmill.dataset.errors import InputError
+from gristmill.dataset.manifest import open_manifest, read_table
 from gristmill.dataset.storage import storage_for
 
 

@@ -196,7 +196,7 @@ def _run_beam(
     )
     try:
         with _dead_workers_noticed():
-            pipeline.run().wait_until_finish()  # type: ignore[no-untyped-call]
+            pipeline.run().wait_until_finish()
     except Exception as e:
         ours = _beam_error(e)
         if ours is None:
