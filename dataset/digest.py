@@ -60,8 +60,7 @@ class RecordsDigest:
         """
         if len(crc32cs) != len(lengths):
             raise ValueError(f"{len(crc32cs)} checksums but {len(lengths)} lengths")
-        # Lengths of 4 GiB and more wrap into the checksum's bits: still a function
-        # of both, and no record of an ArrayRecord file is that long.
+        # The upper bits of lengths of 4 GiB and more are lost: no record is that long.
         words = crc32cs.astype(np.uint64) | (lengths.astype(np.uint64) << np.uint64(32))
         low, high = (
             int(np.sum(_mix(words, key), dtype=np.uint64)) for key in _LANE_KEYS

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
 from gristmill.dataset.errors import (
@@ -174,6 +174,15 @@ def _info(path: str) -> FileInfo:
     return FileInfo(path, status.st_size, str(status.st_mtime_ns))
 
 
+def _infos(paths: Iterable[str]) -> list[FileInfo]:
+    found = []
+    for path in paths:
+        # Others may delete files, such as temporary ones, since they were listed.
+        with contextlib.suppress(FileNotFoundError):
+            found.append(_info(path))
+    return found
+
+
 class LocalStorage:
     """Files of this machine, mounts included."""
 
@@ -183,20 +192,21 @@ class LocalStorage:
             found = self.stat(pattern)
             return [found] if found else []
         with _explained("list files", pattern):
+            directory, name = os.path.split(pattern)
+            if os.path.isdir(directory):
+                os.scandir(directory).close()  # `glob` is silent if that is forbidden.
+                pattern = os.path.join(glob.escape(directory), name)
             paths = sorted(glob.glob(pattern, recursive=True, include_hidden=False))
-            return [_info(path) for path in paths if os.path.isfile(path)]
+            return _infos(path for path in paths if os.path.isfile(path))
 
     def list(self, directory: str) -> list[FileInfo]:
         with _explained("list the directory", directory):
             try:
                 with os.scandir(directory) as entries:
-                    return sorted(
-                        _info(os.path.join(directory, entry.name))
-                        for entry in entries
-                        if entry.is_file()
-                    )
+                    paths = [entry.path for entry in entries if entry.is_file()]
             except FileNotFoundError:
                 return []
+            return _infos(sorted(paths))
 
     def stat(self, path: str) -> FileInfo | None:
         with _explained("look at the file", path):
@@ -233,7 +243,7 @@ class LocalStorage:
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
         with _explained("read the file", path), open(path, "rb") as file:
             file.seek(begin)
-            return file.read() if end is None else file.read(end - begin)
+            return file.read() if end is None else file.read(max(end - begin, 0))
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         with self.temporary(os.path.dirname(path)) as temporary:

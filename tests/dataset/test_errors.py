@@ -1,0 +1,59 @@
+"""Errors: one base, messages for people, and whole after a trip between processes."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import pytest
+
+from gristmill.dataset import errors
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.tfrecord import CorruptFrameError
+
+CLASSES = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, Exception)
+]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_all_have_one_base_and_a_builtin(kind: type[GristmillError]):
+    assert issubclass(kind, GristmillError)
+    if kind is not GristmillError:
+        assert issubclass(kind, (ValueError, OSError, RuntimeError))
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("trip", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
+def test_messages_survive_a_trip(kind: type[GristmillError], trip):
+    error = kind(
+        "it is broken", where="a/b, byte offset 5", expected=3, got=0, cure="mend it"
+    )
+    error.add_note("from shard 7")
+    again = trip(error)
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert str(again).splitlines() == [
+        "it is broken",
+        "  where:    a/b, byte offset 5",
+        "  expected: 3",
+        "  got:      0",
+        "  to do:    mend it",
+    ]
+    assert again.__notes__ == ["from shard 7"]
+
+
+def test_lines_without_content_are_left_out():
+    assert str(GristmillError("it is broken")) == "it is broken"
+    assert str(GristmillError("it is broken", got="")) == "it is broken\n  got:      "
+
+
+def test_attributes_survive_a_trip():
+    error = CorruptFrameError("bad", where="x")
+    error.reason, error.offset, error.end, error.detail = "data", 17, 40, "expected"
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.reason, again.offset, again.end) == ("data", 17, 40)
+    assert again.detail == "expected"
