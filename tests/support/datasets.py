@@ -1,0 +1,41 @@
+"""Datasets that are converted here, in a moment, by the functions that Beam runs."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+from gristmill.dataset.shard_writer import WriterOptions
+from gristmill.transforms.conversion_job import ConversionJob
+from gristmill.transforms.prepare import prepare
+from gristmill.transforms.shard_plan import PlanOptions
+from gristmill.transforms.shard_tasks import commit_shards, make_shard, shard_tasks
+from tests.support.records import frames_of
+
+
+def convert(
+    folder: pathlib.Path,
+    files: Sequence[Sequence[bytes]],
+    *,
+    group_size: int = 1,
+    compression: str = "zstd:3",
+    split: str = "train",
+    name: str = "d",
+) -> str:
+    """Converts lists of records, a shard for each, and returns the dataset."""
+    inputs = folder / f"in-{split}"
+    inputs.mkdir(parents=True)
+    for number, records in enumerate(files):
+        (inputs / f"{number:05d}.tfrecord").write_bytes(frames_of(records))
+    job = ConversionJob(
+        inputs=(str(inputs / "*.tfrecord"),),
+        output=str(folder / "out"),
+        name=name,
+        split=split,
+        plan=PlanOptions(kind="match_shards", value=None),
+        writer=WriterOptions(group_size=group_size, compression=compression),
+        allow_empty_files=True,
+    )
+    prepared = prepare(job).prepared
+    commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])
+    return job.output
