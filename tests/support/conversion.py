@@ -111,7 +111,7 @@ def varied_records(count: int, *, seed: int, most_bytes: int = 3000) -> list[byt
 
 
 def nested_records(chance: random.Random, *, depth: int = 1) -> bytes:
-    """Returns a record that consists of TFRecord frames, the last cut short at times."""
+    """Returns a record that consists of frames, the last of them cut short at times."""
     inner = [
         nested_records(chance, depth=depth - 1)
         if depth > 1
