@@ -8,12 +8,11 @@ footers are read once, in parallel.
 from __future__ import annotations
 
 import dataclasses
-import operator
 import os
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, SupportsIndex, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -202,9 +201,8 @@ class Dataset(Sequence[bytes]):
             return self._reader.read(
                 np.arange(*index.indices(len(self)), dtype=np.int64)
             )
-        if isinstance(index, SupportsIndex) and not isinstance(index, np.ndarray):
-            return self._reader.read(self._from_end(operator.index(index)))[0]
-        return self._reader.read(self._from_end(index))
+        records = self._reader.read(self._from_end(index))
+        return records[0] if np.ndim(index) == 0 else records
 
     def __iter__(self) -> Iterator[bytes]:
         step = 1024
