@@ -396,7 +396,7 @@ class TestDamage:
     @pytest.mark.parametrize("codec", CODECS)
     @pytest.mark.parametrize("group_size", [1, 3])
     def test_a_flip_in_every_byte(self, folder, group_size: int, codec: str):
-        records = text_records(8)
+        records = text_records(5)
         data = written(folder, f"group_size:{group_size},{codec}", records)
         chance = random.Random(group_size)
         found = 0

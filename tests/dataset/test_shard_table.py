@@ -79,8 +79,10 @@ class TestRoundTrip:
             blob, ends = file["path_blob"], file["path_ends"]
             assert bytes(blob[: ends[0]]).decode() == report(0).path
 
-    def test_a_million_shards_stay_cheap(self):
-        rows = 1_000_000
+    @pytest.mark.parametrize(
+        "rows", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+    )
+    def test_a_million_shards_stay_cheap(self, rows: int):
         paths = [f"c4-train.array_record-{i:07d}-of-1000000" for i in range(rows)]
         some = table_of(1)
         columns = {
@@ -104,7 +106,8 @@ class TestRoundTrip:
         data = table.encode()
         again = decode(data)
         again.check_paths(where="t")
-        assert time.process_time() - began < 30  # About 3 s: only a JSON-like list is.
+        # About 9 us a row; what parses a row at a time takes many times that.
+        assert time.process_time() - began < 60e-6 * rows
         assert len(data) < 40 * rows
         assert again.paths[rows - 1] == paths[-1]
         assert again.digest() == table.digest()

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 
 import google_crc32c
 import numpy as np
@@ -200,9 +201,10 @@ class _SpoilingWriter:
         self.after()
 
 
-def closing_on(path: pathlib.Path, spoil) -> ShardWriter:
-    """Returns a writer with 40 records, whose file is spoilt before it is checked."""
-    records = [b"abc"] * 40
+def closing_on(
+    path: pathlib.Path, spoil, records: Sequence[bytes] = (b"abc",) * 40
+) -> ShardWriter:
+    """Returns a writer of records, whose file is spoilt before it is checked."""
     writer = ShardWriter(str(path), options=WriterOptions(compression="uncompressed"))
     writer.write(records, checksums(records).tolist())
     writer._writer = _SpoilingWriter(writer._writer, path, spoil)
@@ -211,7 +213,8 @@ def closing_on(path: pathlib.Path, spoil) -> ShardWriter:
 
 def test_every_flipped_byte_of_a_finished_shard_is_found(tmp_path: pathlib.Path):
     path = tmp_path / "shard"
-    good = write(path, [b"abc"] * 40, options=WriterOptions(compression="uncompressed"))
+    records = [b"abc"] * 6
+    good = write(path, records, options=WriterOptions(compression="uncompressed"))
     begin, end = good.footer.chunk_offsets[[0, -1]].tolist()
     # Not looked at: the two hashes of a chunk, which are the official reader's, and
     # the size of an only record, which is that of the chunk.
@@ -229,7 +232,7 @@ def test_every_flipped_byte_of_a_finished_shard_is_found(tmp_path: pathlib.Path)
             damaged[position] ^= 0x40
             return bytes(damaged)
 
-        writer = closing_on(path, flip)
+        writer = closing_on(path, flip, records)
         with pytest.raises((StorageError, DataLossError)):
             writer.finish()
 
