@@ -13,6 +13,8 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import struct
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -400,6 +402,67 @@ def decode_chunks(
     with run.explained():
         records, _ = run.decode()
     return [bytes(record) for record in records]
+
+
+_LONE_HEADER = struct.Struct("<8xQ8xQQBB")
+_LONE_RECORD = 1 << 8 | _SIMPLE
+
+
+class _Local(threading.local):
+    """A decompressor for each thread: one at a time may use it."""
+
+    def __init__(self) -> None:
+        self.zstd = zstandard.ZstdDecompressor()
+
+
+_LOCAL = _Local()
+
+
+def decode_lone_record(chunk: bytes, *, max_decoded_bytes: int) -> bytes | None:
+    """Decodes a chunk of one record, with zstd: in a tenth of `decode_chunks`' time.
+
+    Args:
+        chunk: Logical bytes from the chunk's header on.
+        max_decoded_bytes: Most bytes that it may decode to.
+
+    Returns:
+        The record, or None for whatever is not as usual, damage included: that is for
+        `decode_chunks`, which says what it is.
+    """
+    at = _LONE_HEADER.size
+    if len(chunk) < at + 16:
+        return None
+    size, kind, decoded_bytes, compression, sizes_bytes = _LONE_HEADER.unpack_from(
+        chunk
+    )
+    end = CHUNK_HEADER_BYTES + size
+    if (
+        (kind, compression) != (_LONE_RECORD, _ZSTD)
+        or not 0 < decoded_bytes <= max_decoded_bytes
+        or end > len(chunk)
+        or sizes_bytes >= 0x80
+    ):
+        return None
+    at += sizes_bytes
+    claim = shift = 0
+    while at < end and shift < 63:
+        byte = chunk[at]
+        at += 1
+        claim |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    if claim != decoded_bytes or at >= end:
+        return None
+    frame = chunk[at:end]
+    try:
+        # A frame that states its own size would be believed.
+        if zstandard.frame_content_size(frame) not in (-1, decoded_bytes):
+            return None
+        record = _LOCAL.zstd.decompress(frame, max_output_size=decoded_bytes)
+    except zstandard.ZstdError:
+        return None
+    return record if len(record) == decoded_bytes else None
 
 
 def checksum_chunks(

@@ -15,7 +15,11 @@ from typing import Any, Literal, NoReturn
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.chunk_codec import CHUNK_HEADER_BYTES, decode_chunks
+from gristmill.dataset.chunk_codec import (
+    CHUNK_HEADER_BYTES,
+    decode_chunks,
+    decode_lone_record,
+)
 from gristmill.dataset.errors import (
     CorruptShardError,
     GristmillError,
@@ -96,6 +100,10 @@ class BatchReader:
             InvalidDatasetError: An index is damaged, or lacks checksums although
                 `verify` is `always`.
         """
+        if len(records) == 1:
+            record = self._read_lone(int(records[0]))
+            if record is not None:
+                return [record]
         out: list[bytes] = [b""] * len(records)
         order = np.argsort(records, kind="stable")
         shards, in_shard = self.shards.find(records[order])
@@ -121,6 +129,25 @@ class BatchReader:
             )
         self._decode(window, out)
         return out
+
+    def _read_lone(self, record: int) -> bytes | None:
+        """Returns a record if that is simple, None if it takes the long way."""
+        number, row = self.shards.find_one(record)
+        shard = self.open_shards.get(number)
+        index = shard.index
+        if shard.transposed or index.group_size != 1 or index.records != index.chunks:
+            return None
+        if self._verify == "always" and not shard.has_crc32cs:
+            return None
+        ((_, begin, end, _, _),) = index.find_records([row])
+        if not 0 < begin < end <= index.file_bytes:
+            return None
+        chunk = shard.logical(begin, end)
+        limit = index.max_chunk_decoded_bytes
+        found = decode_lone_record(chunk, max_decoded_bytes=limit)
+        if found is None or not self._checks(shard):
+            return found
+        return found if google_crc32c.value(found) == index.crc32cs[row] else None
 
     def offset_bytes(self, record: int) -> int:
         """Returns the physical offset, in its file, of a record's chunk."""

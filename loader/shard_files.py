@@ -208,6 +208,11 @@ class ShardList:
         before = np.where(shards > 0, self.ends[shards - 1], 0)
         return shards, records - before + self.starts[shards]
 
+    def find_one(self, record: int) -> tuple[int, int]:
+        """Returns the shard of one record, and its number in the shard's file."""
+        shard = int(self.ends.searchsorted(record, side="right"))
+        return shard, record - self.first_record(shard) + int(self.starts[shard])
+
     def open(self, shard: int) -> ShardFile:
         """Opens a shard and compares it with what the dataset says of it.
 

@@ -64,6 +64,7 @@ def test_every_compression_and_group_size_reads_what_the_official_reader_does(
     official = [record for p in shard_paths(path) for record in read_array_records(p)]
     order = np.random.default_rng(3).permutation(len(RECORDS))
     assert official == RECORDS
+    assert [loader.open(path)[i] for i in range(len(RECORDS))] == official
     assert loader.open(path)[order] == [official[i] for i in order]
 
 
@@ -119,7 +120,8 @@ def test_threads_share_a_dataset(converted: str) -> None:
 
     def read(seed: int) -> bool:
         order = np.random.default_rng(seed).integers(0, len(RECORDS), 50)
-        return dataset[order] == [RECORDS[i] for i in order]
+        expected = [RECORDS[i] for i in order]
+        return dataset[order] == expected == [dataset[i] for i in order]
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(64)))
@@ -150,7 +152,8 @@ def test_flipped_bit_is_an_error_that_says_where_and_never_a_wrong_batch(
         path.write_bytes(data)
         try:
             # Some bits say nothing of the record, such as those of the chunk's hashes.
-            assert loader.open(copy)[10:30] == RECORDS[10:30]
+            opened = loader.open(copy)
+            assert [opened[20], *opened[10:30]] == [RECORDS[20], *RECORDS[10:30]]
         except CorruptShardError as e:
             errors += 1
             text = str(e)

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gristmill.dataset.chunk_codec import decode_chunks, decode_lone_record
+from tests.support.chunks import chunk
+from tests.support.memory import peak_memory
+
+
+@given(record=st.binary(min_size=1, max_size=70_000) | st.just(b"long" * 60_000))
+def test_record_of_a_zstd_chunk(record: bytes) -> None:
+    data = chunk([record], compression="z")
+    size = len(record)
+    assert decode_lone_record(data, max_decoded_bytes=size) == record
+    assert decode_lone_record(data + b"more", max_decoded_bytes=size) == record
+    assert decode_lone_record(data, max_decoded_bytes=size - 1) is None
+    assert decode_lone_record(data[:-1], max_decoded_bytes=size) is None
+
+
+@pytest.mark.parametrize(
+    ("records", "options"),
+    [
+        ([b"a", b"b"], {"compression": "z"}),
+        ([], {"compression": "z"}),
+        ([b""], {"compression": "z"}),
+        ([b"plain"], {}),
+        ([b"brotli"], {"compression": "b"}),
+        ([b"other"], {"compression": "z", "kind": "t"}),
+        ([b"longer"], {"compression": "z", "values_claim": 7}),
+        ([b"longer"], {"compression": "z", "values_claim": 7, "decoded_bytes": 7}),
+        ([b"longer"], {"compression": "z", "values_claim": 5, "decoded_bytes": 5}),
+        ([b"longer"], {"compression": "z", "sizes_bytes": 1 << 20}),
+    ],
+)
+def test_everything_else_is_left_to_the_general_decoder(records, options) -> None:
+    assert decode_lone_record(chunk(records, **options), max_decoded_bytes=99) is None
+
+
+@given(at=st.integers(0, 79), value=st.integers(0, 255), cut=st.integers(0, 90))
+@example(at=39, value=255, cut=90)
+def test_damage_gives_no_more_than_the_general_decoder_does(at, value, cut) -> None:
+    data = bytearray(chunk([b"some words, some words, more words"], compression="z"))
+    data[at % len(data)] = value
+    damaged = bytes(data[:cut])
+    with peak_memory() as peak:
+        found = decode_lone_record(damaged, max_decoded_bytes=1000)
+    assert peak.bytes < 100_000
+    if found is None:
+        return
+    assert [found] == decode_chunks(
+        damaged, np.array([0]), path="test", max_decoded_bytes=1000
+    )
