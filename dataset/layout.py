@@ -116,6 +116,11 @@ def inputs_path(name: str, split: str) -> str:
     return join(INDEX_DIR, f"{name}-{split}.inputs.npz")
 
 
+def write_path(name: str, split: str) -> str:
+    """Returns where an unfinished write of records is described, likewise."""
+    return join(INDEX_DIR, f"{name}-{split}.write.json")
+
+
 def check_relative(path: str, *, where: str) -> str:
     """Returns a path that a dataset names, if it stays inside the dataset.
 

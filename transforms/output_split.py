@@ -102,6 +102,7 @@ def remove_split(
         layout.job_path(name, split),
         layout.inputs_path(name, split),
         layout.table_path(name, split),
+        layout.write_path(name, split),
     ):
         storage.delete(layout.join(output, path))
     delete_shards(output, name, split, others=found)

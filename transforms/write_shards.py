@@ -1,0 +1,325 @@
+"""Writing groups of records as shards, and committing them: plain functions.
+
+Everything that is written depends on the records and options alone. So an attempt that
+is repeated, or runs twice at once, writes the same bytes under the same names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset import layout
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
+from gristmill.dataset.manifest import Manifest, Split, open_manifest, read_manifest
+from gristmill.dataset.shard_index import encode_index
+from gristmill.dataset.shard_report import ShardReport
+from gristmill.dataset.shard_table import ShardTable
+from gristmill.dataset.shard_writer import ShardWriter
+from gristmill.dataset.storage import storage_for, version_of
+from gristmill.dataset.version import __version__
+from gristmill.transforms.commit import commit_dataset
+from gristmill.transforms.convert_shard import finished_report
+from gristmill.transforms.output_split import delete_shards, remove_split, shard_prefix
+from gristmill.transforms.record_spool import RecordSpool
+from gristmill.transforms.write_plan import WriteJob, WritePlan
+
+Record = bytes | tuple[bytes, bytes]
+
+
+class WriteResult(NamedTuple):
+    """What a write left.
+
+    Attributes:
+        output: The dataset's directory.
+        split: The split.
+        shards: Number of its shards.
+        records: Number of its records.
+        raw_bytes: Their size.
+        file_bytes: Size of the shards.
+        committed_before: Whether the same was there already.
+    """
+
+    output: str
+    split: str
+    shards: int
+    records: int
+    raw_bytes: int
+    file_bytes: int
+    committed_before: bool
+
+
+def _marker_path(job: WriteJob) -> str:
+    """Returns where an unfinished write says that the shards are its own."""
+    return layout.join(job.output, layout.write_path(job.name, job.split))
+
+
+def plan_write(
+    job: WriteJob,
+    digests: Iterable[tuple[int, RecordsDigest]],
+    *,
+    groups: int,
+    overwrite: bool = False,
+) -> WritePlan:
+    """Plans the shards, and takes possession of the output.
+
+    Does no harm when repeated, also while the shards of this very plan are written, or
+    after they were committed.
+
+    Args:
+        job: The job.
+        digests: Group and digest of its records, in any order; a group can be there in
+            parts, or not at all.
+        groups: Number of groups.
+        overwrite: Whether to throw away what the output holds of the split.
+
+    Raises:
+        InputError: The output holds files of somebody else.
+        JobChangedError: The output holds the split with other records or options.
+    """
+    by_group = [RecordsDigest()] * groups
+    for group, digest in digests:
+        by_group[group] += digest
+    plan = WritePlan(job=job, digests=tuple(by_group))
+    manifest = read_manifest(job.output)
+    if manifest is not None and manifest.name != job.name:
+        raise InputError(
+            "the output holds a dataset of another name",
+            where=job.output,
+            expected=manifest.name,
+            got=job.name,
+            cure=f"use the name {manifest.name} to add a split, or another output",
+        )
+    split = manifest.splits.get(job.split) if manifest is not None else None
+    if split is not None and split.source.get("write") == plan.fingerprint:
+        return dataclasses.replace(plan, committed=True)
+    if overwrite:
+        if not _is_ours(plan):
+            remove_split(job.output, job.name, job.split, manifest=manifest)
+    else:
+        _check_free(plan, split)
+    marker = {"fingerprint": plan.fingerprint, "options": job.options()}
+    storage = storage_for(job.output)
+    storage.write(_marker_path(job), json.dumps(marker, indent=2).encode() + b"\n")
+    # Readers find shards by a pattern: what an earlier attempt left must not be there.
+    keep = [plan.shard_path(shard) for shard in range(plan.shards)]
+    delete_shards(job.output, job.name, job.split, keep=keep)
+    return plan
+
+
+def _is_ours(plan: WritePlan) -> bool:
+    """Tells whether an unfinished write of this very plan is in place."""
+    storage, path = storage_for(plan.job.output), _marker_path(plan.job)
+    if storage.stat(path) is None:
+        return False
+    try:
+        marker: dict[str, Any] = json.loads(storage.read(path))
+    except ValueError:
+        return False
+    return marker.get("fingerprint") == plan.fingerprint
+
+
+def _check_free(plan: WritePlan, split: Split | None) -> None:
+    job = plan.job
+    cure = "choose another split or output, or replace it with overwrite=True"
+    if split is not None:
+        source = split.source.get("options", {})
+        changed = [
+            f"{name} was {source.get(name)!r}, is {value!r}"
+            for name, value in job.options().items()
+            if name in source and source[name] != value
+        ]
+        if split.records_digest != plan.total.hex:
+            changed.append(
+                f"there were {split.records:,} records, digest {split.records_digest}; "
+                f"there are {plan.total.records:,}, digest {plan.total.hex}"
+            )
+        raise JobChangedError(
+            "the output holds this split already, from another source",
+            where=f"{job.output}, split {job.split}",
+            got="; ".join(changed) or None,
+            cure=cure,
+        )
+    storage = storage_for(job.output)
+    converting = layout.join(job.output, layout.job_path(job.name, job.split))
+    if storage.stat(converting) is not None:
+        raise JobChangedError(
+            "the output belongs to an unfinished conversion",
+            where=f"{job.output}, split {job.split}",
+            cure=f"finish it first, or {cure}",
+        )
+    if storage.stat(_marker_path(job)) is not None:
+        return
+    prefix = layout.join(job.output, shard_prefix(job.name, job.split))
+    for info in storage.list(job.output):
+        if info.path.startswith(prefix):
+            raise InputError(
+                "a file with the name of a shard is there already",
+                where=info.path,
+                got="no description of a write that made it",
+                cure=cure,
+            )
+
+
+def write_group(
+    plan: WritePlan, group: int, records: Iterable[Record]
+) -> Iterator[ShardReport]:
+    """Writes all shards of a group, unless they are there already.
+
+    Memory: what `RecordSpool` and `ShardWriter` take, some 60 bytes a record of the
+    group, and a few megabytes. Disk: the group's records, and one shard.
+
+    Args:
+        plan: The plan.
+        group: Number of the group.
+        records: Its records in any order; with keys, (encoded key, record) each. They
+            are looked at once.
+
+    Yields:
+        What was counted, one shard after the other.
+
+    Raises:
+        DataLossError: The records are not those that were counted for the plan.
+        StorageError: Reading or writing failed.
+    """
+    job = plan.job
+    if plan.committed:
+        return
+    shards = plan.shards_of(group)
+    there = [
+        finished_report(job.output, plan.shard_path(shard), plan.fingerprint)
+        for shard in shards
+    ]
+    finished = [report for report in there if report is not None]
+    if len(finished) == len(shards):
+        yield from finished
+        return
+    storage = storage_for(job.output)
+    temporary = layout.join(job.output, layout.TEMPORARY_DIR)
+    with storage.temporary(temporary) as path, RecordSpool(path) as spool:
+        for record in records:
+            if isinstance(record, bytes):
+                spool.add(record)
+            else:
+                spool.add(record[1], record[0])
+        if spool.digest != plan.digests[group]:
+            raise DataLossError(
+                "records of a group are not those that were counted before",
+                where=f"{job.output}, split {job.split}, group {group}",
+                expected=_facts(plan.digests[group]),
+                got=_facts(spool.digest),
+                cure="make sure that the steps before give the same records when they "
+                "are repeated, or put a beam.Reshuffle() before the write",
+            )
+        order = spool.order()
+        cuts = spool.cuts(order, len(shards))
+        for part, shard in enumerate(shards):
+            yield _write_shard(plan, shard, spool, order[slice(*cuts[part : part + 2])])
+
+
+def _facts(digest: RecordsDigest) -> str:
+    return f"{digest.records:,} records, {digest.raw_bytes:,} bytes, {digest.hex}"
+
+
+def _write_shard(
+    plan: WritePlan, shard: int, spool: RecordSpool, order: npt.NDArray[np.int64]
+) -> ShardReport:
+    output, path = plan.job.output, plan.shard_path(shard)
+    storage = storage_for(output)
+    final = layout.join(output, path)
+    index = layout.join(output, layout.index_path(path))
+    replaces = version_of(final), version_of(index)
+    with storage.temporary(layout.join(output, layout.TEMPORARY_DIR)) as local:
+        writer = ShardWriter(local, options=plan.job.writer)
+        try:
+            for records, crc32cs in spool.batches(order):
+                writer.write(records, crc32cs)
+            written = writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        report = ShardReport(
+            path=path,
+            shard_index=shard,
+            job=plan.fingerprint,
+            file_bytes=written.file_bytes,
+            file_crc32c=written.file_crc32c,
+            read=written.digest,
+            written=written.digest,
+        )
+        # In this order: whoever finds an index finds a whole shard.
+        storage.publish(local, final, replaces=replaces[0])
+    data = encode_index(footer=written.footer, crc32cs=written.crc32cs, report=report)
+    storage.write(index, data, replaces=replaces[1])
+    return report
+
+
+def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult:
+    """Checks that all records are in the shards, and commits the dataset.
+
+    Groups without records have nobody who writes them: their empty shards are written
+    here.
+
+    Args:
+        plan: The plan.
+        reports: Of the shards, in any order; a shard may be there twice.
+
+    Raises:
+        DataLossError: Shards are missing, or do not hold all records.
+    """
+    job = plan.job
+    if plan.committed:
+        return _result(plan, open_manifest(job.output))
+    by_shard = {report.shard_index: report for report in reports}
+    for group, digest in enumerate(plan.digests):
+        if not digest.records:
+            by_shard |= {r.shard_index: r for r in write_group(plan, group, ())}
+    missing = sorted(set(range(plan.shards)) - by_shard.keys())
+    written = RecordsDigest.total(report.written for report in by_shard.values())
+    if missing or written != plan.total:
+        raise DataLossError(
+            "not all records arrived in the shards",
+            where=f"{job.output}, split {job.split}"
+            + (f", {plan.shard_path(missing[0])}" if missing else ""),
+            expected=f"{plan.shards:,} shards, {_facts(plan.total)}",
+            got=f"{len(by_shard):,} shards, {_facts(written)}",
+            cure="run again; if it repeats, please report it",
+        )
+    table = ShardTable.of([by_shard[shard] for shard in range(plan.shards)])
+    encoded = table.encode()
+    path = layout.table_path(job.name, job.split)
+    storage = storage_for(job.output)
+    storage.write(layout.join(job.output, path), encoded)
+    split = Split.of_table(
+        table,
+        encoded,
+        path=path,
+        writer_options=job.writer.official,
+        source={
+            "write": plan.fingerprint,
+            "options": job.options(),
+            "gristmill_version": __version__,
+        },
+    )
+    manifest = commit_dataset(job.output, job.name, {job.split: split})
+    storage.delete(_marker_path(job))
+    return _result(plan, manifest)
+
+
+def _result(plan: WritePlan, manifest: Manifest) -> WriteResult:
+    split = manifest.splits[plan.job.split]
+    return WriteResult(
+        output=plan.job.output,
+        split=plan.job.split,
+        shards=split.shards,
+        records=split.records,
+        raw_bytes=split.raw_bytes,
+        file_bytes=split.file_bytes,
+        committed_before=plan.committed,
+    )
