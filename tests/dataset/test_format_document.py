@@ -1,0 +1,83 @@
+"""docs/format.md names every field that is on disk, and no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import pathlib
+import re
+import struct
+
+import numpy as np
+
+from gristmill.dataset import shard_index
+from gristmill.dataset.manifest import Manifest, Split
+from gristmill.dataset.shard_report import ShardReport
+from gristmill.dataset.shard_table import ShardTable
+from tests.support.shards import report
+
+TEXT = pathlib.Path(__file__).parents[2].joinpath("docs", "format.md").read_text()
+
+
+def section(title: str) -> str:
+    found = re.search(
+        rf"^##+ {title}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL
+    )
+    assert found, title
+    return found.group(1)
+
+
+def first_cells(text: str) -> set[str]:
+    """Returns what stands in backticks in the first cells of a section's tables."""
+    rows = re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def test_fields_of_dataset_json():
+    manifest = Manifest(name="c4", splits={})
+    split_fields = {field.name for field in dataclasses.fields(Split)} - {"extra"}
+    assert first_cells(section(r"dataset\.json")) == (
+        json.loads(manifest.encode()).keys() | split_fields
+    )
+
+
+def test_the_example_of_dataset_json_has_all_fields():
+    (example,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    document = json.loads(example)
+    assert document.keys() == json.loads(Manifest(name="c4", splits={}).encode()).keys()
+    split_fields = {field.name for field in dataclasses.fields(Split)} - {"extra"}
+    assert document["splits"]["train"].keys() == split_fields
+    # Totals and digest are right too.
+    assert Manifest.decode(example.encode(), where="docs").name == "c4"
+
+
+def test_columns_of_the_table():
+    data = ShardTable.of([report()]).encode()
+    with np.load(io.BytesIO(data)) as arrays:
+        text = section("Table of shards")
+        assert first_cells(text) == set(arrays.files)
+        rows = re.findall(r"^\| (`.*?) \| (\w+) \|", text, re.MULTILINE)
+        types = {
+            name: kind for cell, kind in rows for name in first_cells(f"| {cell} |")
+        }
+        assert types == {name: array.dtype.name for name, array in arrays.items()}
+
+
+def test_header_of_the_index():
+    rows = re.findall(r"^\| (\d+) \| (\d+) \|", section("Shard index"), re.MULTILINE)
+    sizes = [int(size) for _, size in rows]
+    assert sizes == [
+        struct.calcsize(code)
+        for code in re.findall(r"\d*\w", shard_index._HEADER.format)
+    ]
+    offsets = [int(offset) for offset, _ in rows]
+    assert offsets == (np.cumsum(sizes) - sizes).tolist()
+    assert sum(sizes) == shard_index.HEADER_BYTES
+    assert offsets[11] == shard_index._CRC_AT
+
+
+def test_fields_of_the_report():
+    text = section("Shard index")
+    for field in dataclasses.fields(ShardReport):
+        assert f"`{field.name}`" in text
