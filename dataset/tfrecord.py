@@ -171,6 +171,16 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+class CorruptStreamError(CorruptInputError):
+    """A gzip or zlib stream that cannot be read on.
+
+    Attributes:
+        detail: What is wrong with it and where, in a few words.
+    """
+
+    detail: str = ""
+
+
 class InflatedStream:
     """The decompressed bytes of a gzip or zlib stream, read forward.
 
@@ -191,14 +201,14 @@ class InflatedStream:
         self._inflater = zlib.decompressobj(self._window_bits)
         self._pending = b""
         self._started = False
-        self._error: CorruptInputError | None = None
+        self._error: CorruptStreamError | None = None
         self.compressed_bytes = 0
 
     def read(self, size: int, /) -> bytes:
         """Returns up to `size` bytes; an empty result means the end.
 
         Raises:
-            CorruptInputError: The stream is damaged here, or cut short.
+            CorruptStreamError: The stream is damaged here, or cut short.
         """
         while self._error is None:
             if not self._pending:
@@ -246,14 +256,16 @@ class InflatedStream:
         """Compressed bytes used up: after an error, about where the damage is."""
         return self.compressed_bytes - len(self._pending)
 
-    def _damaged(self, got: str) -> CorruptInputError:
-        return CorruptInputError(
+    def _damaged(self, got: str) -> CorruptStreamError:
+        place = f"near compressed byte offset {self.compressed_offset:,}"
+        error = CorruptStreamError(
             "compressed file cannot be decompressed",
-            where=f"{self._path}, near compressed byte offset "
-            f"{self.compressed_offset:,}",
+            where=f"{self._path}, {place}",
             got=got,
             cure="write the file again from its source",
         )
+        error.detail = f"one that cannot be decompressed {place}: {got}"
+        return error
 
 
 class FrameReader:
@@ -284,7 +296,7 @@ class FrameReader:
         self._buffer_offset = offset  # File offset of the buffer's first byte.
         self._position = 0  # In the buffer: the next frame begins here.
         self._exhausted = False
-        self._stream_error: CorruptInputError | None = None
+        self._stream_error: CorruptStreamError | None = None
 
     @property
     def offset(self) -> int:
@@ -301,7 +313,7 @@ class FrameReader:
         while missing > 0 and not self._exhausted:
             try:
                 block = self._stream.read(_BLOCK_BYTES)
-            except CorruptInputError as error:
+            except CorruptStreamError as error:
                 # Told where data is missing, once what came before is used up.
                 self._stream_error, block = error, b""
             self._exhausted = not block
@@ -424,7 +436,7 @@ class FrameReader:
                 offset=self.offset,
                 what="compressed file is damaged, or ends too early",
                 expected="an intact gzip or zlib stream",
-                got=" ".join(str(error).split()),
+                got=error.detail,
             ) from error
 
     def _too_long(self, length: int) -> CorruptFrameError:

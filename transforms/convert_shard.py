@@ -155,6 +155,7 @@ def _walk(prepared: PreparedJob, source: SourceRange) -> int:
         prepared.files.paths[source.file_index],
         source.begin_bytes,
         size_bytes=int(prepared.files.sizes[source.file_index]),
+        version=prepared.files.versions[source.file_index],
         on_damage=PassOver() if prepared.job.on_corrupt == "quarantine" else None,
     )
 

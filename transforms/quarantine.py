@@ -78,7 +78,7 @@ class Quarantine:
         """
         if self.regions >= self._max_regions:
             raise too_many(
-                self.regions + 1, self._max_regions, where=str(error)
+                self.regions + 1, self._max_regions, where=_place(error, path)
             ) from error
         if not self._regions:
             self._local = self._stack.enter_context(
@@ -165,6 +165,10 @@ class PassOver:
 
     def end(self, offset: int) -> None:
         """See `DamageHandler`."""
+
+
+def _place(error: CorruptFrameError, path: str) -> str:
+    return f"{path}, byte offset {error.offset:,} ({error.detail})"
 
 
 def too_many(found: int, limit: int, *, where: str) -> CorruptInputError:

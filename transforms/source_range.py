@@ -12,6 +12,7 @@ from gristmill.dataset.storage import storage_for
 from gristmill.dataset.tfrecord import (
     Compression,
     CorruptFrameError,
+    CorruptStreamError,
     Frame,
     FrameBatch,
     FrameReader,
@@ -195,7 +196,9 @@ class RangeReader:
         begin = self._lost_from(error.offset)
         if begin is not None:
             handler.begin(error, self._path, compressed_begin_bytes=begin)
-            with storage_for(self._path).open(self._path, offset=begin) as file:
+            with storage_for(self._path).open(
+                self._path, offset=begin, version=self._version
+            ) as file:
                 while piece := file.read(_BLOCK_BYTES):
                     handler.add(piece)
             handler.end(self._size_bytes)
@@ -224,7 +227,7 @@ class RangeReader:
         """
         if self._compression == "none" or self._intact:
             return None
-        with storage_for(self._path).open(self._path) as file:
+        with storage_for(self._path).open(self._path, version=self._version) as file:
             stream = InflatedStream(
                 file, path=self._path, compression=self._compression
             )
@@ -234,14 +237,19 @@ class RangeReader:
                     position += len(data)
                     if position <= offset:
                         begin = stream.compressed_offset
-            except CorruptInputError:
+            except CorruptStreamError:
                 return begin
         self._intact = True
         return None
 
 
 def walk_to(
-    path: str, offset: int, *, size_bytes: int, on_damage: DamageHandler | None
+    path: str,
+    offset: int,
+    *,
+    size_bytes: int,
+    version: str | None = None,
+    on_damage: DamageHandler | None = None,
 ) -> int:
     """Returns where the first frame at or after an offset begins, beyond doubt.
 
@@ -252,13 +260,16 @@ def walk_to(
         path: The file, not compressed.
         offset: The offset.
         size_bytes: Size of the file.
+        version: The version of the file that is meant; None for any.
         on_damage: Takes damaged regions; None makes them errors.
 
     Raises:
         CorruptFrameError: The file is damaged before `offset`, and nobody takes that.
     """
     before = SourceRange(file_index=0, begin_bytes=0, end_bytes=offset, exact=True)
-    reader = RangeReader(path, before, size_bytes=size_bytes, on_damage=on_damage)
+    reader = RangeReader(
+        path, before, size_bytes=size_bytes, version=version, on_damage=on_damage
+    )
     for _ in reader.batches():
         pass
     stop = reader.span.stop_bytes
