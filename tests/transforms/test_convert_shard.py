@@ -23,7 +23,7 @@ from gristmill.transforms.convert_shard import (
     convert_shard,
     finished_shard,
 )
-from gristmill.transforms.shard_tasks import shard_tasks
+from gristmill.transforms.shard_tasks import make_shard, shard_tasks
 from tests.support.conversion import (
     contents,
     convert,
@@ -155,6 +155,17 @@ class TestLossless:
         )
         assert told == sorted(told)
         assert told[-1] == (500, sum(map(len, records)))
+
+    def test_progress_reaches_other_processes_by_a_file(self, tmp_path):
+        records = varied_records(50, seed=2)
+        (tmp_path / "in").write_bytes(frames_of(records))
+        (tmp_path / "progress").mkdir()
+        prepared = prepared_of(job_of(tmp_path / "in", tmp_path / "out"))
+        (task,) = shard_tasks(prepared)
+        make_shard(task, progress_dir=str(tmp_path / "progress"))
+        assert contents(tmp_path / "progress") == {
+            "train.0": f"50 {sum(map(len, records))}".encode()
+        }
 
 
 class TestNestedPayloads:

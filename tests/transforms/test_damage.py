@@ -427,6 +427,9 @@ class TestBudget:
             f"at most {budget:,} damaged regions",
             "got:",
         )
+        if budget < 2:  # Spent within one shard: the message says where.
+            begin = FRAME * {0: 1, 1: 8}[budget]
+            assert f"{job.inputs[0]}, byte offset {begin:,}" in str(caught.value)
         assert not pathlib.Path(job.output, "dataset.json").exists()
         finished = self.state(job)
         # Shards 0 to 2 hold 1, 1 and 2 regions: the budget ends in one of them, or

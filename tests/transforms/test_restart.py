@@ -508,24 +508,32 @@ class TestOutput:
             convert(job)
         assert "check the permissions" in str(caught.value)
 
+    # The system refuses to let a file grow, as a full disk does.
     FULL_DISK = """
 import resource, signal, sys
 from tests.support.conversion import convert, job_of
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-job = job_of(sys.argv[1] + "/*", sys.argv[2], plan=("num_shards", 2))
+options = {"plan": ("num_shards", 2), "on_corrupt": "quarantine"}
+job = job_of(sys.argv[1] + "/*", sys.argv[2], **options)
 try:
     convert(job)
 except Exception as e:
     print(type(e).__name__, e)
 """
 
-    def test_a_disk_that_is_full_then_is_not(self, tmp_path):
-        # The system refuses to let a file grow, as a full disk does.
+    @pytest.mark.parametrize(
+        ("big", "what"),
+        [
+            (frames_of([os.urandom(1000)] * 2000), "cannot write shard"),
+            (bytes(2_000_000), "cannot write to quarantine"),
+        ],
+        ids=["shard", "quarantine"],
+    )
+    def test_a_disk_that_is_full_then_is_not(self, tmp_path, big, what):
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / "a").write_bytes(frames_of([b"small"] * 10))
-        big = [os.urandom(1000) for _ in range(2000)]
-        (tmp_path / "in" / "b").write_bytes(frames_of(big))
+        (tmp_path / "in" / "b").write_bytes(big)
         done = subprocess.run(
             [
                 *(sys.executable, "-c", self.FULL_DISK),
@@ -536,8 +544,11 @@ except Exception as e:
             timeout=120,
             check=True,
         )
-        assert done.stdout.startswith("StorageError cannot write shard"), done
-        assert "free space" in done.stdout
+        assert done.stdout.startswith(f"StorageError {what}"), done
+        assert "free" in done.stdout
+        assert "space" in done.stdout
         assert not (tmp_path / "out" / "dataset.json").exists()
-        convert(job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 2)))
-        assert read_output(tmp_path / "out") == [b"small"] * 10 + big
+        options = {"plan": ("num_shards", 2), "on_corrupt": "quarantine"}
+        convert(job_of(tmp_path / "in", tmp_path / "out", **options))
+        records = read_output(tmp_path / "out")
+        assert len(records) == (2010 if what == "cannot write shard" else 10)
