@@ -18,6 +18,7 @@ from apache_beam.transforms.combiners import ToListCombineFn
 from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.inputs import InputFiles
 from gristmill.transforms.prepare import (
+    Overwrite,
     count_file,
     list_inputs,
     needs_count,
@@ -67,7 +68,7 @@ def _count(task: _CountTask) -> tuple[_CountTask, FileCount | None]:
 class _PlanFn(beam.DoFn):
     """Plans all jobs, once all counts are there."""
 
-    def __init__(self, *, overwrite: bool):
+    def __init__(self, *, overwrite: Overwrite):
         self._overwrite = overwrite
 
     def process(
@@ -133,7 +134,8 @@ class ConvertTFRecords(
         features: The schema, where known.
         tfds_directory: Where the jobs come from, if from a TFDS directory: the output
             gets its metadata as well.
-        overwrite: Whether to throw away what the output holds of these splits.
+        overwrite: Whether to throw away what the output holds of these splits;
+            `changed` to do so only if it belongs to other jobs.
         prepared: Jobs that are prepared already, so that shards are made in parallel
             also by runners that do not redistribute (Dask). Their output must have
             been taken with `take_output`.
@@ -143,7 +145,7 @@ class ConvertTFRecords(
     jobs: tuple[ConversionJob, ...]
     features: Mapping[str, Any] | None = None
     tfds_directory: str | None = None
-    overwrite: bool = False
+    overwrite: Overwrite = False
     prepared: tuple[PreparedJob, ...] = ()
     progress_dir: str | None = None
 

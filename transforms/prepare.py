@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 from gristmill.dataset import layout
 from gristmill.dataset.errors import (
@@ -29,6 +30,7 @@ from gristmill.transforms.source_range import RangeReader
 from gristmill.transforms.user_function import load_function
 
 CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
+Overwrite = bool | Literal["changed"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,17 +147,23 @@ def prepare(
     return take_output(plan_job(job, files, counts), overwrite=overwrite)
 
 
-def take_output(prepared: PreparedJob, *, overwrite: bool = False) -> Preparation:
+def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Preparation:
     """Compares a prepared job with what its output holds, and describes it there.
 
     Args:
         prepared: The job.
-        overwrite: Whether to throw away what the split's output holds.
+        overwrite: Whether to throw away what the split's output holds; `changed` to do
+            so only if it belongs to another job.
 
     Raises:
         InputError: The output holds files of somebody else.
         JobChangedError: The output belongs to another job.
     """
+    if overwrite == "changed":
+        try:
+            return take_output(prepared)
+        except JobChangedError:
+            return take_output(prepared, overwrite=True)
     job = prepared.job
     manifest = _read_manifest(prepared, overwrite=overwrite)
     if overwrite:

@@ -1,0 +1,186 @@
+"""Stand-ins for `array_record.beam.pipelines`: the same calls, conversions behind them.
+
+A script changes its import line and keeps the rest:
+
+    from gristmill.pipelines import convert_tf_to_arrayrecord_disk_match_shards
+
+Arguments and names of outputs are those of array_record. Besides, `dataset.json` and
+`index/` appear beside the outputs, so that readers can tell a whole conversion from
+half of one; records keep their order; no record passes through a shuffle. A run that
+is repeated finishes what is missing, or does nothing; with other arguments it replaces
+what the same outputs held. Files that gristmill did not write are never replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from gristmill.dataset import layout
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+from gristmill.transforms.shard_plan import PlanOptions
+
+_SUFFIX = ".arrayrecord"
+
+
+def convert_tf_to_arrayrecord_disk(
+    num_shards: int = 1,
+    args: Mapping[str, Any] | None = None,
+    pipeline_options: PipelineOptions | None = None,
+) -> beam.Pipeline:
+    """Converts TFRecord files into a number of ArrayRecord files.
+
+    Args:
+        num_shards: Number of outputs, `OUTPUT-00000-of-00004.arrayrecord` and so on. 0
+            for as many as make some 256 MiB of input each.
+        args: `input`, the pattern of the TFRecord files, and `output`, the prefix of
+            the outputs; by default from the command line, `--input` and `--output`.
+        pipeline_options: Beam options; by default the others on the command line.
+
+    Returns:
+        A pipeline to `run()`.
+
+    Raises:
+        InputError: Input or output is missing.
+    """
+    if num_shards:
+        plan = PlanOptions(kind="num_shards", value=num_shards)
+    else:
+        plan = PlanOptions()
+    return _prefixed(plan, args, pipeline_options)
+
+
+def convert_tf_to_arrayrecord_disk_match_shards(
+    args: Mapping[str, Any] | None = None,
+    pipeline_options: PipelineOptions | None = None,
+) -> beam.Pipeline:
+    """Converts TFRecord files into as many ArrayRecord files.
+
+    Args:
+        args: `input`, the pattern of the TFRecord files, and `output`, the prefix of
+            the outputs; by default from the command line, `--input` and `--output`.
+        pipeline_options: Beam options; by default the others on the command line.
+
+    Returns:
+        A pipeline to `run()`. Output i has the records of the i-th input by name.
+
+    Raises:
+        InputError: Input or output is missing.
+    """
+    plan = PlanOptions(kind="match_shards", value=None)
+    return _prefixed(plan, args, pipeline_options)
+
+
+def convert_tf_to_arrayrecord_gcs(
+    overwrite_extension: bool = False,
+    file_path_suffix: str = _SUFFIX,
+    args: Mapping[str, Any] | None = None,
+    pipeline_options: PipelineOptions | None = None,
+) -> beam.Pipeline:
+    """Converts each TFRecord file into an ArrayRecord file of the same base name.
+
+    Args:
+        overwrite_extension: Whether the suffix replaces the input's extension, instead
+            of following it.
+        file_path_suffix: The suffix.
+        args: `input`, the pattern of the TFRecord files, and `output`, the directory of
+            the outputs, such as gs://BUCKET/NAME or a local one; by default from the
+            command line, `--input` and `--output`.
+        pipeline_options: Beam options; by default the others on the command line.
+
+    Returns:
+        A pipeline to `run()`.
+
+    Raises:
+        InputError: Input or output is missing.
+    """
+    args, pipeline_options = _arguments(args, pipeline_options)
+    output = args["output"].rstrip("/") or "/"
+    # One directory can take the files of several runs: the input tells them apart.
+    base = posixpath.basename(args["input"])
+    return _pipeline(
+        pipeline_options,
+        inputs=args["input"],
+        output=output,
+        split=f"{_word(base)}_{_hash(args['input'])}",
+        plan=PlanOptions(kind="match_shards", value=None),
+        names=ShardNames(
+            kind="inputs",
+            suffix=file_path_suffix,
+            strip_extension=overwrite_extension,
+        ),
+    )
+
+
+def _prefixed(
+    plan: PlanOptions,
+    args: Mapping[str, Any] | None,
+    pipeline_options: PipelineOptions | None,
+) -> beam.Pipeline:
+    args, pipeline_options = _arguments(args, pipeline_options)
+    directory, prefix = posixpath.split(args["output"])
+    return _pipeline(
+        pipeline_options,
+        inputs=args["input"],
+        output=directory or ".",
+        split=_valid(prefix, layout.check_split),
+        plan=plan,
+        names=ShardNames(kind="beam", prefix=prefix, suffix=_SUFFIX),
+    )
+
+
+def _pipeline(
+    pipeline_options: PipelineOptions, *, inputs: str, output: str, **options: Any
+) -> beam.Pipeline:
+    name = _valid(layout.base_name(output), layout.check_name)
+    job = ConversionJob(inputs=(inputs,), output=output, name=name, **options)
+    pipeline = beam.Pipeline(options=pipeline_options)
+    _ = pipeline | "Convert" >> ConvertTFRecords(jobs=(job,), overwrite="changed")
+    return pipeline
+
+
+def _arguments(
+    args: Mapping[str, Any] | None, pipeline_options: PipelineOptions | None
+) -> tuple[Mapping[str, str], PipelineOptions]:
+    """Returns both, from the command line where they are not given."""
+    if args is None or pipeline_options is None:
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--input")
+        parser.add_argument("--output")
+        found, others = parser.parse_known_args()
+        args = vars(found) if args is None else args
+        if pipeline_options is None:
+            pipeline_options = PipelineOptions(others)
+    for name in ("input", "output"):
+        if not args.get(name):
+            raise InputError(
+                f"no {name} given",
+                cure=f"give --{name} on the command line, or args={{'{name}': ...}}",
+            )
+    return args, pipeline_options
+
+
+def _word(text: str) -> str:
+    return re.sub(r"\W+", "_", text, flags=re.ASCII)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def _valid(text: str, check: Callable[[str], str]) -> str:
+    """Returns a text as it is if a check accepts it, else a word that stands for it."""
+    try:
+        return check(text)
+    except InputError:
+        # The hash keeps texts apart that differ in other characters only.
+        return f"{_word(text)}_{_hash(text)}"

@@ -1,0 +1,310 @@
+"""The stand-ins: side by side with what they stand in for."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from gristmill import pipelines
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.manifest import open_manifest
+from gristmill.pipelines import drop_in
+from gristmill.transforms.shard_check import (
+    verify_metadata,
+    verify_shard,
+    verify_tasks,
+)
+from tests.support.conversion import contents, read_output
+from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY
+from tests.support.records import (
+    read_array_records,
+    text_records,
+    write_tfrecords,
+)
+
+NAMES = sorted(pipelines.__all__)
+RECORDS = {name: text_records(60, seed=seed) for seed, name in enumerate("abc")}
+EVERYTHING = [record for records in RECORDS.values() for record in records]
+
+
+@pytest.fixture
+def inputs(tmp_path: pathlib.Path) -> str:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, records in RECORDS.items():
+        write_tfrecords(folder / f"{name}.tfrecord", records)
+    return str(folder / "*.tfrecord")
+
+
+@pytest.fixture(scope="module")
+def official() -> Any:
+    """The functions of array_record, which parse the command line at import."""
+    arguments, sys.argv = sys.argv, sys.argv[:1]
+    try:
+        from array_record.beam import pipelines as module
+    finally:
+        sys.argv = arguments
+    return module
+
+
+def run(
+    function: Callable[..., beam.Pipeline],
+    inputs: str,
+    output: pathlib.Path | str,
+    *,
+    argv: tuple[str, ...] = IN_MEMORY,
+    **options: Any,
+) -> None:
+    options["args"] = {"input": inputs, "output": str(output)}
+    options["pipeline_options"] = PipelineOptions(list(argv))
+    function(**options).run().wait_until_finish()
+
+
+def outputs(folder: pathlib.Path) -> dict[str, list[bytes]]:
+    """Returns the records of the files in a directory, by file name."""
+    return {
+        path.name: read_array_records(path)
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != "dataset.json"
+    }
+
+
+def assert_whole(dataset: pathlib.Path) -> None:
+    assert verify_metadata(str(dataset)) == []
+    for task in verify_tasks(str(dataset)):
+        assert verify_shard(task).findings == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_signatures_are_those_of_array_record(name: str, official: Any) -> None:
+    ours = inspect.signature(getattr(pipelines, name)).parameters
+    theirs = inspect.signature(getattr(official, name)).parameters
+    assert list(ours) == list(theirs)
+    for key, parameter in ours.items():
+        assert parameter.kind == theirs[key].kind
+        if key not in ("args", "pipeline_options"):
+            assert parameter.default == theirs[key].default
+
+
+@pytest.mark.parametrize("num_shards", [1, 4])
+def test_disk_beside_the_original(
+    tmp_path: pathlib.Path, inputs: str, official: Any, num_shards: int
+) -> None:
+    for folder, module in (("ours", pipelines), ("theirs", official)):
+        (tmp_path / folder).mkdir()
+        function = module.convert_tf_to_arrayrecord_disk
+        run(function, inputs, tmp_path / folder / "data", num_shards=num_shards)
+    ours, theirs = outputs(tmp_path / "ours"), outputs(tmp_path / "theirs")
+    assert list(ours) == list(theirs)
+    assert len(ours) == num_shards
+    # The original loses the order of records.
+    found = [sorted(r for shard in o.values() for r in shard) for o in (ours, theirs)]
+    assert found == [sorted(EVERYTHING)] * 2
+    assert read_output(tmp_path / "ours", "data") == EVERYTHING
+    assert_whole(tmp_path / "ours")
+
+
+def test_original_still_fails_to_match_shards(
+    tmp_path: pathlib.Path, inputs: str, official: Any
+) -> None:
+    """Once this fails, array_record is mended: compare outputs side by side then."""
+    function = official.convert_tf_to_arrayrecord_disk_match_shards
+    with pytest.raises(TypeError, match="AsSingleton"):
+        run(function, inputs, tmp_path / "data")
+
+
+def test_match_shards(tmp_path: pathlib.Path, inputs: str) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_disk_match_shards
+    run(function, inputs, tmp_path / "out" / "data", argv=BUNDLES_TWICE)
+    assert outputs(tmp_path / "out") == {
+        f"data-{number:05d}-of-00003.arrayrecord": records
+        for number, records in enumerate(RECORDS.values())
+    }
+    assert_whole(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "suffix"),
+    [
+        ({}, ".tfrecord.arrayrecord"),
+        ({"file_path_suffix": ".ar"}, ".tfrecord.ar"),
+        ({"overwrite_extension": True}, ".arrayrecord"),
+        ({"overwrite_extension": True, "file_path_suffix": "-x"}, "-x"),
+    ],
+)
+def test_gcs_names(
+    tmp_path: pathlib.Path, inputs: str, options: dict[str, Any], suffix: str
+) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_gcs
+    run(function, inputs, f"{tmp_path}/out/", **options)
+    expected = {f"{name}{suffix}": records for name, records in RECORDS.items()}
+    assert outputs(tmp_path / "out") == expected
+    assert_whole(tmp_path / "out")
+
+
+def test_gcs_takes_several_inputs_into_one_directory(
+    tmp_path: pathlib.Path, inputs: str
+) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_gcs
+    run(function, inputs.replace("*", "a"), tmp_path / "out")
+    run(function, inputs.replace("*", "[bc]"), tmp_path / "out")
+    assert list(outputs(tmp_path / "out").values()) == list(RECORDS.values())
+    assert len(open_manifest(str(tmp_path / "out")).splits) == 2
+    assert_whole(tmp_path / "out")
+
+
+def test_zero_shards_means_by_size(
+    tmp_path: pathlib.Path, inputs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(
+        pipelines.convert_tf_to_arrayrecord_disk,
+        inputs,
+        tmp_path / "out" / "data",
+        num_shards=0,
+    )
+    assert list(outputs(tmp_path / "out")) == ["data-00000-of-00001.arrayrecord"]
+    split = open_manifest(str(tmp_path / "out")).splits["data"]
+    plan = split.source["options"]["plan"]
+    assert plan == {"kind": "shard_bytes", "value": 256 << 20}
+
+
+def test_same_arguments_again_do_nothing(tmp_path: pathlib.Path, inputs: str) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_disk
+    out = tmp_path / "out"
+    run(function, inputs, out / "data", num_shards=3)
+    kept = contents(out)
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*.arrayrecord")}
+    run(function, inputs, out / "data", num_shards=3)
+    assert contents(out) == kept
+    assert times == {p: p.stat().st_mtime_ns for p in out.rglob("*.arrayrecord")}
+
+
+def test_unfinished_run_is_finished(tmp_path: pathlib.Path, inputs: str) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_disk
+    out = tmp_path / "out"
+    run(function, inputs, out / "data", num_shards=3)
+    kept = contents(out)
+    first, second, third = sorted(out.glob("*.arrayrecord"))
+    (out / "dataset.json").unlink()
+    (out / "index" / f"{second.name}.index").unlink()
+    second.unlink()
+    times = {path: path.stat().st_mtime_ns for path in (first, third)}
+    run(function, inputs, out / "data", num_shards=3)
+    assert contents(out) == kept
+    assert times == {path: path.stat().st_mtime_ns for path in (first, third)}
+
+
+def test_other_arguments_replace(tmp_path: pathlib.Path, inputs: str) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_disk
+    out = tmp_path / "out"
+    run(function, inputs, out / "data", num_shards=3)
+    run(function, inputs.replace("*", "b"), out / "data", num_shards=2)
+    assert len(outputs(out)) == 2
+    assert read_output(out, "data") == RECORDS["b"]
+    assert_whole(out)
+
+
+def test_prefixes_of_one_directory_are_splits(
+    tmp_path: pathlib.Path, inputs: str
+) -> None:
+    """Also those that no split can be named after, or that differ only in that."""
+    function = pipelines.convert_tf_to_arrayrecord_disk
+    out = tmp_path / "my data"
+    for name, prefix in zip("abc", ("part 1", "part+1", ""), strict=True):
+        run(function, inputs.replace("*", name), f"{out}/{prefix}")
+    assert outputs(out) == {
+        "part 1-00000-of-00001.arrayrecord": RECORDS["a"],
+        "part+1-00000-of-00001.arrayrecord": RECORDS["b"],
+        "-00000-of-00001.arrayrecord": RECORDS["c"],
+    }
+    assert len(open_manifest(str(out)).splits) == 3
+    assert_whole(out)
+
+
+def test_files_of_others_are_not_replaced(
+    tmp_path: pathlib.Path, inputs: str, official: Any
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    name = "convert_tf_to_arrayrecord_disk"
+    run(getattr(official, name), inputs, out / "data")
+    before = contents(out)
+    with pytest.raises(Exception, match="there already"):
+        run(getattr(pipelines, name), inputs, out / "data")
+    assert contents(out) == before
+
+
+def test_nothing_happens_before_run(tmp_path: pathlib.Path) -> None:
+    args = {"input": "nowhere", "output": str(tmp_path / "out" / "data")}
+    for name in NAMES:
+        pipeline = getattr(pipelines, name)(
+            args=args, pipeline_options=PipelineOptions([])
+        )
+        assert isinstance(pipeline, beam.Pipeline)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("missing", ["input", "output"])
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_arguments(name: str, missing: str) -> None:
+    args = {"input": "a", "output": "b"} | {missing: None}
+    with pytest.raises(InputError, match=f"(?s)no {missing} given.*--{missing}"):
+        getattr(pipelines, name)(args=args, pipeline_options=PipelineOptions([]))
+
+
+def test_command_line_is_read_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["script", "--input", "a*", "--output=b/c", "--runner=FnApiRunner"]
+    monkeypatch.setattr(sys, "argv", [*line, "--direct_num_workers=3"])
+    args, options = drop_in._arguments(None, None)
+    assert args == {"input": "a*", "output": "b/c"}
+    assert options.get_all_options()["direct_num_workers"] == 3
+    args, options = drop_in._arguments({"input": "x", "output": "y"}, None)
+    assert args == {"input": "x", "output": "y"}
+    assert options.get_all_options()["direct_num_workers"] == 3
+    mine = PipelineOptions(["--direct_num_workers=1"])
+    assert drop_in._arguments(None, mine)[1] is mine
+
+
+SCRIPT = """
+from gristmill.pipelines import convert_tf_to_arrayrecord_disk_match_shards
+
+if __name__ == "__main__":
+    convert_tf_to_arrayrecord_disk_match_shards().run()
+"""
+
+
+def test_script_whose_import_line_changed(tmp_path: pathlib.Path, inputs: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    subprocess.run(
+        [sys.executable, str(script), "--input", inputs, "--output", "out/movies"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert outputs(tmp_path / "out") == {
+        f"movies-{number:05d}-of-00003.arrayrecord": records
+        for number, records in enumerate(RECORDS.values())
+    }
+
+
+def test_names_are_importable_without_beam() -> None:
+    code = (
+        "import sys, gristmill.pipelines as p, gristmill.transforms as t; "
+        "assert 'convert_tf_to_arrayrecord_disk' in dir(p); "
+        "assert 'ReadTFRecords' in dir(t); "
+        "assert 'apache_beam' not in sys.modules; "
+        "[getattr(m, n) for m in (p, t) for n in m.__all__]; "
+        "assert 'apache_beam' in sys.modules; "
+        "assert not hasattr(p, 'nothing') and not hasattr(t, 'nothing')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
