@@ -6,7 +6,7 @@ A conversion puts that right when it commits; a PCollection cannot be taken back
 its readers have seen it. So here the cuts are exact by construction: a first pass hops
 from frame header to frame header through each large file and notes where frames begin.
 That pass reads a file of small records once more, without checksumming, copying or
-decoding a record (1 to 2 GB/s from a local disk); of records larger than a block it
+decoding a record (2 GB/s from a local disk); of records larger than a block it
 reads hardly anything.
 """
 

@@ -34,8 +34,8 @@ def content_hash(record: bytes) -> bytes:
 class RecordSpool:
     """Takes records in any order, and yields them by order key, then content hash.
 
-    Memory: 48 bytes a record, and where records have order keys, 100 bytes more and the
-    key. Disk: the records, in one file.
+    Memory: 28 bytes a record while they come, and some 130 at most while they are
+    sorted; where records have order keys, 50 bytes more and the key. Disk: the records, in one file.
 
     Args:
         path: Local file to create.

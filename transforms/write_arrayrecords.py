@@ -147,7 +147,7 @@ class WriteArrayRecords(
       one record; with `num_shards` alone there are exactly so many, and nothing but
       their number bounds them.
     - Parallelism: one worker a group: `num_shards`, or as many groups as shards.
-    - Memory per group in flight: some 60 bytes a record (160 and the key with keys),
+    - Memory per group in flight: some 130 bytes a record (180 and the key with keys),
       no matter how long records are. Disk: the group's records, and one shard.
     - Runners: needs side inputs, which Beam's DaskRunner does not have.
 

@@ -479,4 +479,4 @@ def test_memory_a_record_is_bounded(tmp_path: pathlib.Path) -> None:
     plan = dataclasses.replace(plan, digests=(digest_of(records),))
     with peak_memory() as peak:
         list(write_group(plan, 0, iter(records)))
-    assert peak.bytes < 120 * count + (24 << 20)
+    assert peak.bytes < 160 * count
