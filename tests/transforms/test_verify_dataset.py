@@ -232,8 +232,9 @@ def test_totals_that_do_not_add_up(dataset: pathlib.Path) -> None:
     document["splits"]["train"]["raw_bytes"] += 1
     path.write_text(json.dumps(document))
     (finding,) = verify_metadata(str(dataset))
-    assert finding.path == "dataset.json"
-    assert "raw_bytes of split train" in finding.what
+    assert finding.path == layout.table_path("data", "train")
+    assert finding.what == "table of shards contradicts dataset.json"
+    assert finding.expected == f"raw_bytes {document['raw_bytes']}"
 
 
 def test_directory_without_manifest(dataset: pathlib.Path) -> None:
