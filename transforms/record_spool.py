@@ -35,7 +35,8 @@ class RecordSpool:
     """Takes records in any order, and yields them by order key, then content hash.
 
     Memory: 28 bytes a record while they come, and some 130 at most while they are
-    sorted; where records have order keys, 50 bytes more and the key. Disk: the records, in one file.
+    sorted; where records have order keys, 50 bytes more and the key. Disk: the
+    records, in one file.
 
     Args:
         path: Local file to create.
