@@ -54,8 +54,13 @@ def write_demo_tfrecords(directory: str, *, files: int = 4, records: int = 1000)
     rng, words = random.Random(17), _TEXT.split()
     for file in range(files):
         path = os.path.join(directory, f"demo.tfrecord-{file:05d}-of-{files:05d}")
-        with open(path, "wb") as out:
-            for number in range(records):
-                text = " ".join(rng.choices(words, k=rng.randint(40, 600)))
-                out.write(encode_frame(_example(text, file * records + number)))
+        frames = []
+        for number in range(records):
+            text = " ".join(rng.choices(words, k=rng.randint(40, 600)))
+            frames.append(encode_frame(_example(text, file * records + number)))
+        data = b"".join(frames)
+        # Left alone where it is there: the demo can be run again like any conversion.
+        if not os.path.exists(path) or os.path.getsize(path) != len(data):
+            with open(path, "wb") as out:
+                out.write(data)
     return os.path.join(directory, "demo.tfrecord-*")

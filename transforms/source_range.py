@@ -7,17 +7,11 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from gristmill.dataset.errors import CorruptInputError
+from gristmill.dataset.frame_reader import FrameReader
+from gristmill.dataset.inflated_stream import CorruptStreamError, InflatedStream
 from gristmill.dataset.shard_report import SourceSpan
 from gristmill.dataset.storage import storage_for
-from gristmill.dataset.tfrecord import (
-    Compression,
-    CorruptFrameError,
-    CorruptStreamError,
-    Frame,
-    FrameBatch,
-    FrameReader,
-    InflatedStream,
-)
+from gristmill.dataset.tfrecord import Compression, CorruptFrameError, Frame, FrameBatch
 from gristmill.transforms.quarantine import PassOver
 from gristmill.transforms.shard_plan import SourceRange
 

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset import tfrecord
+from gristmill.dataset import frame_reader, tfrecord
 from gristmill.dataset.errors import CorruptInputError
+from gristmill.dataset.frame_reader import FrameReader
+from gristmill.dataset.inflated_stream import InflatedStream
 from gristmill.dataset.tfrecord import (
     CorruptFrameError,
     Frame,
-    FrameReader,
-    InflatedStream,
     detect_compression,
     encode_frame,
     is_header,
@@ -162,7 +162,7 @@ class TestGolden:
         assert reader.at_end()
 
     def test_batches_hold_what_one_block_holds(self, monkeypatch):
-        monkeypatch.setattr(tfrecord, "_BLOCK_BYTES", 40)
+        monkeypatch.setattr(frame_reader, "_BLOCK_BYTES", 40)
         reader = open_frames(GOLDEN)
         seen = [(batch.records, reader.offset) for batch in reader.batches()]
         assert seen == [
@@ -582,7 +582,7 @@ class TestResync:
         assert b"".join(piece for _, piece in sorted(pieces)) == damaged
 
     def test_damage_around_the_edge_of_a_block(self, monkeypatch):
-        monkeypatch.setattr(tfrecord, "_BLOCK_BYTES", 64)
+        monkeypatch.setattr(frame_reader, "_BLOCK_BYTES", 64)
         records = [bytes([i]) * (i % 23) for i in range(40)]
         data = frames_of(records)
         for position in range(50, 80):

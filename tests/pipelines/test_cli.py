@@ -369,6 +369,8 @@ def test_demo(tmp_path):
     text = succeeded("demo", str(tmp_path / "demo"), cwd=tmp_path)
     assert "4,000 records in 8 shards" in text
     assert "record 2:" in text
+    again = succeeded("demo", str(tmp_path / "demo"), cwd=tmp_path)
+    assert "committed already" in again
 
 
 def test_version_and_help(tmp_path):
