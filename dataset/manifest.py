@@ -33,6 +33,7 @@ class Split:
         raw_bytes: Size of the records.
         file_bytes: Size of the shards.
         records_digest: Order-independent digest of all records, 32 hex digits.
+        shards_digest: SHA-256 over names and contents of all shards, in order.
         table: The table of shards, relative to the dataset.
         table_bytes: Its size.
         table_crc32c: Its checksum.
@@ -50,6 +51,7 @@ class Split:
     raw_bytes: int
     file_bytes: int
     records_digest: str
+    shards_digest: str
     table: str
     table_bytes: int
     table_crc32c: int
@@ -76,6 +78,7 @@ class Split:
         return cls(
             shards=len(table),
             records_digest=table.digest().hex,
+            shards_digest=table.shards_digest,
             table=path,
             table_bytes=len(encoded),
             table_crc32c=google_crc32c.value(encoded),
@@ -105,14 +108,9 @@ class Manifest:
 
     @property
     def content_digest(self) -> str:
-        """SHA-256 over the name, order and content of all shards of all splits.
-
-        The tables' checksums and sizes stand for the shards, whose own checksums the
-        tables hold.
-        """
+        """SHA-256 over name, order and content of all shards of all splits."""
         lines = [
-            f"{name} {split.records} {split.records_digest} {split.table_crc32c:08x} "
-            f"{split.table_bytes}\n"
+            f"{name} {split.records} {split.records_digest} {split.shards_digest}\n"
             for name, split in sorted(self.splits.items())
         ]
         return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -302,7 +300,11 @@ def read_table(dataset: str, split: Split) -> ShardTable:
         )
     table = ShardTable.decode(data, where=path)
     found: dict[str, Any] = {name: table.total(name) for name in _TOTALS}
-    found |= {"shards": len(table), "records_digest": table.digest().hex}
+    found |= {
+        "shards": len(table),
+        "records_digest": table.digest().hex,
+        "shards_digest": table.shards_digest,
+    }
     described = {name: getattr(split, name) for name in found}
     if found != described:
         wrong = [name for name in found if found[name] != described[name]]

@@ -7,6 +7,7 @@ one UTF-8 blob and the end of each in it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 from collections.abc import Sequence
 from typing import Any, Self
@@ -119,6 +120,19 @@ class ShardTable:
             low=int(np.sum(get["digest_low"], dtype=np.uint64)),
             high=int(np.sum(get["digest_high"], dtype=np.uint64)),
         )
+
+    @property
+    def shards_digest(self) -> str:
+        """SHA-256 over path, size, crc32c and records of each shard, in order.
+
+        Over the values and not over the file, whose bytes depend on the version of
+        the library that compresses it.
+        """
+        blob, ends = encode_texts(self.paths)
+        hasher = hashlib.sha256()
+        for column in (blob, ends, self.file_bytes, self.file_crc32cs, self.records):
+            hasher.update(np.ascontiguousarray(column).tobytes())
+        return "sha256:" + hasher.hexdigest()
 
     def spans(self, shard: int) -> tuple[SourceSpan, ...]:
         """Returns where the records of a shard came from, in order."""
