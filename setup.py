@@ -32,7 +32,12 @@ GCS = [
     "requests>=2.32,<3",
 ]
 LOADER = ["grain>=0.2.18,<0.3", "jax>=0.5,<0.11"]
-TF = ["tensorflow>=2.18,<3", "tensorflow-datasets>=4.9.7,<5"]
+TF = [
+    # tensorflow-datasets imports it and does not ask for it.
+    "importlib_resources>=6,<8",
+    "tensorflow>=2.18,<3",
+    "tensorflow-datasets>=4.9.7,<5",
+]
 DEV = [
     "hypothesis>=6.100,<7",
     "matplotlib>=3.8,<4",

@@ -212,13 +212,12 @@ def _dead_workers_noticed() -> Iterator[None]:
     Beam 2.77 raises it in a thread that nobody waits for, and the pipeline hangs
     (local_job_service.SubprocessSdkWorker.run).
     """
-    died = False
+    died = threading.Event()
     inherited = threading.excepthook
 
     def notice(failure: threading.ExceptHookArgs) -> None:
-        nonlocal died
         if "Worker subprocess exited" in str(failure.exc_value):
-            died = True
+            died.set()
             _thread.interrupt_main()
         else:
             inherited(failure)
@@ -226,8 +225,9 @@ def _dead_workers_noticed() -> Iterator[None]:
     threading.excepthook = notice
     try:
         yield
-    except KeyboardInterrupt:
-        if died:
+    except (KeyboardInterrupt, RuntimeError) as e:
+        # Now and then Beam notices first, by the connection that it lost.
+        if died.is_set() or "Channel closed prematurely" in str(e):
             raise worker_died("one of Beam's processes") from None
         raise
     finally:
