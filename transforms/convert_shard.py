@@ -14,12 +14,13 @@ import numpy as np
 from gristmill.dataset import layout
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InvalidDatasetError
-from gristmill.dataset.shard_index import encode_index, parse_index
+from gristmill.dataset.shard_index import parse_index
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.shard_writer import ShardWriter
-from gristmill.dataset.storage import storage_for, version_of
+from gristmill.dataset.storage import storage_for
 from gristmill.dataset.tfrecord import FrameBatch
 from gristmill.transforms.conversion_job import PreparedJob
+from gristmill.transforms.publish_shard import ShardPlace
 from gristmill.transforms.quarantine import PassOver, Quarantine
 from gristmill.transforms.shard_plan import SourceRange
 from gristmill.transforms.source_range import (
@@ -171,10 +172,7 @@ def _convert(
     job = prepared.job
     storage = storage_for(job.output)
     path = prepared.shard_path(shard)
-    final = layout.join(job.output, path)
-    index = layout.join(job.output, layout.index_path(path))
-    # As they are before the work: what another worker writes meanwhile stays.
-    replaces = version_of(final), version_of(index)
+    place = ShardPlace.look(job.output, path)
     tally = _Tally()
     with (
         Quarantine(job.output, path, max_regions=max_regions) as quarantine,
@@ -209,13 +207,8 @@ def _convert(
             spans=tuple(tally.spans),
         )
         check_counts(report, mapped=job.map is not None)
-        # In this order: whoever finds an index finds a whole shard.
         quarantine.publish()
-        storage.publish(local, final, replaces=replaces[0])
-        data = encode_index(
-            footer=written.footer, crc32cs=written.crc32cs, report=report
-        )
-        storage.write(index, data, replaces=replaces[1])
+        place.publish(local, written, report)
     return report
 
 

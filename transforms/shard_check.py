@@ -336,7 +336,7 @@ def _decode_window(
         checksum_chunks, buffer, path=path, max_decoded_bytes=limit
     )
     try:
-        yield first_record, *decode(starts)
+        yield first_record, *decode(starts, chunk_records=counts)
     except TransposedChunkError:
         end = first_record + int(counts.sum())
         yield from _decode_transposed(path, first_record, end, footer)
@@ -344,7 +344,8 @@ def _decode_window(
         # One at a time: what cannot be decoded is named, and all else compared.
         for chunk, count in enumerate(counts.tolist()):
             try:
-                yield first_record, *decode(starts[chunk : chunk + 1])
+                one = slice(chunk, chunk + 1)
+                yield first_record, *decode(starts[one], chunk_records=counts[one])
             except (CorruptShardError, TransposedChunkError) as error:
                 records = f"record {first_record:,}"
                 if count != 1:

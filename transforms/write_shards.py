@@ -18,15 +18,15 @@ from gristmill.dataset import layout
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.manifest import Manifest, Split, open_manifest, read_manifest
-from gristmill.dataset.shard_index import encode_index
 from gristmill.dataset.shard_report import ShardReport
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.shard_writer import ShardWriter
-from gristmill.dataset.storage import storage_for, version_of
+from gristmill.dataset.storage import storage_for
 from gristmill.dataset.version import __version__
 from gristmill.transforms.commit import commit_dataset
 from gristmill.transforms.convert_shard import finished_report
 from gristmill.transforms.output_split import delete_shards, remove_split, shard_prefix
+from gristmill.transforms.publish_shard import ShardPlace
 from gristmill.transforms.record_spool import RecordSpool
 from gristmill.transforms.write_plan import WriteJob, WritePlan
 
@@ -232,9 +232,7 @@ def _write_shard(
 ) -> ShardReport:
     output, path = plan.job.output, plan.shard_path(shard)
     storage = storage_for(output)
-    final = layout.join(output, path)
-    index = layout.join(output, layout.index_path(path))
-    replaces = version_of(final), version_of(index)
+    place = ShardPlace.look(output, path)
     with storage.temporary(layout.join(output, layout.TEMPORARY_DIR)) as local:
         writer = ShardWriter(local, options=plan.job.writer)
         try:
@@ -253,10 +251,7 @@ def _write_shard(
             read=written.digest,
             written=written.digest,
         )
-        # In this order: whoever finds an index finds a whole shard.
-        storage.publish(local, final, replaces=replaces[0])
-    data = encode_index(footer=written.footer, crc32cs=written.crc32cs, report=report)
-    storage.write(index, data, replaces=replaces[1])
+        place.publish(local, written, report)
     return report
 
 
