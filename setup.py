@@ -32,6 +32,12 @@ GCS = [
     "requests>=2.32,<3",
 ]
 LOADER = ["grain>=0.2.18,<0.3", "jax>=0.5,<0.11"]
+# Checkpoints of a model together with its feed, metrics, and clusters of one's own.
+OTHERS = [
+    "dask[distributed]>=2025.1",
+    "orbax-checkpoint>=0.11.20,<0.13",
+    "prometheus-client>=0.20,<1",
+]
 TF = [
     # tensorflow-datasets imports it and does not ask for it.
     "importlib_resources>=6,<8",
@@ -90,7 +96,7 @@ setup(
     install_requires=CORE,
     extras_require={
         "beam": BEAM,
-        "dev": [*BEAM, *DEV, *GCS, *LOADER, *TF],
+        "dev": [*BEAM, *DEV, *GCS, *LOADER, *OTHERS, *TF],
         "gcs": GCS,
         "loader": LOADER,
         "tf": TF,
