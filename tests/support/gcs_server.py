@@ -14,8 +14,16 @@ import time
 import urllib.parse
 from typing import Any, NamedTuple
 
-from tests.support.gcs_objects import Objects, RefusalError, Reply, error_reply
+from tests.support.gcs_objects import (
+    Objects,
+    RefusalError,
+    Reply,
+    error_reply,
+    json_reply,
+)
 
+CONTROL_PATH = "/control"  # For tests that have the server in another process.
+_PACE_BYTES = 1 << 18
 _PATH = re.compile(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+))?)?")
 
 
@@ -73,8 +81,11 @@ class GcsServer:
         faults: What goes wrong; of those that fit a request, the first.
         requests: How many there were, by operation.
         log: (operation, object name, Range header) of every request.
+        connections: How many were made.
         sent_bytes: Of bodies of objects.
         latency_seconds: Added to every answer.
+        connect_seconds: Added to the first answer of a connection, as TCP and TLS do.
+        bytes_per_second: Of one connection, in either direction; 0 for no bound.
     """
 
     def __init__(self, *buckets: str):
@@ -84,6 +95,9 @@ class GcsServer:
         self.log: list[tuple[str, str, str]] = []
         self.sent_bytes = 0
         self.latency_seconds = 0.0
+        self.connect_seconds = 0.0
+        self.bytes_per_second = 0
+        self.connections = 0
         self.closing = threading.Event()
         self._http = _HttpServer(
             ("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self})
@@ -103,6 +117,31 @@ class GcsServer:
     def fail(self, kind: str, operation: str = "", **options: Any) -> None:
         """Adds a fault; see `Fault`."""
         self.faults.append(Fault(kind, operation, **options))
+
+    def control(self, orders: dict[str, Any]) -> Reply:
+        """Follows orders from another process, and answers with what was counted.
+
+        Args:
+            orders: Attributes to `set`, faults to `fail` with, `clear` to forget faults
+                and counts.
+        """
+        with self.objects.lock:
+            counted = {
+                "requests": dict(self.requests),
+                "sent_bytes": self.sent_bytes,
+                "connections": self.connections,
+                "faults_left": sum(fault.times for fault in self.faults),
+            }
+            if orders.get("clear"):
+                self.faults.clear()
+                self.requests.clear()
+                self.log.clear()
+                self.sent_bytes = self.connections = 0
+            for name, value in orders.get("set", {}).items():
+                setattr(self, name, value)
+            for fault in orders.get("fail", ()):
+                self.fail(**fault)
+        return json_reply(counted)
 
     def fault_of(self, request: Request, sent_range: str) -> Fault:
         """Counts a request and says what goes wrong with it: nothing, if no kind."""
@@ -128,13 +167,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = -1  # Header and body leave together.
 
+    def setup(self) -> None:
+        super().setup()
+        self.store.connections += 1
+        time.sleep(self.store.connect_seconds)
+
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""
 
     def do_GET(self) -> None:
         request = self._parse()
+        if request.name == CONTROL_PATH:
+            self._send(self.store.control(json.loads(request.data)), "")
+            return
         fault = self.store.fault_of(request, self.headers.get("Range", ""))
-        time.sleep(self.store.latency_seconds)
+        time.sleep(self.store.latency_seconds + self._transfer_seconds(request.data))
         if fault.kind == "reset":
             self._reset()
             return
@@ -223,12 +270,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             shown = len(body) if fault == "short" else length
             self.send_header("Content-Length", str(shown))
         self.end_headers()
-        self.wfile.write(body)
+        if not self.store.bytes_per_second:
+            self.wfile.write(body)
+        else:
+            for begin in range(0, len(body), _PACE_BYTES):
+                piece = body[begin : begin + _PACE_BYTES]
+                time.sleep(self._transfer_seconds(piece))
+                self.wfile.write(piece)
         self.wfile.flush()
         if fault == "stall":
             self.store.closing.wait(60)
         if fault in ("cut", "stall"):
             self._reset()
+
+    def _transfer_seconds(self, data: bytes) -> float:
+        bound = self.store.bytes_per_second
+        return len(data) / bound if bound else 0.0
 
     def _reset(self) -> None:
         """Ends the connection as a crash does."""

@@ -1,0 +1,57 @@
+"""The small Google Cloud Storage in a process of its own, so that it takes no GIL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from typing import Any
+
+from tests.support.gcs_server import CONTROL_PATH, GcsServer
+
+
+class GcsProcess:
+    """The server in another process; use it in a `with` statement.
+
+    Attributes:
+        url: Where it listens.
+    """
+
+    def __init__(self, *buckets: str, **settings: Any):
+        self._buckets = buckets
+        self._settings = settings
+
+    def __enter__(self) -> GcsProcess:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.gcs_process", *self._buckets],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        self.control(set=self._settings)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # It ends with its input: also when this process is killed.
+        self._process.communicate()
+
+    def control(self, **orders: Any) -> dict[str, Any]:
+        """Gives orders, and returns what was counted before; see `GcsServer.control`.
+
+        Args:
+            **orders: `set={"latency_seconds": 0.02}`, `fail=[{"kind": "503"}]`,
+                `clear=True`.
+        """
+        data = json.dumps(orders).encode()
+        with urllib.request.urlopen(self.url + CONTROL_PATH, data) as reply:
+            counted: dict[str, Any] = json.load(reply)
+        return counted
+
+
+if __name__ == "__main__":
+    with GcsServer(*sys.argv[1:]) as server:
+        print(server.url, flush=True)
+        sys.stdin.read()
