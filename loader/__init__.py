@@ -6,16 +6,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gristmill.loader.batches import GlobalBatches, global_batches
     from gristmill.loader.data_source import ArrayRecordDataSource
+    from gristmill.loader.feed import Feed
     from gristmill.loader.open_dataset import Dataset, ShardInfo, open
+    from gristmill.loader.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 
-__all__ = ["ArrayRecordDataSource", "Dataset", "ShardInfo", "open"]
+__all__ = [
+    "ArrayRecordDataSource",
+    "BlockShuffle",
+    "Dataset",
+    "Feed",
+    "GlobalBatches",
+    "GlobalShuffle",
+    "NoShuffle",
+    "ShardInfo",
+    "global_batches",
+    "open",
+]
 
 # Imported when first used: a trainer that only opens a dataset needs nothing else.
 _HOMES = {
     "ArrayRecordDataSource": "data_source",
+    "BlockShuffle": "shuffle",
     "Dataset": "open_dataset",
+    "Feed": "feed",
+    "GlobalBatches": "batches",
+    "GlobalShuffle": "shuffle",
+    "NoShuffle": "shuffle",
     "ShardInfo": "open_dataset",
+    "global_batches": "batches",
     "open": "open_dataset",
 }
 

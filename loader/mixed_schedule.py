@@ -13,7 +13,7 @@ import numpy as np
 from gristmill.dataset.errors import InputError
 from gristmill.loader.index_arrays import POSITION_LIMIT, IntArray, checked_count
 from gristmill.loader.mixture import Mixture, Weight
-from gristmill.loader.schedule import Batches, Sighting
+from gristmill.loader.schedule import ALL_ROWS, Batches, Sighting
 from gristmill.loader.stream import RecordStream
 
 
@@ -71,17 +71,17 @@ class MixedSchedule(Batches):
         # A dataset that is never exhausted, for want of weight, ends nothing.
         return min((end for end in ends if end >= 0), default=POSITION_LIMIT)
 
-    def indices(self, step: int) -> MixedBatch:
-        """Returns datasets and record indices of a step's global batch.
+    def indices(self, step: int, rows: slice = ALL_ROWS) -> MixedBatch:
+        """Returns datasets and record indices of rows of a step's global batch.
 
         Raises:
             OutOfRangeError: There is no such step.
         """
-        datasets, places = self.mixture.locate(self.positions(step))
+        datasets, places = self.mixture.locate(self.positions(step, rows))
         records = np.empty_like(places)
         for dataset in np.unique(datasets).tolist():
-            rows = datasets == dataset
-            records[rows] = self.streams[dataset].records(places[rows])
+            own = datasets == dataset
+            records[own] = self.streams[dataset].records(places[own])
         return MixedBatch(datasets, records)
 
     def find(

@@ -25,6 +25,8 @@ from gristmill.loader.index_arrays import (
 )
 from gristmill.loader.stream import RecordStream
 
+ALL_ROWS = slice(None)
+
 
 class Sighting(NamedTuple):
     """Where a record is seen: row `row` of the global batch of step `step`."""
@@ -61,10 +63,14 @@ class Batches(abc.ABC):
         """Number of steps, the same on all hosts; None if there is no end."""
         return None if self.stop == POSITION_LIMIT else self._step_limit()
 
-    def positions(self, step: int) -> IntArray:
+    def positions(self, step: int, rows: slice = ALL_ROWS) -> IntArray:
         """Returns the stream's positions in a step, int64 [rows].
 
         There are `batch_size` rows, or fewer in a last step that is not dropped.
+
+        Args:
+            step: Which step.
+            rows: The rows wanted, of the whole batch by default.
 
         Raises:
             OutOfRangeError: There is no such step.
@@ -76,8 +82,8 @@ class Batches(abc.ABC):
                 "there is no such step", expected=f"0 <= step < {limit}", got=step
             )
         first = step * self.batch_size
-        rows = min(self.batch_size, self.stop - first)
-        return first + np.arange(rows, dtype=np.int64)
+        taken = range(min(self.batch_size, self.stop - first))[rows]
+        return first + np.arange(taken.start, taken.stop, taken.step, dtype=np.int64)
 
     def host_rows(self, *, process_index: int, process_count: int) -> slice:
         """Returns the rows of every global batch that one host takes.
@@ -134,13 +140,13 @@ class Schedule(Batches):
         """Number of positions in the stream: 2^63 if it has no end."""
         return self.stream.stop
 
-    def indices(self, step: int) -> IntArray:
-        """Returns the record indices of a step's global batch, int64 [rows].
+    def indices(self, step: int, rows: slice = ALL_ROWS) -> IntArray:
+        """Returns the record indices of rows of a step's global batch, int64 [rows].
 
         Raises:
             OutOfRangeError: There is no such step.
         """
-        return self.stream.records(self.positions(step))
+        return self.stream.records(self.positions(step, rows))
 
     def find(
         self, record: int, *, first_epoch: int = 0, stop_epoch: int | None = None

@@ -1,0 +1,146 @@
+import pickle
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError
+from gristmill.loader.index_arrays import OutOfRangeError
+from gristmill.loader.mixed_schedule import MixedBatch
+from tests.support.datasets import convert
+from tests.support.records import text_records
+
+WEB = [text_records(13, seed=1), text_records(24, seed=2)]
+CODE = [text_records(11, seed=3)]
+RECORDS = {"web": WEB[0] + WEB[1], "code": CODE[0]}
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory) -> loader.Dataset:
+    return loader.open(convert(tmp_path_factory.mktemp("web"), WEB))
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory) -> loader.Dataset:
+    return loader.open(convert(tmp_path_factory.mktemp("code"), CODE))
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block", "none", loader.BlockShuffle()])
+def test_every_record_of_an_epoch_is_read_once_in_the_rows_of_its_indices(web, shuffle):
+    batches = loader.global_batches(
+        web, batch_size=8, seed=3, shuffle=shuffle, epochs=1, drop_remainder=False
+    )
+    assert batches.steps == 5
+    read = []
+    for step in range(batches.steps):
+        expected = [RECORDS["web"][i] for i in batches.indices(step)]
+        assert batches.read(step) == expected
+        assert batches.read(step, slice(2, 5)) == expected[2:5]
+        read += expected
+    assert sorted(read) == sorted(RECORDS["web"])
+
+
+def test_the_shuffle_and_the_seed_decide_the_order(web):
+    orders = [
+        loader.global_batches(web, batch_size=37, seed=seed, shuffle=shuffle)
+        for seed, shuffle in [(0, "none"), (0, "global"), (1, "global"), (0, "block")]
+    ]
+    assert len({tuple(batches.indices(0).tolist()) for batches in orders}) == 4
+    assert orders[0].indices(1).tolist() == list(range(37))
+    assert [batches.steps for batches in orders] == [None] * 4
+
+
+def test_rows_of_a_mixture_are_read_from_the_dataset_they_are_of(web, code):
+    batches = loader.global_batches(
+        {"web": web, "code": code}, batch_size=10, weights={"code": 0.3, "web": 0.7}
+    )
+    for step in range(12):
+        datasets, records = batches.indices(step)
+        assert np.bincount(datasets).tolist() == [7, 3]
+        expected = [
+            RECORDS[batches.names[d]][r] for d, r in zip(datasets, records, strict=True)
+        ]
+        assert batches.read(step) == expected
+        assert batches.read(step, slice(5, 10)) == expected[5:]
+
+
+def test_rows_can_be_had_without_the_others(web, code):
+    batches = loader.global_batches({"web": web, "code": code}, batch_size=12)
+    whole = batches.indices(5)
+    for begin, end in [(0, 4), (4, 8), (8, 12), (12, 16), (3, 3)]:
+        part = batches.schedule.indices(5, slice(begin, end))
+        assert isinstance(part, MixedBatch)
+        for own, all_rows in zip(part, whole, strict=True):
+            assert own.tolist() == all_rows[begin:end].tolist()
+
+
+def test_a_mixture_without_weights_is_in_proportion_to_the_lengths(web, code):
+    batches = loader.global_batches({"web": web, "code": code}, batch_size=48, epochs=1)
+    assert batches.steps == 1
+    assert sorted(batches.read(0)) == sorted(RECORDS["web"] + RECORDS["code"])
+
+
+def test_records_are_found_where_they_are_read(web, code):
+    single = loader.global_batches(web, batch_size=5, epochs=3, drop_remainder=False)
+    sightings = single.find(17)
+    assert [sighting.epoch for sighting in sightings] == [0, 1, 2]
+    assert sightings[1:2] == single.find(17, first_epoch=1, stop_epoch=2)
+    for _, step, row in sightings:
+        assert single.read(step)[row] == RECORDS["web"][17]
+    mixed = loader.global_batches({"web": web, "code": code}, batch_size=6)
+    for _, step, row in mixed.find(4, "code", stop_epoch=3):
+        assert mixed.read(step)[row] == RECORDS["code"][4]
+
+
+def test_other_weights_from_a_step_on_leave_what_came_before(web, code):
+    batches = loader.global_batches(
+        {"web": web, "code": code}, batch_size=10, weights={"web": 0.7, "code": 0.3}
+    )
+    later = batches.with_weights({"code": 1, "web": 1}, step=4)
+    for step in range(4):
+        assert later.read(step) == batches.read(step)
+    assert np.bincount(later.indices(4).datasets).tolist() == [5, 5]
+    assert np.bincount(batches.indices(4).datasets).tolist() == [7, 3]
+
+
+def test_batches_pickle_as_paths_and_order(web, code):
+    batches = loader.global_batches({"web": web, "code": code}, batch_size=10)
+    assert batches.read(3)
+    data = pickle.dumps(batches)
+    assert len(data) < 2000
+    assert pickle.loads(data).read(3) == batches.read(3)
+
+
+def test_what_cannot_be_is_refused(web, code):
+    mixed = loader.global_batches({"web": web, "code": code}, batch_size=10)
+    single = loader.global_batches(web, batch_size=10, epochs=1)
+    with pytest.raises(InputError, match=r"gristmill\.loader\.open"):
+        loader.global_batches("out/c4", batch_size=10)
+    with pytest.raises(InputError, match="unknown shuffle"):
+        loader.global_batches(web, batch_size=10, shuffle="wild")
+    with pytest.raises(InputError, match="weights are for a mixture"):
+        loader.global_batches(web, batch_size=10, weights={"web": 1})
+    with pytest.raises(InputError, match="no datasets"):
+        loader.global_batches({}, batch_size=10)
+    with pytest.raises(InputError, match="a weight for each of web, code"):
+        loader.global_batches({"web": web, "code": code}, batch_size=1, weights={})
+    with pytest.raises(InputError, match="a weight for each of web, code"):
+        mixed.with_weights({"web": 1, "books": 2}, step=1)
+    with pytest.raises(InputError, match="single dataset has no weights"):
+        single.with_weights({"web": 1}, step=1)
+    with pytest.raises(InputError, match="which dataset of the mixture"):
+        mixed.find(1)
+    with pytest.raises(InputError, match="no such dataset"):
+        mixed.find(1, "books")
+    with pytest.raises(InputError, match="one dataset only"):
+        single.find(1, "web")
+    with pytest.raises(OutOfRangeError, match="no such step"):
+        single.read(3)
+    with pytest.raises(InputError, match="does not divide among the hosts"):
+        single.host_rows(process_index=0, process_count=3)
+
+
+def test_an_empty_dataset_is_refused(tmp_path):
+    empty = loader.open(convert(tmp_path, [[]]))
+    with pytest.raises(InputError, match="no records"):
+        loader.global_batches(empty, batch_size=1)
