@@ -60,6 +60,7 @@ class ConversionJob:
         plan: How many shards to make.
         writer: How shards are encoded.
         map: `module:function` to call on every record, or None.
+        map_code_digest: Of the file that holds it, set when the job is planned.
         on_corrupt: `fail` at damaged input, or `quarantine` it and go on.
         max_corrupt: Most damaged regions to set aside, in the whole split.
         check: How a finished shard is compared with what was written; see
@@ -75,6 +76,7 @@ class ConversionJob:
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     writer: WriterOptions = dataclasses.field(default_factory=WriterOptions)
     map: str | None = None
+    map_code_digest: str = ""
     on_corrupt: Literal["fail", "quarantine"] = "fail"
     max_corrupt: int = 100
     check: Check = "records"

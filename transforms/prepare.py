@@ -27,7 +27,7 @@ from gristmill.transforms.shard_plan import (
     plan_by_records,
 )
 from gristmill.transforms.source_range import RangeReader
-from gristmill.transforms.user_function import load_function
+from gristmill.transforms.user_function import code_digest, load_function
 
 CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
 Overwrite = bool | Literal["changed"]
@@ -115,6 +115,8 @@ def plan_job(
         )
     else:
         plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
+    if job.map is not None:
+        job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     prepared = PreparedJob(job=job, files=files, plan=plan)
     prepared.check_shard_names()
     return prepared

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
+import pathlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -45,6 +47,25 @@ def load_function(spec: str) -> RecordFunction:
     if not callable(function):
         raise InputError("not a function", where=spec, got=repr(function), cure=cure)
     return function
+
+
+def code_digest(spec: str) -> str:
+    """Returns a digest of the file that holds the function, "" if there is none.
+
+    Shards of a run that is finished by a second one must not come from two versions
+    of the function. What the file imports is not looked at.
+
+    Args:
+        spec: As for `load_function`.
+
+    Raises:
+        InputError: There is no such function.
+    """
+    load_function(spec)
+    file = getattr(sys.modules[spec.partition(":")[0]], "__file__", None)
+    if file is None:  # It is built into the interpreter.
+        return ""
+    return "sha256:" + hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()
 
 
 def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[bytes]:

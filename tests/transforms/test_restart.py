@@ -239,6 +239,17 @@ class TestChanged:
         assert f"{job.output}, split train" in message
         assert states(job.output) == before
 
+    def test_code_of_the_map_function(self, job, tmp_path, monkeypatch):
+        monkeypatch.syspath_prepend(tmp_path)
+        module = tmp_path / "map_that_changes.py"
+        module.write_text("def keep(record):\n    return record\n")
+        job = dataclasses.replace(job, map="map_that_changes:keep")
+        convert_shard(prepared_of(job), 0)
+        assert prepared_of(job).fingerprint == prepared_of(job).fingerprint
+        module.write_text("def keep(record):\n    return record + b'!'\n")
+        with pytest.raises(JobChangedError, match="map_code_digest was 'sha256:"):
+            convert(job)
+
     @pytest.mark.parametrize(
         ("change", "difference"),
         [
