@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError
-from gristmill.loader.index_arrays import IntArray
+from gristmill.loader.index_arrays import IntArray, checked_indices
 from gristmill.loader.mixed_schedule import MixedBatch, MixedSchedule
 from gristmill.loader.mixture import Mixture, Weight
 from gristmill.loader.open_dataset import Dataset
-from gristmill.loader.schedule import ALL_ROWS, Schedule, Sighting
+from gristmill.loader.schedule import ALL_ROWS, Rows, Schedule, Sighting
 from gristmill.loader.shuffle import Shuffle, parse_shuffle
 from gristmill.loader.stream import RecordStream
 
 if TYPE_CHECKING:
     from gristmill.loader.feed import Decode, Feed
+    from gristmill.loader.locate import Location
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ class GlobalBatches:
             process_index=process_index, process_count=process_count
         )
 
-    def read(self, step: int, rows: slice = ALL_ROWS) -> list[bytes]:
+    def read(self, step: int, rows: Rows = ALL_ROWS) -> list[bytes]:
         """Returns the records of rows of a step's global batch.
 
         Raises:
@@ -93,6 +95,21 @@ class GlobalBatches:
             for place, record in zip(places.tolist(), found, strict=True):
                 out[place] = record
         return out
+
+    def locate(self, step: int, row: int) -> Location:
+        """Returns where a row of a step's global batch comes from.
+
+        That is the record, its shard and, where the dataset knows it, the TFRecord file
+        and byte offset that it was converted from; see `Location`.
+
+        Raises:
+            OutOfRangeError: There is no such step.
+            InputError: There is no such row.
+        """
+        # Imported here: few ask, and it knows of more than batches do.
+        from gristmill.loader.locate import locate
+
+        return locate(self, step, row)
 
     def find(
         self,
@@ -153,6 +170,7 @@ class GlobalBatches:
         process_index: int | None = None,
         process_count: int | None = None,
         topology: str | None = None,
+        rows: npt.ArrayLike | None = None,
         workers: int = 0,
         prefetch: int = 2,
         start_step: int = 0,
@@ -165,6 +183,8 @@ class GlobalBatches:
             process_index: Which host this is, from 0.
             process_count: How many hosts there are.
             topology: "jax" asks JAX for the two numbers above.
+            rows: Numbers of the rows to read, instead of a topology, for hosts that
+                take no contiguous share; `rows_of` has those of JAX's devices.
             workers: Processes that read and decode; 0 for threads of this one.
             prefetch: Batches read ahead, by each worker if there are any.
             start_step: First step to give.
@@ -177,10 +197,20 @@ class GlobalBatches:
         from gristmill.loader.feed import Feed
         from gristmill.loader.topology import host_of
 
-        rows = self.host_rows(**host_of(process_index, process_count, topology))
+        taken: Rows
+        if rows is None:
+            taken = self.host_rows(**host_of(process_index, process_count, topology))
+        elif (process_index, process_count, topology) != (None, None, None):
+            raise InputError(
+                "the feed is told twice what to read",
+                expected="either rows, or the topology",
+                got="both",
+            )
+        else:
+            taken = checked_indices(rows, stop=self.batch_size, what="row")
         return Feed(
             self,
-            rows=rows,
+            rows=taken,
             decode=decode,
             workers=workers,
             prefetch=prefetch,

@@ -9,33 +9,40 @@ from gristmill.loader.index_arrays import checked_count
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches
+    from gristmill.loader.schedule import Rows
 
 Decode: TypeAlias = Callable[[Sequence[bytes]], Any]
 
 
 class Feed(Iterator[Any]):
-    """An iterator of one host's batches. Made by `GlobalBatches.feed`."""
+    """An iterator of one host's batches. Made by `GlobalBatches.feed`.
+
+    Attributes:
+        batches: The global batches.
+        rows: Which of their rows this feed gives: a slice, or their numbers.
+    """
 
     def __init__(
         self,
         batches: GlobalBatches,
         *,
-        rows: slice,
+        rows: Rows,
         decode: Decode | None,
         workers: int,
         prefetch: int,
         start_step: int,
     ):
-        self._batches, self._rows, self._decode = batches, rows, decode
+        self.batches, self.rows = batches, rows
+        self._decode = decode
         self._workers = checked_count(workers, what="workers", least=0)
         self._prefetch = checked_count(prefetch, what="prefetch")
         self._step = checked_count(start_step, what="start_step", least=0)
 
     def __next__(self) -> Any:
-        steps = self._batches.steps
+        steps = self.batches.steps
         if steps is not None and self._step >= steps:
             raise StopIteration
-        records = self._batches.read(self._step, self._rows)
+        records = self.batches.read(self._step, self.rows)
         batch = records if self._decode is None else self._decode(records)
         self._step += 1
         return batch

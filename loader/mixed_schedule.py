@@ -13,7 +13,7 @@ import numpy as np
 from gristmill.dataset.errors import InputError
 from gristmill.loader.index_arrays import POSITION_LIMIT, IntArray, checked_count
 from gristmill.loader.mixture import Mixture, Weight
-from gristmill.loader.schedule import ALL_ROWS, Batches, Sighting
+from gristmill.loader.schedule import ALL_ROWS, Batches, Rows, Sighting
 from gristmill.loader.stream import RecordStream
 
 
@@ -71,7 +71,7 @@ class MixedSchedule(Batches):
         # A dataset that is never exhausted, for want of weight, ends nothing.
         return min((end for end in ends if end >= 0), default=POSITION_LIMIT)
 
-    def indices(self, step: int, rows: slice = ALL_ROWS) -> MixedBatch:
+    def indices(self, step: int, rows: Rows = ALL_ROWS) -> MixedBatch:
         """Returns datasets and record indices of rows of a step's global batch.
 
         Raises:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import operator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,8 +22,11 @@ from gristmill.loader.index_arrays import (
     IntArray,
     OutOfRangeError,
     checked_count,
+    checked_indices,
 )
 from gristmill.loader.stream import RecordStream
+
+Rows: TypeAlias = slice | IntArray
 
 ALL_ROWS = slice(None)
 
@@ -63,17 +66,18 @@ class Batches(abc.ABC):
         """Number of steps, the same on all hosts; None if there is no end."""
         return None if self.stop == POSITION_LIMIT else self._step_limit()
 
-    def positions(self, step: int, rows: slice = ALL_ROWS) -> IntArray:
+    def positions(self, step: int, rows: Rows = ALL_ROWS) -> IntArray:
         """Returns the stream's positions in a step, int64 [rows].
 
         There are `batch_size` rows, or fewer in a last step that is not dropped.
 
         Args:
             step: Which step.
-            rows: The rows wanted, of the whole batch by default.
+            rows: The rows wanted, a slice or their numbers, of the whole batch by
+                default. Of a batch that is not full they are those that there are.
 
         Raises:
-            OutOfRangeError: There is no such step.
+            OutOfRangeError: There is no such step, or no such row in a full batch.
         """
         step = operator.index(step)
         limit = self._step_limit()
@@ -82,8 +86,11 @@ class Batches(abc.ABC):
                 "there is no such step", expected=f"0 <= step < {limit}", got=step
             )
         first = step * self.batch_size
-        taken = range(min(self.batch_size, self.stop - first))[rows]
-        return first + np.arange(taken.start, taken.stop, taken.step, dtype=np.int64)
+        size = min(self.batch_size, self.stop - first)
+        if isinstance(rows, slice):
+            return first + np.arange(*rows.indices(size), dtype=np.int64)
+        taken = checked_indices(rows, stop=self.batch_size, what="row")
+        return first + taken[taken < size]
 
     def host_rows(self, *, process_index: int, process_count: int) -> slice:
         """Returns the rows of every global batch that one host takes.
@@ -140,7 +147,7 @@ class Schedule(Batches):
         """Number of positions in the stream: 2^63 if it has no end."""
         return self.stream.stop
 
-    def indices(self, step: int, rows: slice = ALL_ROWS) -> IntArray:
+    def indices(self, step: int, rows: Rows = ALL_ROWS) -> IntArray:
         """Returns the record indices of rows of a step's global batch, int64 [rows].
 
         Raises:

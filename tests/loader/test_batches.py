@@ -72,6 +72,22 @@ def test_rows_can_be_had_without_the_others(web, code):
         assert isinstance(part, MixedBatch)
         for own, all_rows in zip(part, whole, strict=True):
             assert own.tolist() == all_rows[begin:end].tolist()
+    with pytest.raises(OutOfRangeError, match="row is out of range"):
+        batches.schedule.indices(5, np.array([3, 12]))
+
+
+def test_rows_can_be_had_by_their_numbers(web):
+    batches = loader.global_batches(web, batch_size=10, epochs=1, drop_remainder=False)
+    rows = np.array([8, 1, 6, 7])
+    whole = batches.read(2)
+    assert batches.read(2, rows) == [whole[row] for row in rows]
+    assert batches.read(3, rows) == [batches.read(3)[row] for row in (1, 6)]  # of 7
+    feed = batches.feed(rows=rows, decode=len)
+    assert list(feed) == [4, 4, 4, 2]
+    with pytest.raises(OutOfRangeError, match="row is out of range"):
+        batches.feed(rows=[10])
+    with pytest.raises(InputError, match="twice"):
+        batches.feed(rows=rows, topology="jax")
 
 
 def test_a_mixture_without_weights_is_in_proportion_to_the_lengths(web, code):
