@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches, global_batches
     from gristmill.loader.data_source import ArrayRecordDataSource
     from gristmill.loader.feed import Feed
+    from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import Dataset, ShardInfo, open
     from gristmill.loader.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 
@@ -19,6 +20,7 @@ __all__ = [
     "Feed",
     "GlobalBatches",
     "GlobalShuffle",
+    "Location",
     "NoShuffle",
     "ShardInfo",
     "global_batches",
@@ -33,6 +35,7 @@ _HOMES = {
     "Feed": "feed",
     "GlobalBatches": "batches",
     "GlobalShuffle": "shuffle",
+    "Location": "locate",
     "NoShuffle": "shuffle",
     "ShardInfo": "open_dataset",
     "global_batches": "batches",

@@ -1,0 +1,148 @@
+"""From which frame of which input file a record came, as far as a dataset knows.
+
+A conversion keeps the records of an input in their order, and the table of shards has
+the range of each input that went into a shard. A frame is 16 bytes longer than its
+record, so the lengths of the records before it say where a record's frame begins: the
+input itself is not needed. Every answer is checked against the end of the range.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset import layout
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.manifest import Split
+from gristmill.dataset.shard_report import SourceSpan
+from gristmill.dataset.shard_table import Texts, load_arrays
+from gristmill.dataset.storage import storage_for
+from gristmill.dataset.tfrecord import FRAME_OVERHEAD_BYTES
+
+_INPUTS_VERSION = 1
+_COMPRESSIONS = ("none", "gzip", "zlib")
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """An input file of a conversion.
+
+    Attributes:
+        path: As the conversion was given it, possibly relative to where that ran.
+        compression: `none`, `gzip` or `zlib`.
+    """
+
+    path: str
+    compression: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DamagedRegion:
+    """Bytes of an input that were set aside: the half-open range of one file.
+
+    Attributes:
+        path: The file.
+        begin_bytes: First byte.
+        end_bytes: One past the last.
+        compressed: Whether that counts the bytes of a compressed file as it is stored.
+    """
+
+    path: str
+    begin_bytes: int
+    end_bytes: int
+    compressed: bool
+
+
+def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
+    """Returns the input files that spans count, none where the list is not there.
+
+    Args:
+        dataset: The dataset's directory.
+        split: The split, as `dataset.json` has it.
+    """
+    relative = split.source.get("file_list")
+    if not isinstance(relative, str):
+        return ()
+    place = layout.join(dataset, layout.DATASET_JSON)
+    path = layout.join(dataset, layout.check_relative(relative, where=place))
+    if storage_for(path).stat(path) is None:
+        return ()
+    hasher = hashlib.sha256()
+    try:
+        arrays = load_arrays(
+            storage_for(path).read(path), where=path, version=_INPUTS_VERSION
+        )
+        names = list(Texts(arrays["path_blob"], arrays["path_ends"]))
+        files = [
+            SourceFile(path=name, compression=_COMPRESSIONS[number])
+            for name, number in zip(names, arrays["compressions"].tolist(), strict=True)
+        ]
+        for name, size in zip(names, arrays["sizes"].tolist(), strict=True):
+            hasher.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
+    except (GristmillError, IndexError, KeyError, TypeError, ValueError):
+        return ()  # The records can be read without it.
+    if f"sha256:{hasher.hexdigest()}" != split.source.get("file_list_digest"):
+        return ()
+    return files
+
+
+def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
+    """Returns what was set aside of a shard's inputs, as its quarantine lists it.
+
+    Args:
+        dataset: The dataset's directory.
+        shard: The shard's path, relative to it.
+    """
+    path = layout.join(dataset, layout.QUARANTINE_DIR, f"{shard}.jsonl")
+    if storage_for(path).stat(path) is None:
+        return ()
+    text = storage_for(path).read(path).decode("utf-8", "surrogateescape")
+    try:
+        return tuple(
+            DamagedRegion(
+                path=str(fields["file"]),
+                begin_bytes=int(fields["begin_bytes"]),
+                end_bytes=int(fields["end_bytes"]),
+                compressed=bool(fields["compressed"]),
+            )
+            for fields in map(json.loads, text.splitlines())
+        )
+    except (KeyError, TypeError, ValueError):
+        return ()  # Then the frames do not add up to their range, which is noticed.
+
+
+def frame_offsets(
+    span: SourceSpan, lengths: IntArray, regions: Sequence[DamagedRegion] = ()
+) -> IntArray | None:
+    """Returns where the frames of a span begin, None if they do not fit the span.
+
+    Args:
+        span: The range of the input that was taken.
+        lengths: int64 [records], length of each of its records in bytes, in order.
+        regions: What was set aside of that file.
+
+    Returns:
+        int64 [records], byte offsets in the decompressed file.
+    """
+    if span.start_bytes is None or span.stop_bytes is None:
+        return None
+    ends = span.start_bytes + np.cumsum(lengths + FRAME_OVERHEAD_BYTES)
+    # Frames and the end of the last one, as if nothing lay between them.
+    offsets = np.concatenate([[span.start_bytes], ends]).astype(np.int64)
+    for region in sorted(regions, key=lambda region: region.begin_bytes):
+        if region.compressed or not (
+            span.start_bytes <= region.begin_bytes < span.stop_bytes
+        ):
+            continue
+        behind = int(np.searchsorted(offsets, region.begin_bytes))
+        if behind == len(offsets) or offsets[behind] != region.begin_bytes:
+            return None
+        offsets[behind:] += region.end_bytes - region.begin_bytes
+    return offsets[:-1] if offsets[-1] == span.stop_bytes else None

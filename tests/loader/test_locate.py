@@ -1,0 +1,309 @@
+"""Where rows come from: every answer is followed to the bytes of the source."""
+
+import gzip
+import json
+import pathlib
+import shutil
+import zlib
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.provenance import DamagedRegion, frame_offsets
+from gristmill.dataset.shard_report import SourceSpan
+from gristmill.dataset.shard_writer import WriterOptions
+from gristmill.dataset.tfrecord import encode_frame
+from gristmill.loader.index_arrays import OutOfRangeError
+from tests.support.conversion import convert, job_of, quarantined, varied_records
+from tests.support.records import frames_of, read_tfrecords, write_array_records
+
+PLANS = [
+    ("num_shards", 1),
+    ("num_shards", 7),
+    ("shard_bytes", 20_000),
+    ("records_per_shard", 37),
+    ("match_shards", None),
+]
+
+
+def batches_of(output: pathlib.Path, **options) -> loader.GlobalBatches:
+    dataset = loader.open(str(output))
+    options = {"epochs": 1, "drop_remainder": False, "seed": 5, **options}
+    return loader.global_batches(dataset, batch_size=16, **options)
+
+
+def locations(batches: loader.GlobalBatches):
+    """Yields location and record of every row."""
+    for step in range(batches.steps):
+        for row, record in enumerate(batches.read(step)):
+            yield batches.locate(step, row), record
+
+
+def inflated(location: loader.Location) -> bytes:
+    data = pathlib.Path(location.source_path).read_bytes()
+    inflate = {"gzip": gzip.decompress, "zlib": zlib.decompress, "none": bytes}
+    return inflate[location.source_compression](data)
+
+
+def check(batches: loader.GlobalBatches) -> list[loader.Location]:
+    """Follows every row to its frame; returns the locations."""
+    found = []
+    for location, record in locations(batches):
+        frame = encode_frame(record)
+        begin = location.source_offset_bytes
+        assert begin is not None, location.source_note
+        assert inflated(location)[begin : begin + len(frame)] == frame
+        first, last = location.source_range_bytes
+        assert first <= begin < begin + len(frame) <= last
+        found.append(location)
+    places = {(place.source_path, place.source_offset_bytes) for place in found}
+    assert len(places) == len(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> pathlib.Path:
+    """Five files; one compressed by gzip, one by zlib, one with a single record."""
+    folder = tmp_path_factory.mktemp("in")
+    for number, count in enumerate((40, 60, 1, 30, 25)):
+        data = frames_of(varied_records(count, seed=number))
+        compress = {1: gzip.compress, 3: zlib.compress}.get(number, bytes)
+        (folder / f"{number}.tfrecord").write_bytes(compress(data))
+    return folder
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
+@pytest.mark.parametrize("group_size", [1, 5])
+def test_every_row_is_found_in_its_source(inputs, tmp_path, plan, group_size):
+    if plan == ("num_shards", 7):  # Compressed files are not cut by bytes.
+        plan = ("num_shards", 4)
+    writer = WriterOptions(group_size=group_size, compression="zstd:3")
+    convert(job_of(inputs, tmp_path / "out", plan=plan, writer=writer))
+    batches = batches_of(tmp_path / "out")
+    found = check(batches)
+    assert {place.source_compression for place in found} == {"none", "gzip", "zlib"}
+    dataset = batches.datasets[0]
+    for place in found[:20]:
+        shard = dataset.find([place.record])[0][0]
+        info = dataset.shard(int(shard))
+        assert info.path == place.shard
+        assert info.first_record + place.record_in_shard == place.record
+        assert place.offset_bytes == dataset.offset_bytes(place.record)
+
+
+@pytest.mark.parametrize("plan", PLANS[:4], ids=lambda plan: plan[0])
+def test_files_cut_in_the_middle_and_records_that_hold_frames(tmp_path, plan):
+    nested = frames_of([b"inner", b"", b"frame" * 30])
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        records = varied_records(60, seed=number)
+        records[10::7] = [nested + bytes([number, i]) for i in range(8)]
+        (tmp_path / "in" / f"{number}").write_bytes(frames_of(records))
+    convert(job_of(tmp_path / "in", tmp_path / "out", plan=plan))
+    found = check(batches_of(tmp_path / "out"))
+    assert len(found) == 120
+
+
+def test_tensorflow_reads_the_record_from_there(tmp_path):
+    (tmp_path / "in").mkdir()
+    records = varied_records(50, seed=3)
+    (tmp_path / "in" / "a.tfrecord").write_bytes(frames_of(records))
+    convert(job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 3)))
+    batches = batches_of(tmp_path / "out")
+    for row in range(4):
+        place = batches.locate(1, row)
+        rest = tmp_path / "rest.tfrecord"
+        source = pathlib.Path(place.source_path).read_bytes()
+        rest.write_bytes(source[place.source_offset_bytes :])
+        assert read_tfrecords(rest)[0] == batches.read(1)[row]
+
+
+@pytest.fixture
+def damaged(tmp_path) -> pathlib.Path:
+    """A conversion that set regions aside: damaged frames, lost bytes, a cut end."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        records = varied_records(60, seed=number + 10, most_bytes=400)
+        data = bytearray(frames_of(records))
+        sizes = np.cumsum([len(record) + 16 for record in records])
+        data[sizes[4] + 3] ^= 1  # a length
+        data[sizes[20] - 1] ^= 1  # a record's checksum
+        data[sizes[21] - 1] ^= 1  # and that of the next
+        del data[sizes[40] + 5 : sizes[40] + 25]
+        if number == 2:
+            del data[-7:]
+        path = tmp_path / "in" / f"{number}"
+        path.write_bytes(zlib.compress(data) if number == 1 else data)
+    return tmp_path
+
+
+@pytest.mark.parametrize("group_size", [1, 4])
+@pytest.mark.parametrize(
+    "plan",
+    [("num_shards", 1), ("num_shards", 3), ("records_per_shard", 23)],
+    ids=lambda plan: plan[0],
+)
+def test_rows_behind_damage_are_found_by_the_quarantine(damaged, plan, group_size):
+    out = damaged / "out"
+    writer = WriterOptions(group_size=group_size)
+    convert(
+        job_of(damaged / "in", out, plan=plan, writer=writer, on_corrupt="quarantine")
+    )
+    assert len(quarantined(out)) >= 8
+    found = check(batches_of(out))
+    assert len(found) > 3 * 50
+
+    # Without the quarantine it says what it knows, and no more.
+    shutil.rmtree(out / "quarantine")
+    places = list(locations(batches_of(out)))
+    unknown = [place for place, _ in places if place.source_offset_bytes is None]
+    assert unknown
+    for place, record in places:
+        first, last = place.source_range_bytes
+        assert encode_frame(record) in inflated(place)[first:last]
+        if place.source_offset_bytes is None:
+            assert "set aside" in place.source_note
+        else:
+            begin = place.source_offset_bytes
+            assert inflated(place)[begin:].startswith(encode_frame(record))
+
+
+def test_a_compressed_file_that_breaks_off(tmp_path):
+    (tmp_path / "in").mkdir()
+    records = varied_records(400, seed=1)
+    data = bytearray(gzip.compress(frames_of(records)))
+    data[len(data) // 2] ^= 0xFF
+    (tmp_path / "in" / "0").write_bytes(data)
+    (tmp_path / "in" / "1").write_bytes(frames_of(records[:20]))
+    convert(job_of(tmp_path / "in", tmp_path / "out", on_corrupt="quarantine"))
+    frames, at = frames_of(records), 0
+    for place, record in locations(batches_of(tmp_path / "out", shuffle="none")):
+        begin = place.source_offset_bytes
+        if place.source_compression == "gzip":
+            assert begin == at
+            assert frames[begin:].startswith(encode_frame(record))
+            at += len(record) + 16
+    assert 0 < at < len(frames)
+
+
+def drop_some(record: bytes) -> bytes | None:
+    return None if len(record) % 2 else record
+
+
+def test_what_went_through_a_function_has_a_range_at_most(inputs, tmp_path):
+    function = "tests.loader.test_locate:drop_some"
+    convert(job_of(inputs, tmp_path / "out", plan=("match_shards", None), map=function))
+    for place, record in locations(batches_of(tmp_path / "out")):
+        assert place.source_offset_bytes is None
+        assert function in place.source_note
+        first, last = place.source_range_bytes
+        assert encode_frame(record) in inflated(place)[first:last]
+
+    convert(job_of(inputs, tmp_path / "one", plan=("num_shards", 1), map=function))
+    place = batches_of(tmp_path / "one").locate(0, 0)
+    assert (place.source_path, place.source_range_bytes) == (None, None)
+
+
+def test_other_datasets_know_no_source(tmp_path):
+    path = tmp_path / "plain.array_record"
+    write_array_records(path, varied_records(20, seed=0))
+    place = loader.global_batches(loader.open(str(path)), batch_size=4).locate(2, 1)
+    assert place.shard == str(path)
+    assert place.offset_bytes >= 64
+    assert place.source_path is place.source_offset_bytes is None
+    assert "converted" in place.source_note
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "another", "names"])
+def test_a_list_of_inputs_that_is_not_the_one_is_not_used(inputs, tmp_path, damage):
+    convert(job_of(inputs, tmp_path / "out"))
+    (listed,) = (tmp_path / "out" / "index").glob("*.inputs.npz")
+    if damage == "gone":
+        listed.unlink()
+    elif damage == "cut":
+        listed.write_bytes(listed.read_bytes()[:-30])
+    elif damage == "another":
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "x").write_bytes(frames_of([b"x"]))
+        convert(job_of(tmp_path / "b", tmp_path / "other"))
+        (other,) = (tmp_path / "other" / "index").glob("*.inputs.npz")
+        shutil.copy(other, listed)
+    else:
+        arrays = dict(np.load(listed))
+        arrays["path_ends"] = arrays["path_ends"] + 5
+        with listed.open("wb") as file:
+            np.savez(file, **arrays)
+    place = batches_of(tmp_path / "out").locate(0, 0)
+    assert place.source_path is None
+    assert "list of input files" in place.source_note
+
+
+def test_epochs_and_datasets_of_a_mixture(inputs, tmp_path):
+    convert(job_of(inputs, tmp_path / "a"))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x").write_bytes(frames_of(varied_records(7, seed=9)))
+    convert(job_of(tmp_path / "in", tmp_path / "b"))
+    datasets = {name: loader.open(str(tmp_path / name)) for name in "ab"}
+    batches = loader.global_batches(datasets, batch_size=10, weights={"a": 1, "b": 1})
+    seen = set()
+    for step in range(4):
+        for row, record in enumerate(batches.read(step)):
+            place = batches.locate(step, row)
+            assert datasets[place.dataset][place.record] == record
+            sightings = batches.find(
+                place.record, place.dataset, stop_epoch=place.epoch + 1
+            )
+            assert sightings[place.epoch] == (place.epoch, step, row)
+            seen.add((place.dataset, place.epoch))
+    assert {("a", 0), ("b", 0), ("b", 1), ("b", 2)} <= seen
+
+
+def test_rows_and_steps_that_are_not_there(inputs, tmp_path):
+    convert(job_of(inputs, tmp_path / "out"))
+    batches = batches_of(tmp_path / "out")  # 156 records: 9 steps of 16 and one of 12
+    assert batches.locate(9, 11).record >= 0
+    with pytest.raises(InputError, match=r"row is out of range(.|\n)*0 to 11"):
+        batches.locate(9, 12)
+    with pytest.raises(OutOfRangeError, match="no such step"):
+        batches.locate(10, 0)
+
+
+SPAN = SourceSpan(
+    file_index=0, begin_bytes=5, end_bytes=90, start_bytes=10, stop_bytes=110, records=3
+)
+
+
+def region(begin: int, end: int, *, compressed: bool = False) -> DamagedRegion:
+    return DamagedRegion(
+        path="f", begin_bytes=begin, end_bytes=end, compressed=compressed
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "regions", "expected"),
+    [
+        ([4, 40, 8], [], [10, 30, 86]),
+        ([4, 39, 8], [], None),
+        ([4, 30, 8], [region(30, 40)], [10, 40, 86]),
+        ([4, 30, 8], [region(10, 15), region(105, 110)], [15, 35, 81]),
+        ([4, 30, 8], [region(15, 20), region(35, 40)], None),
+        ([4, 30, 8], [region(10, 12), region(12, 20)], [20, 40, 86]),
+        ([4, 40, 8], [region(10, 20)], None),
+        ([4, 40, 8], [region(200, 300), region(0, 10)], [10, 30, 86]),
+        ([4, 40, 8], [region(30, 80, compressed=True)], [10, 30, 86]),
+    ],
+)
+def test_frames_and_regions_fill_the_range_or_are_unknown(lengths, regions, expected):
+    offsets = frame_offsets(SPAN, np.array(lengths), regions)
+    assert (None if offsets is None else offsets.tolist()) == expected
+
+
+def test_a_location_is_plain_values(inputs, tmp_path):
+    convert(job_of(inputs, tmp_path / "out"))
+    place = batches_of(tmp_path / "out").locate(0, 0)
+    json.dumps(vars(place))
+    assert all(
+        type(value) in (int, str, tuple, type(None)) for value in vars(place).values()
+    )
