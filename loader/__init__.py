@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches, global_batches
     from gristmill.loader.data_source import ArrayRecordDataSource
     from gristmill.loader.feed import Feed
+    from gristmill.loader.jax_feed import JaxFeed, rows_of, to_jax
     from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import Dataset, ShardInfo, open
     from gristmill.loader.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
@@ -20,11 +21,14 @@ __all__ = [
     "Feed",
     "GlobalBatches",
     "GlobalShuffle",
+    "JaxFeed",
     "Location",
     "NoShuffle",
     "ShardInfo",
     "global_batches",
     "open",
+    "rows_of",
+    "to_jax",
 ]
 
 # Imported when first used: a trainer that only opens a dataset needs nothing else.
@@ -35,11 +39,14 @@ _HOMES = {
     "Feed": "feed",
     "GlobalBatches": "batches",
     "GlobalShuffle": "shuffle",
+    "JaxFeed": "jax_feed",
     "Location": "locate",
     "NoShuffle": "shuffle",
     "ShardInfo": "open_dataset",
     "global_batches": "batches",
     "open": "open_dataset",
+    "rows_of": "jax_feed",
+    "to_jax": "jax_feed",
 }
 
 
