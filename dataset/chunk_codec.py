@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import struct
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import cramjam
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
+from gristmill.dataset.chunk_parts import (
+    COMPRESSIONS,
+    decompress_frame,
+    decompress_parts,
+)
 from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
 from gristmill.dataset.varints import MAX_VARINT_BYTES, decode_varints, varints_at
 
@@ -33,11 +34,8 @@ CHUNK_HEADER_BYTES = 40
 # chunks in memory. Above it, a length field is taken for damage.
 MAX_CHUNK_DECODED_BYTES = 1 << 31
 
-# Most bytes that frames decode to in one call, unless a single one does.
-_ZSTD_CALL_BYTES = 256 << 10
-
 _SIMPLE, _TRANSPOSED = ord("r"), ord("t")
-_NONE, _ZSTD, _BROTLI, _SNAPPY = _COMPRESSIONS = (0, ord("z"), ord("b"), ord("s"))
+_KNOWN_COMPRESSION = np.isin(np.arange(256), COMPRESSIONS)
 
 IntArray = npt.NDArray[np.int64]
 
@@ -76,10 +74,14 @@ class _Chunks:
 
 
 def _parse(
-    data: npt.NDArray[np.uint8], starts: IntArray, max_decoded_bytes: int
+    data: npt.NDArray[np.uint8],
+    starts: IntArray,
+    ends: IntArray | int,
+    max_decoded_bytes: IntArray | int,
 ) -> _Chunks:
     """Parses the headers of chunks; raises ValueError where they make no sense."""
-    if (starts + CHUNK_HEADER_BYTES + 2 > len(data)).any():
+    begin = starts + CHUNK_HEADER_BYTES
+    if (begin + 2 > ends).any():
         raise ValueError("a chunk's header reaches past the end of the data")
     rows = data[starts[:, None] + np.arange(CHUNK_HEADER_BYTES)]
     header = np.ascontiguousarray(rows).reshape(-1).view(_HEADER_DTYPE)
@@ -88,13 +90,11 @@ def _parse(
         raise TransposedChunkError("chunk is transposed")
     if (kinds != _SIMPLE).any():
         raise ValueError(f"chunk type {kinds[kinds != _SIMPLE][0]:#04x}, not simple")
-    room = (len(data) - starts - CHUNK_HEADER_BYTES).astype(np.uint64)
-    if (header["data_size"] > room).any():
+    if (header["data_size"] > (ends - begin).astype(np.uint64)).any():
         raise ValueError("a chunk reaches past the end of the data")
-    begin = starts + CHUNK_HEADER_BYTES
     end = begin + header["data_size"].astype(np.int64)
     compression = data[begin]
-    unknown = compression[~np.isin(compression, _COMPRESSIONS)]
+    unknown = compression[~_KNOWN_COMPRESSION[compression]]
     if len(unknown):
         raise ValueError(f"unknown compression type {unknown[0]:#04x}")
     sizes_bytes, sizes_begin = varints_at(data, begin + 1)
@@ -127,14 +127,17 @@ def _parts(
 
 
 def _check_claims(
-    chunks: _Chunks, decoded_data_size: npt.NDArray[np.uint64], max_decoded_bytes: int
+    chunks: _Chunks,
+    decoded_data_size: npt.NDArray[np.uint64],
+    max_decoded_bytes: IntArray | int,
 ) -> None:
     """Checks all sizes against each other, before anything is allocated by them."""
-    largest = int(decoded_data_size.max(initial=0))
-    if largest > max_decoded_bytes:
+    limits = np.broadcast_to(max_decoded_bytes, decoded_data_size.shape)
+    wrong = np.flatnonzero(decoded_data_size > limits.astype(np.uint64))
+    if len(wrong):
         raise ValueError(
-            f"a chunk claims to decode to {largest:,} bytes, over the limit of "
-            f"{max_decoded_bytes:,}"
+            f"a chunk claims to decode to {decoded_data_size[wrong[0]]:,} bytes, over "
+            f"the limit of {limits[wrong[0]]:,}"
         )
     claims = chunks.values.decoded_bytes
     wrong = np.flatnonzero(claims != decoded_data_size.astype(np.int64))
@@ -157,85 +160,17 @@ def _check_claims(
 
 
 def _decode_parts(
-    buffer: bytes, compression: npt.NDArray[np.uint8], parts: _Parts, members: IntArray
-) -> list[Any]:
-    """Decompresses one part of each member chunk.
-
-    Returns:
-        For each member, an object with the buffer protocol.
-    """
-    kinds = np.unique(compression[members]).tolist()
-    if len(kinds) == 1:
-        return _decompress(buffer, kinds[0], parts, members)
-    decoded: dict[int, Any] = {}
-    for kind in kinds:
-        same = members[compression[members] == kind]
-        pieces = _decompress(buffer, kind, parts, same)
-        decoded.update(zip(same.tolist(), pieces, strict=True))
-    return [decoded[member] for member in members.tolist()]
-
-
-def _decompress(
-    buffer: bytes, compression: int, parts: _Parts, members: IntArray
-) -> list[Any]:
-    """Decompresses parts that are all of one compression."""
-    begin, end = parts.begin[members], parts.end[members]
-    if compression == _NONE:
-        pairs = zip(begin.tolist(), end.tolist(), strict=True)
-        return [buffer[a:b] for a, b in pairs]
-    sizes = parts.decoded_bytes[members]
-    if compression == _ZSTD:
-        return _decompress_zstd(buffer, begin, end, sizes)
-    if compression == _BROTLI:
-        decode = cramjam.brotli.decompress_into
-    else:
-        decode = cramjam.snappy.decompress_raw_into
-    view = memoryview(buffer)
-    decoded: list[Any] = []
-    for a, b, size in zip(begin.tolist(), end.tolist(), sizes.tolist(), strict=True):
-        # Into a buffer of the stated size: damaged data cannot make it larger. One
-        # byte more, so that too much is told from exactly enough.
-        room = bytearray(size + 1)
-        try:
-            got = decode(view[a:b], room)
-        except Exception as e:  # cramjam raises its own, which has no public base.
-            raise ValueError(f"cannot be decompressed: {e}") from e
-        if got != size:
-            raise ValueError(f"decompressed to {got:,} bytes instead of {size:,}")
-        decoded.append(bytes(memoryview(room)[:size]))
-    return decoded
-
-
-@functools.cache
-def _zstd() -> zstandard.ZstdDecompressor:
-    return zstandard.ZstdDecompressor()
-
-
-def _decompress_zstd(
-    buffer: bytes, begin: IntArray, end: IntArray, sizes: IntArray
-) -> list[bytes]:
-    # A call for many frames, which saves 0.4 us a record of 2.2 KB; but for no more
-    # than the processor's cache holds, which saves another microsecond and more.
-    full = np.flatnonzero(sizes)
-    decoded: list[bytes] = [b""] * len(sizes)
-    segments = np.stack([begin[full], end[full] - begin[full]], axis=1).astype("<u8")
-    ends = np.cumsum(sizes[full])
-    first, done = 0, 0
-    while first < len(full):
-        limit = done + _ZSTD_CALL_BYTES
-        last = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
-        frames = zstandard.BufferWithSegments(buffer, segments[first:last].tobytes())
-        claims = sizes[full[first:last]].astype("<u8").tobytes()
-        try:
-            results = _zstd().multi_decompress_to_buffer(
-                frames, decompressed_sizes=claims
-            )
-        except (zstandard.ZstdError, ValueError) as e:
-            raise ValueError(f"cannot be decompressed: {e}") from e
-        for index, place in enumerate(full[first:last].tolist()):
-            decoded[place] = results[index].tobytes()
-        first, done = last, int(ends[last - 1])
-    return decoded
+    buffer: Any, chunks: _Chunks, parts: _Parts, members: IntArray | None = None
+) -> Iterator[Any]:
+    """Decompresses one part of each chunk, or of each member."""
+    chosen = slice(None) if members is None else members
+    return decompress_parts(
+        buffer,
+        chunks.compression[chosen],
+        parts.begin[chosen],
+        parts.end[chosen],
+        parts.decoded_bytes[chosen],
+    )
 
 
 def _lengths(buffer: bytes, chunks: _Chunks) -> IntArray:
@@ -245,7 +180,7 @@ def _lengths(buffer: bytes, chunks: _Chunks) -> IntArray:
         # A chunk of one record: its length is that of the values.
         return chunks.values.decoded_bytes
     grouped = np.flatnonzero(~single)
-    sizes = _decode_parts(buffer, chunks.compression, chunks.sizes, grouped)
+    sizes = list(_decode_parts(buffer, chunks, chunks.sizes, grouped))
     lengths = _grouped_lengths(
         sizes, chunks.records[grouped], chunks.values.decoded_bytes[grouped]
     )
@@ -286,29 +221,38 @@ def _sums(values: IntArray, counts: IntArray) -> IntArray:
     return np.asarray(sums[ends] - sums[ends - counts])
 
 
-def _values(buffer: bytes, chunks: _Chunks) -> list[Any]:
-    """Returns for each chunk its records end to end, with the buffer protocol."""
-    every = np.arange(len(chunks.records))
-    values = _decode_parts(buffer, chunks.compression, chunks.values, every)
-    if [len(value) for value in values] != chunks.values.decoded_bytes.tolist():
-        raise ValueError("a chunk's records do not have the size its header says")
-    return values
+def _before(values: IntArray) -> IntArray:
+    """Returns the sum of all values before each."""
+    return np.asarray(np.cumsum(values) - values)
+
+
+def _cut(
+    values: Iterator[Any], counts: IntArray, begins: IntArray, ends: IntArray
+) -> Iterator[bytes]:
+    """Yields the bytes [begin, end) of values, so many of each as `counts` says."""
+    spans = zip(begins.tolist(), ends.tolist(), strict=True)
+    for value, count in zip(values, counts.tolist(), strict=True):
+        view = memoryview(value)
+        for begin, end in itertools.islice(spans, count):
+            yield bytes(view[begin:end])
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
     """What a caller wants decoded, as `decode_chunks` describes it."""
 
-    buffer: bytes
+    buffer: Any
     starts: IntArray
     path: str
     first_chunk: int
     chunk_records: IntArray | None
-    max_decoded_bytes: int
+    max_decoded_bytes: IntArray | int
+    ends: IntArray | None = None
 
     def parse(self) -> _Chunks:
         data = np.frombuffer(self.buffer, np.uint8)
-        chunks = _parse(data, self.starts, self.max_decoded_bytes)
+        ends = len(data) if self.ends is None else self.ends
+        chunks = _parse(data, self.starts, ends, self.max_decoded_bytes)
         if self.chunk_records is not None:
             wrong = np.flatnonzero(chunks.records != self.chunk_records)
             if len(wrong):
@@ -318,27 +262,47 @@ class _Run:
                 )
         return chunks
 
-    def decode(self) -> tuple[list[Any], IntArray]:
+    def decode(self) -> tuple[Iterator[Any], IntArray]:
         """Returns all records with the buffer protocol, int64 [records] lengths."""
         chunks = self.parse()
         lengths = _lengths(self.buffer, chunks)
-        values = _values(self.buffer, chunks)
+        values = _decode_parts(self.buffer, chunks, chunks.values)
         if (chunks.records == 1).all():
             return values, lengths
-        records: list[bytes] = []
-        sizes = iter(lengths.tolist())
-        for value, count in zip(values, chunks.records.tolist(), strict=True):
-            joined, begin = bytes(value), 0
-            for size in itertools.islice(sizes, count):
-                records.append(joined[begin : begin + size])
-                begin += size
-        return records, lengths
+        ends = np.cumsum(lengths)
+        before = np.repeat(_before(chunks.values.decoded_bytes), chunks.records)
+        ends -= before
+        return _cut(values, chunks.records, ends - lengths, ends), lengths
+
+    def pick(self, chunk_of: IntArray, rows: IntArray) -> list[bytes]:
+        """Returns some records, as `decode_records` describes it."""
+        chunks = self.parse()
+        values = _decode_parts(self.buffer, chunks, chunks.values)
+        if (chunks.records == 1).all():
+            records = list(map(bytes, values))
+            if len(records) == len(chunk_of):
+                return records
+            return [records[chunk] for chunk in chunk_of.tolist()]
+        lengths = _lengths(self.buffer, chunks)
+        wanted = _before(chunks.records)[chunk_of] + rows
+        before = _before(chunks.values.decoded_bytes)[chunk_of]
+        ends = np.cumsum(lengths)[wanted] - before
+        counts = np.bincount(chunk_of, minlength=len(chunks.records))
+        return list(_cut(values, counts, ends - lengths[wanted], ends))
 
     def single(self, index: int) -> _Run:
         """Returns one chunk of the run as a run of its own."""
         one = slice(index, index + 1)
-        counts = None if self.chunk_records is None else self.chunk_records[one]
-        return dataclasses.replace(self, starts=self.starts[one], chunk_records=counts)
+        limits = self.max_decoded_bytes
+        return dataclasses.replace(
+            self,
+            starts=self.starts[one],
+            chunk_records=None
+            if self.chunk_records is None
+            else self.chunk_records[one],
+            max_decoded_bytes=limits if isinstance(limits, int) else limits[one],
+            ends=None if self.ends is None else self.ends[one],
+        )
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
@@ -350,7 +314,9 @@ class _Run:
             # Found by decoding one at a time.
             for index in range(len(self.starts)):
                 try:
-                    self.single(index).decode()
+                    records, _ = self.single(index).decode()
+                    for _ in records:
+                        pass
                 except (ValueError, IndexError) as found:
                     where = f"{self.path}, chunk {self.first_chunk + index:,}"
                     error = found
@@ -401,21 +367,48 @@ def decode_chunks(
     run = _Run(buffer, starts, path, first_chunk, chunk_records, max_decoded_bytes)
     with run.explained():
         records, _ = run.decode()
-    return [bytes(record) for record in records]
+        return list(map(bytes, records))
+
+
+def decode_records(
+    buffer: Any,
+    starts: IntArray,
+    ends: IntArray,
+    *,
+    chunks: IntArray,
+    rows: IntArray,
+    path: str,
+    chunk_records: IntArray,
+    max_decoded_bytes: IntArray,
+) -> list[bytes]:
+    """Decodes chunks as `decode_chunks` does, and makes only the records wanted.
+
+    Args:
+        buffer: Logical bytes that hold the chunks whole.
+        starts: int64 [chunks], where each chunk's header begins in the buffer.
+        ends: int64 [chunks], where each chunk has to be over.
+        chunks: int64 [records], which of the chunks each wanted record is in, in
+            order; all chunks are there.
+        rows: int64 [records], the number of each within its chunk, below the chunk's
+            number of records.
+        path: For messages.
+        chunk_records: int64 [chunks], how many records each has to hold.
+        max_decoded_bytes: int64 [chunks], most bytes that each may decode to.
+
+    Returns:
+        The wanted records, in order.
+
+    Raises:
+        CorruptShardError: A chunk is damaged.
+        TransposedChunkError: A chunk is transposed.
+    """
+    run = _Run(buffer, starts, path, 0, chunk_records, max_decoded_bytes, ends)
+    with run.explained():
+        return run.pick(chunks, rows)
 
 
 _LONE_HEADER = struct.Struct("<8xQ8xQQBB")
 _LONE_RECORD = 1 << 8 | _SIMPLE
-
-
-class _Local(threading.local):
-    """A decompressor for each thread: one at a time may use it."""
-
-    def __init__(self) -> None:
-        self.zstd = zstandard.ZstdDecompressor()
-
-
-_LOCAL = _Local()
 
 
 def decode_lone_record(chunk: bytes, *, max_decoded_bytes: int) -> bytes | None:
@@ -437,7 +430,7 @@ def decode_lone_record(chunk: bytes, *, max_decoded_bytes: int) -> bytes | None:
     )
     end = CHUNK_HEADER_BYTES + size
     if (
-        (kind, compression) != (_LONE_RECORD, _ZSTD)
+        (kind, compression) != (_LONE_RECORD, ord("z"))
         or not 0 < decoded_bytes <= max_decoded_bytes
         or end > len(chunk)
         or sizes_bytes >= 0x80
@@ -454,15 +447,10 @@ def decode_lone_record(chunk: bytes, *, max_decoded_bytes: int) -> bytes | None:
         shift += 7
     if claim != decoded_bytes or at >= end:
         return None
-    frame = chunk[at:end]
     try:
-        # A frame that states its own size would be believed.
-        if zstandard.frame_content_size(frame) not in (-1, decoded_bytes):
-            return None
-        record = _LOCAL.zstd.decompress(frame, max_output_size=decoded_bytes)
-    except zstandard.ZstdError:
+        return decompress_frame(chunk[at:end], decoded_bytes)
+    except ValueError:
         return None
-    return record if len(record) == decoded_bytes else None
 
 
 def checksum_chunks(
@@ -482,8 +470,8 @@ def checksum_chunks(
     run = _Run(buffer, starts, path, first_chunk, chunk_records, max_decoded_bytes)
     with run.explained():
         records, lengths = run.decode()
-    crcs = map(google_crc32c.value, records)
-    return np.fromiter(crcs, np.uint32, len(records)), lengths
+        crcs = map(google_crc32c.value, records)
+        return np.fromiter(crcs, np.uint32, len(lengths)), lengths
 
 
 def measure_chunks(

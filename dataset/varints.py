@@ -24,11 +24,11 @@ def decode_varints(data: npt.NDArray[np.uint8]) -> IntArray:
     lengths = ends - starts + 1
     if (lengths > MAX_VARINT_BYTES).any():
         raise ValueError("varint above 2**63")
-    values = np.zeros(len(ends), np.int64)
-    for index in range(int(lengths.max(initial=0))):
-        longer = lengths > index
-        byte = data[starts[longer] + index].astype(np.int64) & 0x7F
-        values[longer] |= byte << (7 * index)
+    values = data[ends].astype(np.int64)
+    for back in range(1, int(lengths.max(initial=0))):
+        longer = lengths > back
+        byte = data[ends - back] & 0x7F
+        values = np.where(longer, values << 7 | byte, values)
     return values
 
 
@@ -36,14 +36,16 @@ def varints_at(
     data: npt.NDArray[np.uint8], positions: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Decodes the varint at each position; returns values and the positions after."""
-    values = np.zeros(len(positions), np.int64)
-    after = positions.copy()
-    going = np.arange(len(positions))
-    for index in range(MAX_VARINT_BYTES):
+    first = data[positions]
+    values, after = (first & 0x7F).astype(np.int64), positions + 1
+    going = np.flatnonzero(first >= 0x80)
+    for index in range(1, MAX_VARINT_BYTES):
+        if not len(going):
+            return values, after
         byte = data[after[going]].astype(np.int64)
         values[going] |= (byte & 0x7F) << (7 * index)
         after[going] += 1
         going = going[byte >= 0x80]
-        if not len(going):
-            return values, after
-    raise ValueError("varint above 2**63")
+    if len(going):
+        raise ValueError("varint above 2**63")
+    return values, after
