@@ -68,10 +68,10 @@ def to_jax(feed: Iterable[Any], sharding: Any, *, ahead: int = 1) -> JaxFeed:
 
 
 class _Rows(NamedTuple):
-    """Which rows of a global batch a feed reads; None where only the batch tells."""
+    """Which rows of a global batch a feed reads, and how many the batch has."""
 
-    read: IntArray | None
-    batch_size: int | None
+    read: IntArray
+    batch_size: int
 
 
 class _Loaded(NamedTuple):
@@ -178,10 +178,11 @@ class JaxFeed(Iterator[Any]):
         return loaded
 
 
-def _rows_read(feed: Any) -> _Rows:
+def _rows_read(feed: Any) -> _Rows | None:
+    """Returns the rows of a feed of ours; of another only its batches tell them."""
     batches, rows = getattr(feed, "batches", None), getattr(feed, "rows", None)
     if batches is None or rows is None:
-        return _Rows(None, None)
+        return None
     schedule = batches.schedule
     if not schedule.drop_remainder and schedule.stop % schedule.batch_size:
         raise InputError(
@@ -196,21 +197,21 @@ def _rows_read(feed: Any) -> _Rows:
     return _Rows(np.arange(size, dtype=np.int64)[rows], size)
 
 
-def _place(batch: Any, sharding: Any, rows: _Rows) -> Any:
+def _place(batch: Any, sharding: Any, rows: _Rows | None) -> Any:
     """Starts the transfer of a batch, and returns its global arrays."""
     leaves, tree = jax.tree_util.tree_flatten_with_path(batch)
-    if rows.read is None and leaves:
-        rows = _rows_in_turn(leaves[0][1])
-    arrays = [
-        _global_array(leaf, one, rows, f"batch{jax.tree_util.keystr(path)}")
-        for (path, leaf), one in zip(leaves, _spread(sharding, batch), strict=True)
-    ]
+    shardings = _spread(sharding, batch)
+    arrays = []
+    for (path, leaf), one in zip(leaves, shardings, strict=True):
+        where = f"batch{jax.tree_util.keystr(path)}"
+        rows = rows or _rows_in_turn(leaf)
+        arrays.append(_global_array(leaf, one, rows, where))
     return jax.tree.unflatten(tree, arrays)
 
 
 def _rows_in_turn(array: Any) -> _Rows:
-    """The rows of a feed that says nothing: the processes one after the other."""
-    count = len(array) if isinstance(array, np.ndarray) and array.ndim else 0
+    """The rows of as many as the array has on each process, one after the other."""
+    count = len(array) if np.ndim(array) else 0
     first = jax.process_index() * count
     read = np.arange(first, first + count, dtype=np.int64)
     return _Rows(read, jax.process_count() * count)
@@ -234,10 +235,7 @@ def _spread(sharding: Any, batch: Any) -> list[Any]:
 
 
 def _global_array(array: Any, sharding: Any, rows: _Rows, where: str) -> jax.Array:
-    read = rows.read
-    if read is None or rows.batch_size is None:
-        raise InputError("the batch has no arrays", where=where)
-    _check_array(array, len(read), where)
+    _check_array(array, len(rows.read), where)
     if not isinstance(sharding, Sharding):
         raise InputError(
             "not a sharding",
@@ -247,13 +245,13 @@ def _global_array(array: Any, sharding: Any, rows: _Rows, where: str) -> jax.Arr
         )
     shape = (rows.batch_size, *array.shape[1:])
     held = _rows_held(sharding, shape, where)
-    if not np.array_equal(held, read):
+    if not np.array_equal(held, rows.read):
         raise InputError(
             "the feed reads other rows of the global batch than the devices of this "
             "process hold",
             where=f"{where}, process {jax.process_index()} of {jax.process_count()}",
             expected=f"rows {_in_words(held)}",
-            got=f"rows {_in_words(read)}",
+            got=f"rows {_in_words(rows.read)}",
             cure="let the feed read what the devices hold: "
             "feed(rows=loader.rows_of(sharding, batch_size=...))",
         )
@@ -305,14 +303,14 @@ def _rows_held(sharding: Sharding, shape: tuple[int, ...], where: str) -> IntArr
     """Returns the rows of a global array that this process's devices hold, sorted."""
     try:
         slices = sharding.addressable_devices_indices_map(shape).values()
-    except ValueError as e:
+    except (IndexError, ValueError) as e:  # JAX's, for an axis that is not there
         raise InputError(
             "the array does not divide among the devices as its sharding says",
             where=where,
             expected=str(sharding),
             got=f"global shape {shape}: {e}",
-            cure="choose a batch_size that the devices along the batch axis divide, or "
-            "a sharding of fewer axes",
+            cure="choose a batch_size that the devices along the batch axis divide, "
+            "and no more axes in the sharding than the array has",
         ) from e
     if not slices:
         raise InputError(

@@ -1,0 +1,98 @@
+"""Run in each process of a job: makes global arrays on many meshes, and saves them.
+
+Arguments: the dataset, the job (HOST:PORT,COUNT,INDEX), and where to save.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError
+
+BATCH_SIZE = 16
+LENGTH = 8
+
+# Name -> (shape of the mesh, order of the devices, spec of "tokens"). With 8 devices
+# in 4 processes `in turn` has every row on a pair of processes, in `mixed up` no
+# process has contiguous rows.
+MESHES: dict[str, tuple[dict[str, int], Sequence[int], PartitionSpec]] = {
+    "data": ({"data": 8}, range(8), PartitionSpec("data")),
+    "data x model": ({"data": 4, "model": 2}, range(8), PartitionSpec("data")),
+    "data, length x model": (
+        {"data": 4, "model": 2},
+        range(8),
+        PartitionSpec("data", "model"),
+    ),
+    "rows on several processes": (
+        {"data": 2, "model": 4},
+        range(8),
+        PartitionSpec("data"),
+    ),
+    "all rows everywhere, length cut": (
+        {"data": 1, "model": 8},
+        range(8),
+        PartitionSpec("data", "model"),
+    ),
+    "backwards": ({"data": 8}, range(7, -1, -1), PartitionSpec("data")),
+    "mixed up": ({"data": 8}, [0, 7, 2, 5, 4, 3, 6, 1], PartitionSpec("data")),
+    "two batch axes": (
+        {"model": 2, "fsdp": 2, "data": 2},
+        range(8),
+        PartitionSpec(("data", "fsdp")),
+    ),
+}
+
+
+def decode(records: Sequence[bytes]) -> dict[str, Any]:
+    """Returns the first bytes of records, and of each a number and its length."""
+    tokens = np.array([list(record[:LENGTH]) for record in records], np.int32)
+    lengths = np.array([len(record) for record in records], np.int64)
+    return {"tokens": tokens, "of": (lengths, lengths[:, None] * np.float32(0.5))}
+
+
+def main(path: str, job: str, folder: str) -> None:
+    coordinator, count, index = job.split(",")
+    if int(count) > 1:
+        jax.distributed.initialize(
+            coordinator, int(count), int(index), initialization_timeout=60
+        )
+    batches = loader.global_batches(loader.open(path), batch_size=BATCH_SIZE, seed=5)
+    out: dict[str, np.ndarray] = {}
+    for name, (axes, order, spec) in MESHES.items():
+        devices = np.array(jax.devices())[list(order)].reshape(tuple(axes.values()))
+        mesh = Mesh(devices, tuple(axes))
+        rows_spec = PartitionSpec(*spec[:1])
+        shardings = {
+            "tokens": NamedSharding(mesh, spec),
+            "of": NamedSharding(mesh, rows_spec),
+        }
+        rows = loader.rows_of(shardings["tokens"], batch_size=BATCH_SIZE)
+        with loader.to_jax(batches.feed(decode=decode, rows=rows), shardings) as feed:
+            for step, batch in zip(range(2), feed, strict=False):
+                whole = multihost_utils.process_allgather(batch, tiled=True)
+                leaves = [whole["tokens"], *whole["of"], feed.get_state()["step"]]
+                for number, leaf in enumerate(leaves):
+                    out[f"{name}/{step}/{number}"] = np.asarray(leaf)
+        out[f"{name}/rows"] = rows
+        # The rows of hosts in turn, where they are others, are refused.
+        with loader.to_jax(
+            batches.feed(decode=decode, topology="jax"), shardings
+        ) as feed:
+            try:
+                next(feed)
+            except InputError as e:
+                out[f"{name}/refused"] = np.array(str(e))
+    np.savez(pathlib.Path(folder) / f"{index}-of-{count}.npz", **out)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
