@@ -8,20 +8,23 @@ from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.inflated_stream import CorruptStreamError, Readable
 from gristmill.dataset.tfrecord import (
     FOOTER_BYTES,
     FRAME_OVERHEAD_BYTES,
-    HEADER,
     HEADER_BYTES,
-    MASK_DELTA,
     MAX_RECORD_BYTES,
     U32,
+    U64,
     CorruptFrameError,
     Frame,
     FrameBatch,
+    footers_before,
+    header_crc32cs,
     header_positions,
+    headers_at,
     is_header,
     mask,
 )
@@ -51,6 +54,12 @@ def _corrupt(
     error.reason, error.offset, error.end = reason, offset, end
     error.detail = f"expected {expected}, got {got}"
     return error
+
+
+def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
+    """Returns how many elements are equal before the first that differ."""
+    differs = a != b
+    return int(differs.argmax()) if differs.any() else len(differs)
 
 
 class FrameReader:
@@ -133,52 +142,69 @@ class FrameReader:
                 were yielded. The reader stays at its first byte, for `skip` or
                 `resync`.
         """
-        unpack_header, unpack_crc = HEADER.unpack_from, U32.unpack_from
-        crc32c, delta = _crc32c, MASK_DELTA
         while limit_records > 0 and (end is None or self.offset < end):
             if not self._fill(HEADER_BYTES):
                 self._check_no_tail()
                 return
-            # The loop below runs once a record: everything it needs is local.
-            buffer, position = self._buffer, self._position
-            base, available = self._buffer_offset, len(self._buffer)
-            stop = available - HEADER_BYTES + 1
+            stop = len(self._buffer) - HEADER_BYTES + 1
             if end is not None:
-                stop = min(stop, end - base)
-            batch = FrameBatch([], [], [])
-            offsets, records, crc32cs = batch
-            error: CorruptFrameError | None = None
-            short_length: int | None = None
-            while position < stop:
-                length, length_crc = unpack_header(buffer, position)
-                got = crc32c(buffer[position : position + 8])
-                if ((got >> 15 | got << 17) + delta) & 0xFFFFFFFF != length_crc:
-                    error = self._bad_length(base + position, length_crc, got)
-                    break
-                data_end = position + HEADER_BYTES + length
-                if data_end + FOOTER_BYTES > available:
-                    short_length = length
-                    break
-                record = buffer[position + HEADER_BYTES : data_end]
-                (data_crc,) = unpack_crc(buffer, data_end)
-                got = crc32c(record)
-                if ((got >> 15 | got << 17) + delta) & 0xFFFFFFFF != data_crc:
-                    error = self._bad_data(base + position, length, data_crc, got)
-                    break
-                offsets.append(base + position)
-                records.append(record)
-                crc32cs.append(got)
-                position = data_end + FOOTER_BYTES
-                limit_records -= 1
-                if not limit_records:
-                    break
-            self._position = position
-            if records:
+                stop = min(stop, end - self._buffer_offset)
+            borders = self._borders(stop)[: limit_records + 1]
+            batch, error = self._parse(borders)
+            limit_records -= len(batch.records)
+            if batch.records:
                 yield batch
             if error is not None:
                 raise error
-            if short_length is not None:
-                self._fill_record(short_length)
+            if borders[-1] > len(self._buffer):
+                self._fill_record(borders[-1] - borders[-2] - FRAME_OVERHEAD_BYTES)
+
+    def _borders(self, stop: int) -> list[int]:
+        """Returns where frames begin in the buffer, if lengths are to be believed.
+
+        Returns:
+            Of each frame that begins before `stop`, and where the last one ends.
+        """
+        buffer, unpack = self._buffer, U64.unpack_from
+        position = self._position
+        borders = [position]
+        while position < stop:
+            position += unpack(buffer, position)[0] + FRAME_OVERHEAD_BYTES
+            borders.append(position)
+        return borders
+
+    def _parse(self, borders: list[int]) -> tuple[FrameBatch, CorruptFrameError | None]:
+        """Takes the good frames up to the first damaged one, and says what that is.
+
+        Checksums are compared all at once: one by one, it takes as long as computing
+        them.
+        """
+        buffer, base = self._buffer, self._buffer_offset
+        headers = headers_at(buffer, borders[:-1])
+        stored, got = headers["masked_crc32c"], header_crc32cs(headers)
+        good = _count_equal(mask(got), stored)
+        error = None
+        if good < len(headers):
+            error = self._bad_length(base + borders[good], stored[good], got[good])
+        # The end of the last one may be missing.
+        ends = borders[1 : good + 1]
+        if ends and ends[-1] > len(buffer):
+            ends.pop()
+        records = [
+            buffer[begin + HEADER_BYTES : end - FOOTER_BYTES]
+            for begin, end in zip(borders, ends, strict=False)
+        ]
+        crc32cs = list(map(_crc32c, records))
+        stored, got = footers_before(buffer, ends), np.array(crc32cs, np.uint32)
+        good = _count_equal(mask(got), stored)
+        if good < len(records):
+            length = len(records[good])
+            error = self._bad_data(
+                base + borders[good], length, stored[good], got[good]
+            )
+            del records[good:], crc32cs[good:]
+        self._position = borders[good]
+        return FrameBatch([base + a for a in borders[:good]], records, crc32cs), error
 
     def _fill_record(self, length: int) -> None:
         frame_bytes = length + FRAME_OVERHEAD_BYTES
@@ -234,7 +260,9 @@ class FrameReader:
             got=f"{length + FRAME_OVERHEAD_BYTES:,} bytes",
         )
 
-    def _bad_length(self, offset: int, stored: int, got: int) -> CorruptFrameError:
+    def _bad_length(
+        self, offset: int, stored: np.uint32, got: np.uint32
+    ) -> CorruptFrameError:
         what = "corrupt length field in TFRecord file"
         if offset == 0:
             what = "not a TFRecord file, or the length field of its first record is bad"
@@ -244,11 +272,11 @@ class FrameReader:
             offset=offset,
             what=what,
             expected=f"masked crc32c {stored:#010x} of the length field",
-            got=f"{mask(got):#010x}",
+            got=f"{mask(int(got)):#010x}",
         )
 
     def _bad_data(
-        self, offset: int, length: int, stored: int, got: int
+        self, offset: int, length: int, stored: np.uint32, got: np.uint32
     ) -> CorruptFrameError:
         return _corrupt(
             self._path,
@@ -256,7 +284,7 @@ class FrameReader:
             offset=offset,
             what=f"corrupt record of {length:,} bytes in TFRecord file",
             expected=f"masked crc32c {stored:#010x} of the record",
-            got=f"{mask(got):#010x}",
+            got=f"{mask(int(got)):#010x}",
             end=offset + length + FRAME_OVERHEAD_BYTES,
         )
 
@@ -322,7 +350,7 @@ class FrameReader:
     def _confirm(self, offset: int, sink: Callable[[bytes], None] | None) -> bool:
         """Moves to a frame whose header fits, if its record's checksum fits too."""
         start = offset - self._buffer_offset
-        (length, _) = HEADER.unpack_from(self._buffer, start)
+        (length,) = U64.unpack_from(self._buffer, start)
         keep = self._position
         frame_bytes = length + FRAME_OVERHEAD_BYTES
         if not self._fill(start - keep + frame_bytes):

@@ -18,8 +18,8 @@ from __future__ import annotations
 import functools
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, overload
 
 import google_crc32c
 import numpy as np
@@ -34,20 +34,26 @@ FRAME_OVERHEAD_BYTES = HEADER_BYTES + FOOTER_BYTES
 # Longest record that is believed: no chunk of an ArrayRecord file could hold more.
 MAX_RECORD_BYTES = 1 << 31
 
-MASK_DELTA = 0xA282EAD8
-HEADER = struct.Struct("<QI")
 U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
+_MASK_DELTA = 0xA282EAD8
+_HEADER_DTYPE = np.dtype([("length", "<u8"), ("masked_crc32c", "<u4")])
 
 _SEARCH_BYTES = 1 << 18  # Searched for a frame at once: arrays of it fit in caches.
 _crc32c = google_crc32c.value
 
+Positions = Sequence[int] | npt.NDArray[np.int64]
 Compression = Literal["none", "gzip", "zlib"]
 WINDOW_BITS = {"gzip": 31, "zlib": 15}
 
 
-def mask(crc32c: int) -> int:
-    """Returns the masked form of a checksum, as TFRecord files store it."""
-    return ((crc32c >> 15 | crc32c << 17) + MASK_DELTA) & 0xFFFFFFFF
+@overload
+def mask(crc32c: int) -> int: ...
+@overload
+def mask(crc32c: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]: ...
+def mask(crc32c: Any) -> Any:
+    """Returns the masked form of a checksum, or of many, as TFRecord files store it."""
+    return ((crc32c >> 15 | crc32c << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def unmask(masked: int) -> int:
@@ -56,7 +62,7 @@ def unmask(masked: int) -> int:
     >>> unmask(mask(0x12345678)) == 0x12345678
     True
     """
-    rotated = (masked - MASK_DELTA) & 0xFFFFFFFF
+    rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
 
 
@@ -159,6 +165,48 @@ def _length_crc_tables() -> npt.NDArray[np.uint32]:
     return tables
 
 
+def headers_at(buffer: Any, positions: Positions) -> npt.NDArray[np.void]:
+    """Returns frame headers from anywhere in a buffer.
+
+    Args:
+        buffer: Bytes, or uint8 [n].
+        positions: int [headers], with the bytes of a header behind each.
+
+    Returns:
+        [headers] with the fields `length` and `masked_crc32c`.
+    """
+    return _at(buffer, positions, _HEADER_DTYPE)
+
+
+def footers_before(buffer: Any, ends: Sequence[int]) -> npt.NDArray[np.uint32]:
+    """Returns uint32 [frames], the masked checksums of the records of frames.
+
+    Args:
+        buffer: Bytes.
+        ends: int [frames], where the frames end in the buffer.
+    """
+    return _at(buffer, np.array(ends, np.int64) - FOOTER_BYTES, np.dtype("<u4"))
+
+
+def _at(buffer: Any, positions: Positions, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    # An array of what would lie at every byte: nothing is copied but what is asked for.
+    count = max(0, len(buffer) - dtype.itemsize + 1)
+    everywhere: npt.NDArray[Any] = np.ndarray(count, dtype, buffer, strides=(1,))
+    return everywhere[np.asarray(positions, np.int64)]
+
+
+def header_crc32cs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+    """Returns uint32 [headers], the checksums that their lengths have."""
+    lengths = np.ascontiguousarray(headers["length"])
+    crcs = np.full(len(lengths), _crc32c(bytes(8)), np.uint32)
+    # The upper bytes of lengths are zero nearly always, which changes nothing.
+    used_bytes = (int(lengths.max(initial=0)).bit_length() + 7) // 8
+    columns = lengths.view(np.uint8).reshape(-1, 8).T
+    for table, column in zip(_length_crc_tables(), columns[:used_bytes], strict=False):
+        crcs ^= table[column]
+    return crcs
+
+
 def header_positions(window: npt.NDArray[np.uint8], longest: int) -> Iterator[int]:
     """Yields where in a window a frame header can be, in rising order.
 
@@ -189,14 +237,7 @@ def _header_positions_in(
     for index in range(zero_from, 8):
         plausible &= window[index : index + count] == 0
     positions = np.flatnonzero(plausible)
-    tables = _length_crc_tables()
-    crcs = np.full(len(positions), _crc32c(bytes(8)), np.uint32)
-    for index in range(8):
-        crcs ^= tables[index][window[positions + index]]
-    masked = (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(MASK_DELTA)
-    stored = np.zeros(len(positions), np.uint32)
-    for index in range(4):
-        byte = window[positions + 8 + index].astype(np.uint32)
-        stored |= byte << np.uint32(8 * index)
-    hits: npt.NDArray[np.int64] = positions[masked == stored]
+    headers = headers_at(window, positions)
+    fits = mask(header_crc32cs(headers)) == headers["masked_crc32c"]
+    hits: npt.NDArray[np.int64] = positions[fits]
     return hits
