@@ -31,12 +31,12 @@ GCS = [
     "google-cloud-storage>=3.0,<4",
     "requests>=2.32,<3",
 ]
-LOADER = ["grain>=0.2.18,<0.3", "jax>=0.5,<0.11"]
-# Checkpoints of a model together with its feed, metrics, and clusters of one's own.
+LOADER = ["grain>=0.2.18,<0.3", "jax>=0.5,<0.11", "tensorstore>=0.1.70,<0.2"]
+METRICS = ["prometheus-client>=0.20,<1"]
+# Checkpoints of a model together with its feed, and clusters of one's own.
 OTHERS = [
     "dask[distributed]>=2025.1",
     "orbax-checkpoint>=0.11.20,<0.13",
-    "prometheus-client>=0.20,<1",
 ]
 TF = [
     # tensorflow-datasets imports it and does not ask for it.
@@ -96,9 +96,10 @@ setup(
     install_requires=CORE,
     extras_require={
         "beam": BEAM,
-        "dev": [*BEAM, *DEV, *GCS, *LOADER, *OTHERS, *TF],
+        "dev": [*BEAM, *DEV, *GCS, *LOADER, *METRICS, *OTHERS, *TF],
         "gcs": GCS,
         "loader": LOADER,
+        "metrics": METRICS,
         "tf": TF,
     },
     entry_points={"console_scripts": ["gristmill = gristmill.pipelines.cli:main"]},

@@ -2,13 +2,13 @@
 
 The chunks of a batch are copied out of the memory maps of all its shards into one
 buffer, which is decompressed in one call. A chunk that holds several records of the
-batch is decoded once.
+batch is decoded once. From shards in object storage, all chunks of a batch are asked
+for at once, and decoded as they arrive.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any, Literal, NoReturn
 
@@ -28,7 +28,16 @@ from gristmill.dataset.errors import (
     TransposedChunkError,
 )
 from gristmill.loader.index_arrays import IntArray
-from gristmill.loader.shard_files import OpenShards, ShardFile, ShardList
+from gristmill.loader.object_reads import ByteRange
+from gristmill.loader.range_fetch import RangeFetcher, ReadOptions
+from gristmill.loader.range_plan import plan_ranges
+from gristmill.loader.shard_files import (
+    CHUNK_TYPE_AT,
+    OpenShards,
+    ShardFile,
+    ShardList,
+    without_block_headers,
+)
 
 Verify = Literal["always", "never"]
 
@@ -36,6 +45,8 @@ Verify = Literal["always", "never"]
 # files and decoded: memory follows the records that are wanted, not the batch's size.
 _WINDOW_BYTES = 4 << 20
 _WINDOW_DECODED_BYTES = 4 << 20
+# What has arrived is decoded when it is so much: while the rest is on its way.
+_ARRIVED_BYTES = 256 << 10
 
 
 @dataclasses.dataclass
@@ -43,21 +54,36 @@ class _Window:
     """Chunks to be decoded together, and what is wanted of them.
 
     Attributes:
-        pieces: The logical bytes of each chunk.
+        pieces: The logical bytes of each chunk, once they are read.
         chunks: (shard, first physical byte, records, most decoded bytes) of each.
+        ends: One past the last physical byte of each.
         wanted: (place in the batch, chunk of the window, record in the chunk, record
             in the shard) of each record.
         crc32cs: The checksum of each record, -1 where there is none.
-        size_bytes: Of the pieces together.
+        size_bytes: Of the chunks together.
     """
 
     pieces: list[bytes] = dataclasses.field(default_factory=list)
     chunks: list[tuple[ShardFile, int, int, int]] = dataclasses.field(
         default_factory=list
     )
+    ends: list[int] = dataclasses.field(default_factory=list)
     wanted: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
     crc32cs: list[int] = dataclasses.field(default_factory=list)
     size_bytes: int = 0
+
+    def take(self, other: _Window, chunk: int, wanted: slice, piece: bytes) -> None:
+        """Adds a chunk of another window, with what is wanted of it and its bytes."""
+        number = len(self.chunks)
+        self.pieces.append(piece)
+        self.chunks.append(other.chunks[chunk])
+        self.ends.append(other.ends[chunk])
+        self.wanted += [
+            (place, number, row, record)
+            for place, _, row, record in other.wanted[wanted]
+        ]
+        self.crc32cs += other.crc32cs[wanted]
+        self.size_bytes += len(piece)
 
 
 class BatchReader:
@@ -68,6 +94,7 @@ class BatchReader:
         verify: `always` compares each record with its checksum in the shard's index;
             None does so where an index has checksums.
         reader_options: For the official reader, which reads transposed chunks.
+        read_options: How to read shards in object storage that no dataset describes.
     """
 
     def __init__(
@@ -76,6 +103,7 @@ class BatchReader:
         *,
         verify: Verify | None = None,
         reader_options: Mapping[str, str] | None = None,
+        read_options: ReadOptions | None = None,
     ):
         if verify not in (None, "always", "never"):
             raise InputError(
@@ -87,6 +115,8 @@ class BatchReader:
         self.open_shards = OpenShards(shards)
         self._verify = verify
         self._reader_options = dict(reader_options or {})
+        self._options = read_options
+        self._own_fetcher: RangeFetcher | None = None
 
     def read(self, records: IntArray) -> list[bytes]:
         """Returns records, in the order they are asked for.
@@ -109,11 +139,14 @@ class BatchReader:
         shards, in_shard = self.shards.find(records[order])
         bounds = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(records)]
         places, numbers = order.tolist(), in_shard.tolist()
-        window = _Window()
-        for begin, end in itertools.pairwise(bounds):
-            if begin == end:
-                continue
-            shard = self.open_shards.get(int(shards[begin]))
+        numbers_of_shards = shards[bounds[:-1]].tolist() if len(records) else []
+        remote = self.shards.remote is not None
+        opened = self.open_shards.get_many(numbers_of_shards) if remote else {}
+        window, far = _Window(), _Window()
+        for number, begin, end in zip(
+            numbers_of_shards, bounds[:-1], bounds[1:], strict=False
+        ):
+            shard = opened[number] if remote else self.open_shards.get(number)
             if self._verify == "always" and not shard.has_crc32cs:
                 raise InvalidDatasetError(
                     "shard has no checksums of its records to verify them by",
@@ -123,19 +156,29 @@ class BatchReader:
                 )
             if shard.transposed:
                 self._read_officially(shard, places[begin:end], numbers[begin:end], out)
-                continue
-            window = self._add(
-                window, shard, places[begin:end], numbers[begin:end], out
-            )
-        self._decode(window, out)
+            elif shard.version is not None:
+                self._add(far, shard, places[begin:end], numbers[begin:end])
+            else:
+                window = self._add(
+                    window, shard, places[begin:end], numbers[begin:end], out
+                )
+        self._read_window(window, out)
+        self._fetch_window(far, out)
         return out
 
     def _read_lone(self, record: int) -> bytes | None:
         """Returns a record if that is simple, None if it takes the long way."""
         number, row = self.shards.find_one(record)
+        if self.shards.remote is not None:
+            return None
         shard = self.open_shards.get(number)
         index = shard.index
-        if shard.transposed or index.group_size != 1 or index.records != index.chunks:
+        if (
+            shard.version is not None
+            or shard.transposed
+            or index.group_size != 1
+            or index.records != index.chunks
+        ):
             return None
         if self._verify == "always" and not shard.has_crc32cs:
             return None
@@ -164,9 +207,12 @@ class BatchReader:
         shard: ShardFile,
         places: list[int],
         numbers: list[int],
-        out: list[bytes],
+        out: list[bytes] | None = None,
     ) -> _Window:
-        """Adds records of one shard, sorted; returns the window to go on with."""
+        """Adds records of one shard, sorted; returns the window to go on with.
+
+        With `out`, a window is read when it is full.
+        """
         index = shard.index
         crc32cs = index.crc32cs.data if self._checks(shard) else None
         largest, last = index.max_chunk_decoded_bytes, -1
@@ -178,17 +224,16 @@ class BatchReader:
             places, numbers, found, strict=True
         ):
             if chunk != last:
-                if window.size_bytes >= _WINDOW_BYTES:
-                    self._decode(window, out)
+                if out is not None and window.size_bytes >= _WINDOW_BYTES:
+                    self._read_window(window, out)
                     window = _Window()
                 if not (0 < begin < end <= index.file_bytes and 0 <= row < count):
                     raise self._bad_index(shard, number)
-                piece = shard.logical(begin, end)
-                window.pieces.append(piece)
                 window.chunks.append((shard, begin, count, largest))
-                window.size_bytes += len(piece)
+                window.ends.append(end)
+                window.size_bytes += end - begin
                 last = chunk
-            window.wanted.append((place, len(window.pieces) - 1, row, number))
+            window.wanted.append((place, len(window.chunks) - 1, row, number))
             window.crc32cs.append(-1 if crc32cs is None else crc32cs[number])
         return window
 
@@ -199,6 +244,82 @@ class BatchReader:
             cure="delete this index and run the conversion, or `gristmill index`, "
             "again",
         )
+
+    def _read_window(self, window: _Window, out: list[bytes]) -> None:
+        """Reads the chunks of local shards, and decodes them."""
+        window.pieces = [
+            shard.logical(begin, end)
+            for (shard, begin, _, _), end in zip(
+                window.chunks, window.ends, strict=True
+            )
+        ]
+        self._decode(window, out)
+
+    def _fetch_window(self, window: _Window, out: list[bytes]) -> None:
+        """Fetches the chunks of shards in object storage; decodes as they arrive."""
+        if not window.chunks:
+            return
+        begins = [begin for _, begin, _, _ in window.chunks]
+        files = {id(shard): shard for shard, _, _, _ in window.chunks}
+        ordinals = {key: ordinal for ordinal, key in enumerate(files)}
+        plan = plan_ranges(
+            np.array([ordinals[id(shard)] for shard, _, _, _ in window.chunks]),
+            np.array(begins),
+            np.array(window.ends),
+        )
+        ranges = [
+            ByteRange(shard.path, begin, end, shard.version)
+            for (shard, _, _, _), begin, end in zip(
+                [window.chunks[first] for first in plan.firsts.tolist()],
+                plan.begin_bytes.tolist(),
+                plan.end_bytes.tolist(),
+                strict=True,
+            )
+        ]
+        # What is wanted of chunk i is wanted[bounds[i] : bounds[i + 1]].
+        chunk_of = np.array([chunk for _, chunk, _, _ in window.wanted])
+        bounds = np.searchsorted(chunk_of, np.arange(len(begins) + 1)).tolist()
+        arrived = _Window()
+        for number, data in self._fetcher.fetch(ranges):
+            first_byte = ranges[number].begin
+            for chunk in range(int(plan.firsts[number]), int(plan.ends[number])):
+                begin, end = begins[chunk], window.ends[chunk]
+                piece = without_block_headers(
+                    data[begin - first_byte : end - first_byte], begin
+                )
+                if piece[CHUNK_TYPE_AT : CHUNK_TYPE_AT + 1] == b"t":
+                    raise self._transposed(window.chunks[chunk][0])
+                wanted = slice(bounds[chunk], bounds[chunk + 1])
+                arrived.take(window, chunk, wanted, piece)
+            if arrived.size_bytes >= _ARRIVED_BYTES:
+                self._decode_arrived(arrived, out)
+                arrived = _Window()
+        self._decode_arrived(arrived, out)
+
+    def _decode_arrived(self, window: _Window, out: list[bytes]) -> None:
+        """Decodes what was fetched; what is damaged is fetched once more."""
+        try:
+            self._decode(window, out)
+        except CorruptShardError:
+            ranges = [
+                ByteRange(shard.path, begin, end, shard.version)
+                for (shard, begin, _, _), end in zip(
+                    window.chunks, window.ends, strict=True
+                )
+            ]
+            for number, data in self._fetcher.fetch(ranges):
+                window.pieces[number] = without_block_headers(
+                    data, ranges[number].begin
+                )
+            self._decode(window, out)
+
+    @property
+    def _fetcher(self) -> RangeFetcher:
+        if self.shards.remote is not None:
+            return self.shards.remote.fetcher
+        if self._own_fetcher is None:
+            self._own_fetcher = RangeFetcher(self._options)
+        return self._own_fetcher
 
     def _decode(self, window: _Window, out: list[bytes]) -> None:
         """Decodes a window and puts its records where they belong."""
@@ -340,6 +461,14 @@ class BatchReader:
             cure="restore the shard from a copy, or convert this shard again",
         )
 
+    def _transposed(self, shard: ShardFile) -> InputError:
+        # The official reader returns empty records where an answer is cut short.
+        return InputError(
+            "shard is transposed, which cannot be read from object storage",
+            where=f"{self.shards.name}, shard {shard.path}",
+            cure="copy it to a local disk, or convert it with gristmill",
+        )
+
     def _read_officially(
         self,
         shard: ShardFile,
@@ -347,6 +476,8 @@ class BatchReader:
         numbers: list[int],
         out: list[bytes],
     ) -> None:
+        if shard.version is not None:
+            raise self._transposed(shard)
         # Imported here: only transposed chunks need it.
         from array_record.python.array_record_module import ArrayRecordReader
 

@@ -8,6 +8,8 @@ footers are read once, in parallel.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -19,12 +21,19 @@ import numpy.typing as npt
 
 from gristmill.dataset import layout
 from gristmill.dataset.errors import InputError, InvalidDatasetError, NotADatasetError
-from gristmill.dataset.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.manifest import (
+    Manifest,
+    open_manifest,
+    read_manifest,
+    read_table,
+)
 from gristmill.dataset.shard_report import SourceSpan
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.storage import storage_for
 from gristmill.loader.batch_read import BatchReader, Verify
 from gristmill.loader.index_arrays import IntArray, OutOfRangeError, checked_indices
+from gristmill.loader.range_fetch import ReadOptions
+from gristmill.loader.remote_shards import RemoteShards
 from gristmill.loader.shard_files import ShardFile, ShardList, open_shard
 from gristmill.loader.tfds_files import read_tfds_files
 
@@ -71,6 +80,15 @@ class _Under(Sequence[str]):
         return layout.join(self._directory, path)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a dataset is read, as `open` was told."""
+
+    verify: Verify | None
+    options: ReadOptions | None
+    cache_dir: str | None
+
+
 class Dataset(Sequence[bytes]):
     """The records of a dataset, by number. Made by `open`; safe to share by threads.
 
@@ -87,13 +105,13 @@ class Dataset(Sequence[bytes]):
         shards: ShardList,
         table: ShardTable | None,
         manifest: Manifest | None,
-        verify: Verify | None,
+        how: Reading,
         files: tuple[str, ...] | None = None,
     ):
-        self._path, self._split, self._verify = path, split, verify
+        self._path, self._split, self._how = path, split, how
         self._shards, self._table, self._manifest = shards, table, manifest
         self._files = files
-        self._reader = BatchReader(shards, verify=verify)
+        self._reader = BatchReader(shards, verify=how.verify, read_options=how.options)
 
     def __len__(self) -> int:
         return self._shards.records
@@ -128,6 +146,24 @@ class Dataset(Sequence[bytes]):
     def records_digest(self) -> str | None:
         """Order-independent digest of all records, None where nobody has made it."""
         return None if self._table is None else self._table.digest().hex
+
+    @functools.cached_property
+    def order_digest(self) -> str:
+        """SHA-256 over what is known of the records of each shard, in order.
+
+        That is how many there are, with their digest, or else with the size of the
+        file. It differs where records are stored in another order, unless that is
+        within a shard; it also differs where they are parted into other shards.
+        """
+        hasher = hashlib.sha256()
+        columns = [np.diff(self._shards.ends, prepend=0)]
+        if self._table is None:
+            columns += [self._shards.starts, self._shards.file_bytes]
+        else:
+            columns += [self._table.columns[f"digest_{end}"] for end in ("low", "high")]
+        for column in columns:
+            hasher.update(column.astype("<u8").tobytes())
+        return hasher.hexdigest()
 
     def shard(self, index: int) -> ShardInfo:
         """Returns what is known of a shard, without opening it.
@@ -232,9 +268,9 @@ class Dataset(Sequence[bytes]):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._files is not None:
             # The counts come along, so that a worker reads no footer it does not need.
-            return _open_counted, (self._shards, self._files, self._verify)
+            return _open_counted, (self._shards, self._files, self._how)
         lasting = self.records_digest, len(self), self.num_shards
-        return _reopen, (self._path, self._split, self._verify, lasting)
+        return _reopen, (self._path, self._split, self._how, lasting)
 
 
 def open(
@@ -242,6 +278,8 @@ def open(
     split: str | None = None,
     *,
     verify: Verify | None = None,
+    read_options: ReadOptions | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> Dataset:
     """Opens a dataset for reading.
 
@@ -252,17 +290,24 @@ def open(
         verify: `always` compares every record with its crc32c and refuses shards that
             have none, `never` saves the time. By default records are compared where
             there are checksums: in what gristmill has converted or indexed.
+        read_options: How to read object storage, as in gs:// paths.
+        cache_dir: Local directory for what is fetched once per host: indexes of
+            datasets in object storage. By default `GRISTMILL_CACHE_DIR`, or one of
+            this user's under `TMPDIR`.
 
     Raises:
         NotADatasetError: There is nothing, or nothing finished.
         InputError: The split is not there, or must be said.
         InvalidDatasetError: What the dataset says of itself does not add up.
     """
+    how = Reading(verify=verify, options=read_options, cache_dir=_given(cache_dir))
     if isinstance(path, (str, os.PathLike)):
         place = os.fspath(path)
-        storage = storage_for(place)
-        if not storage.match(place) and not _MAGIC.search(place):
-            return _open_directory(place, split, verify)
+        manifest = read_manifest(place)
+        if manifest is not None:
+            return _open_committed(place, split, how, manifest)
+        if not _MAGIC.search(place) and not storage_for(place).match(place):
+            return _open_tfds(place, split, how)
         patterns: tuple[str, ...] = (place,)
     else:
         patterns = tuple(os.fspath(item) for item in path)
@@ -272,7 +317,11 @@ def open(
             got=f"split {split!r}",
             cure="leave the split out, or give the dataset's directory",
         )
-    return _open_files(patterns, verify)
+    return _open_files(patterns, how)
+
+
+def _given(directory: str | os.PathLike[str] | None) -> str | None:
+    return None if directory is None else os.fspath(directory)
 
 
 def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
@@ -289,51 +338,58 @@ def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
     return split
 
 
-def _open_directory(path: str, split: str | None, verify: Verify | None) -> Dataset:
-    if storage_for(path).stat(layout.join(path, layout.DATASET_JSON)) is None:
-        found = read_tfds_files(path)
-        if found is not None:
-            name, splits = found
-            own = _choose(split, tuple(splits), path)
-            files = splits[own]
-            counts = np.array(files.file_records, np.int64)
-            shards = ShardList(
-                paths=_Under(path, files.paths, of_indexes=False),
-                index_paths=None,
-                starts=np.zeros_like(counts),
-                ends=_checked_ends(counts, path),
-                file_records=counts,
-                file_bytes=np.full_like(counts, -1),
-                name=f"{path} ({name}, split {own})",
-            )
-            return Dataset(
-                path=path,
-                split=own,
-                shards=shards,
-                table=None,
-                manifest=None,
-                verify=verify,
-            )
-    manifest = open_manifest(path)
+def _open_tfds(path: str, split: str | None, how: Reading) -> Dataset:
+    found = read_tfds_files(path)
+    if found is None:
+        open_manifest(path)  # Says what is missing.
+        raise InvalidDatasetError("dataset was written this moment", where=path)
+    name, splits = found
+    own = _choose(split, tuple(splits), path)
+    files = splits[own]
+    counts = np.array(files.file_records, np.int64)
+    shards = ShardList(
+        paths=_Under(path, files.paths, of_indexes=False),
+        index_paths=None,
+        starts=np.zeros_like(counts),
+        ends=_checked_ends(counts, path),
+        file_records=counts,
+        file_bytes=np.full_like(counts, -1),
+        name=f"{path} ({name}, split {own})",
+    )
+    return Dataset(
+        path=path, split=own, shards=shards, table=None, manifest=None, how=how
+    )
+
+
+def _open_committed(
+    path: str, split: str | None, how: Reading, manifest: Manifest
+) -> Dataset:
     own = _choose(split, tuple(manifest.splits), path)
     table = read_table(path, manifest.splits[own])
     table.check_paths(where=layout.join(path, manifest.splits[own].table))
+    paths = _Under(path, table.paths, of_indexes=False)
+    index_paths = _Under(path, table.paths, of_indexes=True)
+    remote = None
+    if "://" in path:
+        remote = RemoteShards(
+            paths=paths,
+            index_paths=index_paths,
+            table=table,
+            options=how.options or ReadOptions(),
+            cache_dir=how.cache_dir,
+        )
     shards = ShardList(
-        paths=_Under(path, table.paths, of_indexes=False),
-        index_paths=_Under(path, table.paths, of_indexes=True),
+        paths=paths,
+        index_paths=index_paths,
         starts=np.zeros(len(table), np.int64),
         ends=_checked_ends(table.records, path),
         file_records=table.records,
         file_bytes=table.file_bytes,
         name=f"{path}, split {own}",
+        remote=remote,
     )
     return Dataset(
-        path=path,
-        split=own,
-        shards=shards,
-        table=table,
-        manifest=manifest,
-        verify=verify,
+        path=path, split=own, shards=shards, table=table, manifest=manifest, how=how
     )
 
 
@@ -344,7 +400,7 @@ def _checked_ends(counts: IntArray, where: str) -> IntArray:
     return ends
 
 
-def _open_files(patterns: tuple[str, ...], verify: Verify | None) -> Dataset:
+def _open_files(patterns: tuple[str, ...], how: Reading) -> Dataset:
     paths: list[str] = []
     for pattern in patterns:
         found = [info.path for info in storage_for(pattern).match(pattern)]
@@ -369,13 +425,13 @@ def _open_files(patterns: tuple[str, ...], verify: Verify | None) -> Dataset:
         file_bytes=np.array([shard.index.file_bytes for shard in opened], np.int64),
         name=patterns[0] if len(patterns) == 1 else f"{paths[0]} and others",
     )
-    return _open_counted(shards, patterns, verify, opened)
+    return _open_counted(shards, patterns, how, opened)
 
 
 def _open_counted(
     shards: ShardList,
     patterns: tuple[str, ...],
-    verify: Verify | None,
+    how: Reading,
     opened: Sequence[ShardFile] = (),
 ) -> Dataset:
     dataset = Dataset(
@@ -384,7 +440,7 @@ def _open_counted(
         shards=shards,
         table=None,
         manifest=None,
-        verify=verify,
+        how=how,
         files=patterns,
     )
     for number, shard in enumerate(opened):
@@ -392,10 +448,12 @@ def _open_counted(
     return dataset
 
 
-def _reopen(
-    path: str, split: str, verify: Verify | None, lasting: tuple[Any, ...]
-) -> Dataset:
-    dataset = _open_directory(path, split, verify)
+def _reopen(path: str, split: str, how: Reading, lasting: tuple[Any, ...]) -> Dataset:
+    manifest = read_manifest(path)
+    if manifest is None:
+        dataset = _open_tfds(path, split, how)
+    else:
+        dataset = _open_committed(path, split, how, manifest)
     found = dataset.records_digest, len(dataset), dataset.num_shards
     if found != lasting:
         raise InvalidDatasetError(

@@ -1,7 +1,8 @@
 """Open shards: memory maps of a shard and its index, each opened when first needed.
 
 A local file is mapped, so that readers of one machine share it and a record that is
-not needed is not read. A file in object storage is read by ranges.
+not needed is not read. Of a shard in object storage only the index is here, and which
+version of the shard is meant.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from gristmill.dataset.shard_index import (
 )
 from gristmill.dataset.storage import storage_for
 from gristmill.loader.index_arrays import IntArray
+from gristmill.loader.remote_shards import RemoteShards
 
 # Descriptors that are left to everybody else in the process.
 _SPARE_FILES = 256
 # Linux allows a process 65,530 maps; a shard takes two.
 _MOST_OPEN_SHARDS = 24_000
 # The type of a chunk is in its header at this offset.
-_CHUNK_TYPE_AT = 24
+CHUNK_TYPE_AT = 24
 
 
 class Bytes(Protocol):
@@ -63,13 +65,17 @@ class ShardFile:
         path: The shard.
         data: Its bytes.
         index: Where its records are.
-        transposed: Whether only the official reader can decode it.
+        transposed: Whether only the official reader can decode it. Of a shard in
+            object storage that nobody has touched, its chunks tell.
+        version: The generation that is meant, of a shard in object storage; None for
+            a local file.
     """
 
     path: str
     data: Bytes
     index: ShardIndex
     transposed: bool
+    version: str | None = None
 
     @property
     def has_crc32cs(self) -> bool:
@@ -78,10 +84,14 @@ class ShardFile:
 
     def logical(self, begin: int, end: int) -> bytes:
         """Returns the bytes of a half-open physical range without block headers."""
-        data = self.data[begin:end]
-        if (begin - 1) // BLOCK_BYTES != (end - 1) // BLOCK_BYTES:
-            return logical(data, begin)
-        return data
+        return without_block_headers(self.data[begin:end], begin)
+
+
+def without_block_headers(data: bytes, begin: int) -> bytes:
+    """Returns physical bytes that begin at an offset without the headers of blocks."""
+    if (begin - 1) // BLOCK_BYTES != (begin + len(data) - 1) // BLOCK_BYTES:
+        return logical(data, begin)
+    return data
 
 
 def open_shard(path: str, *, index_path: str | None = None) -> ShardFile:
@@ -98,7 +108,7 @@ def open_shard(path: str, *, index_path: str | None = None) -> ShardFile:
         InvalidDatasetError: The index is damaged.
         StorageError: A file is not there or cannot be read.
     """
-    size, data = _open_bytes(path)
+    size, data, version = _open_bytes(path)
     if index_path is None:
         directory, _, name = path.rpartition("/")
         index_path = layout.index_path(name)
@@ -123,21 +133,23 @@ def open_shard(path: str, *, index_path: str | None = None) -> ShardFile:
             cure="a shard that was cut short: restore it from a copy, or convert it "
             "again; one that was written again: `gristmill index` it again",
         )
-    shard = ShardFile(path=path, data=data, index=index, transposed=False)
+    shard = ShardFile(
+        path=path, data=data, index=index, transposed=False, version=version
+    )
     return dataclasses.replace(shard, transposed=_is_transposed(shard))
 
 
-def _open_bytes(path: str) -> tuple[int, Bytes]:
+def _open_bytes(path: str) -> tuple[int, Bytes, str | None]:
     if "://" in path:
         info = storage_for(path).stat(path)
         if info is None:
             raise StorageError("no such shard", where=path, cure="check the path")
-        return info.size_bytes, _StoredBytes(path)
+        return info.size_bytes, _StoredBytes(path), info.version
     with _explained(path), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if not size:  # An empty file cannot be mapped.
-            return 0, b""
-        return size, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return 0, b"", None
+        return size, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), None
 
 
 @contextlib.contextmanager
@@ -161,7 +173,7 @@ def _is_transposed(shard: ShardFile) -> bool:
         return False
     begin, end = shard.index.chunk_offsets(np.array([0, 1])).tolist()
     header = shard.logical(begin, min(end, begin + BLOCK_BYTES))
-    return header[_CHUNK_TYPE_AT : _CHUNK_TYPE_AT + 1] == b"t"
+    return header[CHUNK_TYPE_AT : CHUNK_TYPE_AT + 1] == b"t"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,6 +188,7 @@ class ShardList:
         file_records: Records in each file, -1 where nobody has counted them.
         file_bytes: Size of each file, -1 where nobody has looked.
         name: The dataset, for messages.
+        remote: What opens the shards of a dataset in object storage.
     """
 
     paths: Sequence[str]
@@ -185,6 +198,7 @@ class ShardList:
     file_records: IntArray
     file_bytes: IntArray
     name: str
+    remote: RemoteShards | None = None
 
     @property
     def records(self) -> int:
@@ -213,15 +227,39 @@ class ShardList:
         shard = int(self.ends.searchsorted(record, side="right"))
         return shard, record - self.first_record(shard) + int(self.starts[shard])
 
-    def open(self, shard: int) -> ShardFile:
-        """Opens a shard and compares it with what the dataset says of it.
+    def open(self, shards: Sequence[int]) -> list[ShardFile]:
+        """Opens shards and compares each with what the dataset says of it.
 
         Raises:
-            CorruptShardError: It is another one.
+            CorruptShardError: One is another one.
         """
-        path = self.paths[shard]
-        index_path = None if self.index_paths is None else self.index_paths[shard]
-        opened = open_shard(path, index_path=index_path)
+        if self.remote is None:
+            opened = [
+                open_shard(
+                    self.paths[shard],
+                    index_path=None
+                    if self.index_paths is None
+                    else self.index_paths[shard],
+                )
+                for shard in shards
+            ]
+        else:
+            indexes = self.remote.indexes().open(shards)
+            opened = [
+                ShardFile(
+                    path=self.paths[shard],
+                    data=_StoredBytes(self.paths[shard]),
+                    index=index,
+                    transposed=False,
+                    version=self.remote.version(shard),
+                )
+                for shard, index in zip(shards, indexes, strict=True)
+            ]
+        for shard, file in zip(shards, opened, strict=True):
+            self._compare(shard, file)
+        return opened
+
+    def _compare(self, shard: int, opened: ShardFile) -> None:
         records, size = int(self.file_records[shard]), int(self.file_bytes[shard])
         taken = int(self.ends[shard]) - self.first_record(shard)
         end = int(self.starts[shard]) + taken
@@ -232,7 +270,7 @@ class ShardList:
         ):
             raise CorruptShardError(
                 "shard is not the one that the dataset describes",
-                where=f"{self.name}, shard {path}",
+                where=f"{self.name}, shard {opened.path}",
                 expected=f"{records if records >= 0 else end:,} records"
                 + (f", {size:,} bytes" if size >= 0 else ""),
                 got=f"{opened.index.records:,} records, "
@@ -240,7 +278,6 @@ class ShardList:
                 cure="restore the shard and its index from a copy, or convert this "
                 "shard again",
             )
-        return opened
 
 
 class OpenShards:
@@ -260,16 +297,28 @@ class OpenShards:
         found = self._open.get(shard)
         if found is not None:
             return found
-        opened = self._shards.open(shard)
+        (opened,) = self._shards.open([shard])
+        self._keep({shard: opened})
+        return opened
+
+    def get_many(self, shards: Sequence[int]) -> dict[int, ShardFile]:
+        """Returns shards, those opened together that are not open yet."""
+        found = {shard: self._open.get(shard) for shard in shards}
+        missing = [shard for shard, file in found.items() if file is None]
+        opened = dict(zip(missing, self._shards.open(missing), strict=True))
+        self._keep(opened)
+        return {shard: file or opened[shard] for shard, file in found.items()}
+
+    def _keep(self, opened: dict[int, ShardFile]) -> None:
         with self._lock:
             if self._most is None:
                 self._most = _most_open(len(self._shards.paths))
-            while len(self._open) >= self._most:
-                # The one opened first: in random order it is as good as any. Readers
-                # that still use it keep its maps.
-                del self._open[next(iter(self._open))]
-            self._open[shard] = opened
-        return opened
+            for shard, file in opened.items():
+                while len(self._open) >= self._most:
+                    # The one opened first: in random order it is as good as any.
+                    # Readers that still use it keep its maps.
+                    del self._open[next(iter(self._open))]
+                self._open[shard] = file
 
     def add(self, shard: int, opened: ShardFile) -> None:
         """Keeps a shard that was opened already."""

@@ -1,0 +1,91 @@
+"""Shards of a committed dataset in object storage: which version of each is meant.
+
+Opening a dataset touches no shard. Before a shard is read, its directory is listed,
+which tells size, checksum and generation of a thousand objects in one request: the
+first two must be those of the table of shards, the third is asked for from then on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.shard_table import ShardTable
+from gristmill.dataset.storage import FileInfo, storage_for
+from gristmill.loader.index_cache import IndexCache, cache_root
+from gristmill.loader.range_fetch import RangeFetcher, ReadOptions
+
+
+class RemoteShards:
+    """What it takes to read shards from object storage. Safe to share by threads.
+
+    Args:
+        paths: The shards.
+        index_paths: Their indexes.
+        table: What the dataset says of them.
+        options: How to read.
+        cache_dir: Where to keep indexes; see `cache_root`.
+    """
+
+    def __init__(
+        self,
+        *,
+        paths: Sequence[str],
+        index_paths: Sequence[str],
+        table: ShardTable,
+        options: ReadOptions,
+        cache_dir: str | None,
+    ):
+        self._paths, self._index_paths, self._table = paths, index_paths, table
+        self._cache_dir = cache_dir
+        self.fetcher = RangeFetcher(options)
+        self._lock = threading.Lock()
+        self._listed: dict[str, dict[str, FileInfo]] = {}
+        self._indexes: IndexCache | None = None
+
+    def version(self, shard: int) -> str:
+        """Returns the generation of a shard, which is the one that was converted.
+
+        Raises:
+            CorruptShardError: It is not.
+            StorageError: There is none, or it cannot be found out.
+        """
+        path = self._paths[shard]
+        directory = path.rpartition("/")[0]
+        with self._lock:
+            if directory not in self._listed:
+                listed = storage_for(directory).list(directory)
+                self._listed[directory] = {info.path: info for info in listed}
+        found = self._listed[directory].get(path)
+        if found is None:
+            raise StorageError(
+                "no such shard",
+                where=path,
+                cure="restore the shard from a copy, or convert it again",
+            )
+        size = int(self._table.file_bytes[shard])
+        crc32c = int(self._table.file_crc32cs[shard])
+        if found.size_bytes != size or found.crc32c not in (None, crc32c):
+            raise CorruptShardError(
+                "shard is not the one that the dataset describes",
+                where=path,
+                expected=f"{size:,} bytes, crc32c {crc32c:#010x}",
+                got=f"{found.size_bytes:,} bytes, crc32c {found.crc32c or 0:#010x}",
+                cure="restore the shard from a copy, or convert it again",
+            )
+        return found.version
+
+    def indexes(self) -> IndexCache:
+        """Returns the indexes of the dataset on this host."""
+        with self._lock:
+            if self._indexes is None:
+                name = self._table.shards_digest.rpartition(":")[2][:32]
+                self._indexes = IndexCache(
+                    os.path.join(cache_root(self._cache_dir), "index", name),
+                    paths=self._index_paths,
+                    file_crc32cs=self._table.file_crc32cs,
+                    fetcher=lambda: self.fetcher,
+                )
+            return self._indexes
