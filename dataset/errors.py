@@ -92,3 +92,7 @@ class StorageChangedError(StorageError):
 
 class WorkerDiedError(GristmillError, RuntimeError):
     """A worker process ended without a result."""
+
+
+class JobError(GristmillError, RuntimeError):
+    """A job on an engine elsewhere could not be submitted, or has failed."""

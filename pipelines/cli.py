@@ -1,4 +1,4 @@
-"""The command line: `gristmill convert`, `verify`, `inspect`, `head`, `index`, `demo`.
+"""The command line: each command takes its arguments, runs, and prints what it did.
 
 Only click is imported at start-up: whatever a command needs, it imports itself.
 """
@@ -9,16 +9,25 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+
+from gristmill.pipelines.options import (
+    ConvertOptions,
+    IndexOptions,
+    LaunchOptions,
+    Option,
+    Options,
+    VerifyOptions,
+    options_of,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gristmill.pipelines.convert import Outcome
     from gristmill.transforms.conversion_job import PreparedJob
-    from gristmill.transforms.shard_plan import PlanKind, PlanOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,6 +96,37 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
+def _described(kind: type[Options | LaunchOptions]) -> Callable[[F], F]:
+    """Gives a command the options that a class describes."""
+
+    def decorated(command: F) -> F:
+        for option in reversed(options_of(kind)):
+            if not option.required:
+                command = _click_option(option)(command)
+        return command
+
+    return decorated
+
+
+def _click_option(option: Option) -> Callable[[F], F]:
+    if option.kind == "flag":
+        return click.option(option.flag, option.name, is_flag=True, help=option.help)
+    kind: click.ParamType[Any] | type[str] = str
+    if option.kind == "choice":
+        kind = click.Choice(option.choices)
+    elif option.kind == "integer":
+        kind = click.INT if option.least is None else click.IntRange(min=option.least)
+    return click.option(
+        option.flag,
+        option.name,
+        type=kind,
+        default=option.default,
+        show_default=option.shown or True,
+        metavar=option.metavar,
+        help=option.help,
+    )
+
+
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for scripts."
 )
@@ -115,200 +155,104 @@ def cli() -> None:
 @cli.command(epilog=_EPILOG)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.argument("output")
-@click.option("--name", help="Dataset name.  [default: the output's last part]")
-@click.option("--split", help="Split to write.  [default: train]")
-@click.option("--match-shards", is_flag=True, help="One shard for each input file.")
-@click.option("--num-shards", type=click.IntRange(min=1), help="Number of shards.")
-@click.option(
-    "--shard-size",
-    metavar="SIZE",
-    help="Input for each shard, such as 1GiB.  [default: 256MiB]",
-)
-@click.option(
-    "--records-per-shard",
-    type=click.IntRange(min=1),
-    help="Records in each shard; counts all records first.",
-)
-@click.option("--group-size", type=int, default=1, show_default=True, help="Per chunk.")
-@click.option(
-    "--compression",
-    default="zstd:3",
-    show_default=True,
-    help="zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
-)
-@click.option(
-    "--map",
-    "map_function",
-    metavar="MODULE:FUNCTION",
-    help="Call it on every record: bytes to bytes, None or a list of bytes.",
-)
-@click.option(
-    "--on-corrupt",
-    type=click.Choice(["fail", "quarantine"]),
-    default="fail",
-    show_default=True,
-    help="Damaged input: stop, or set it aside and keep all other records.",
-)
-@click.option(
-    "--max-corrupt",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
-    help="Most damaged regions to set aside.",
-)
-@click.option(
-    "--check",
-    type=click.Choice(["records", "sample"]),
-    default="records",
-    show_default=True,
-    help="What of a finished shard is read again and compared before it counts: the "
-    "checksum of every record, or its length and the checksums of a sample, which "
-    "is cheaper.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace what the output holds.")
+@_described(ConvertOptions)
 @_workers_option
-@click.option(
-    "--runner", help="A Beam runner instead of --workers; its options after --."
-)
+@_described(LaunchOptions)
 @_json_option
 @click.pass_context
 @_reported
 def convert(
     ctx: click.Context,
+    /,
     *,
     inputs: tuple[str, ...],
     output: str,
-    name: str | None,
-    split: str | None,
-    match_shards: bool,
-    num_shards: int | None,
-    shard_size: str | None,
-    records_per_shard: int | None,
-    group_size: int,
-    compression: str,
-    map_function: str | None,
-    on_corrupt: str,
-    max_corrupt: int,
-    check: str,
-    overwrite: bool,
     workers: int | None,
-    runner: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Convert TFRecord files (or a TFDS directory) into a dataset at OUTPUT.
 
     INPUT are files or quoted glob patterns. Run the same command again after a crash:
-    only what is missing is done. Options after -- go to Beam.
+    only what is missing is done. A Beam runner's options may stand beside ours.
     """
-    from gristmill.dataset.errors import InputError
-    from gristmill.dataset.shard_writer import WriterOptions
-    from gristmill.pipelines.sizes import parse_size
+    launch, given = _launch_options(given)
+    options = ConvertOptions(input=inputs, output=output, **given)
+    beam = _beam_arguments(ctx, launch, workers)
+    if _submitted(options, launch, beam, as_json=as_json):
+        return
     from gristmill.pipelines.summary import outcome_json, outcome_text
 
-    beam_arguments: list[str] = list(ctx.obj or ())
-    if runner is not None and workers is not None:
-        raise InputError(
-            "--workers is for this machine without Beam",
-            cure="drop it, or give the runner's own option after --",
-        )
-    if beam_arguments and runner is None:
-        raise InputError(
-            "options after -- are for Beam, which is not used",
-            got=" ".join(beam_arguments),
-            cure="add --runner, such as --runner FnApiRunner",
-        )
-    outcome = _convert(
-        inputs,
-        output,
-        name=name,
-        split=split,
-        options={
-            "plan": _plan_options(
-                match_shards=True if match_shards else None,
-                num_shards=num_shards,
-                shard_bytes=None if shard_size is None else parse_size(shard_size),
-                records_per_shard=records_per_shard,
-            ),
-            "writer": WriterOptions(group_size=group_size, compression=compression),
-            "map": map_function,
-            "on_corrupt": on_corrupt,
-            "max_corrupt": max_corrupt,
-            "check": check,
-        },
-        overwrite=overwrite,
-        workers=workers,
-        beam_options=None
-        if runner is None
-        else [f"--runner={runner}", *beam_arguments],
-    )
+    outcome = _convert(options, workers=workers, beam_options=beam)
     click.echo(outcome_json(outcome) if as_json else outcome_text(outcome))
 
 
-def _plan_options(**given: int | None) -> PlanOptions:
-    """Returns the plan that was asked for; the default if none was."""
-    from gristmill.dataset.errors import InputError
-    from gristmill.transforms.shard_plan import PlanOptions
+def _launch_options(given: dict[str, Any]) -> tuple[LaunchOptions, dict[str, Any]]:
+    """Parts the options of a launch from those of a pipeline."""
+    names = {option.name for option in options_of(LaunchOptions)}
+    launch = LaunchOptions(**{name: given[name] for name in names})
+    return launch, {name: given[name] for name in given.keys() - names}
 
-    wanted = {kind: value for kind, value in given.items() if value is not None}
-    if not wanted:
-        return PlanOptions()
-    if len(wanted) > 1:
+
+def _beam_arguments(
+    ctx: click.Context, launch: LaunchOptions, workers: int | None
+) -> list[str] | None:
+    """Returns the arguments for Beam; None to run without it."""
+    from gristmill.dataset.errors import InputError
+
+    beam_arguments: list[str] = list(ctx.obj or ())
+    if launch.runner is None:
+        if beam_arguments:
+            raise InputError(
+                "options after -- are for Beam, which is not used",
+                got=" ".join(beam_arguments),
+                cure="add --runner, such as --runner FnApiRunner",
+            )
+    elif workers is not None:
         raise InputError(
-            "more than one way to make shards",
-            expected="one of --match-shards, --num-shards, --shard-size and "
-            "--records-per-shard",
+            "--workers is for this machine without Beam",
+            cure="drop it, or give the runner's own option",
         )
-    ((kind, value),) = wanted.items()
-    if kind == "match_shards":
-        return PlanOptions(kind="match_shards", value=None)
-    return PlanOptions(kind=cast("PlanKind", kind), value=value)
+    if (launch.wait or launch.cross_region) and not launch.on_dataflow:
+        raise InputError(
+            "--wait and --cross-region are for Dataflow",
+            cure="drop them, or add --runner DataflowRunner",
+        )
+    if launch.runner is None:
+        return None
+    return [f"--runner={launch.runner}", *beam_arguments]
+
+
+def _submitted(
+    options: Options, launch: LaunchOptions, beam: list[str] | None, *, as_json: bool
+) -> bool:
+    """Submits a pipeline to Dataflow if it is to run there; tells whether it is."""
+    if beam is None or not launch.on_dataflow:
+        return False
+    from gristmill.pipelines.dataflow import submit
+
+    submission = submit(options, launch, beam)
+    click.echo(submission.json() if as_json else submission.text())
+    return True
 
 
 def _convert(
-    inputs: Sequence[str],
-    output: str,
+    options: ConvertOptions,
     *,
-    name: str | None,
-    split: str | None,
-    options: dict[str, Any],
-    overwrite: bool,
-    workers: int | None,
-    beam_options: Sequence[str] | None,
+    workers: int | None = None,
+    beam_options: Sequence[str] | None = None,
 ) -> Outcome:
-    from gristmill.dataset import layout
     from gristmill.pipelines.convert import convert as run
+    from gristmill.pipelines.jobs import conversion_of
     from gristmill.pipelines.local_pool import default_workers
-    from gristmill.transforms.conversion_job import ConversionJob
-    from gristmill.transforms.tfds_directory import is_tfds_directory, tfds_jobs
 
-    output = output.rstrip("/") or output
-    features, tfds_directory = None, None
-    if len(inputs) == 1 and is_tfds_directory(inputs[0]):
-        tfds_directory = inputs[0]
-        found = tfds_jobs(
-            tfds_directory,
-            output,
-            name=name,
-            splits=None if split is None else (split,),
-            **options,
-        )
-        jobs, features = found.jobs, found.features
-    else:
-        jobs = (
-            ConversionJob(
-                inputs=tuple(inputs),
-                output=output,
-                name=name or layout.base_name(output),
-                split=split or "train",
-                **options,
-            ),
-        )
+    conversion = conversion_of(options)
     return run(
-        jobs,
+        conversion.jobs,
         workers=workers or default_workers(),
-        overwrite=overwrite,
-        features=features,
-        tfds_directory=tfds_directory,
+        overwrite=options.overwrite,
+        features=conversion.features,
+        tfds_directory=conversion.tfds_directory,
         beam_options=beam_options,
         show=_show,
     )
@@ -326,16 +270,37 @@ def _show(
 
 @cli.command(epilog=_EPILOG)
 @click.argument("dataset")
-@click.option("--quick", is_flag=True, help="Metadata, presence and sizes only.")
+@_described(VerifyOptions)
 @_workers_option
+@_described(LaunchOptions)
 @_json_option
+@click.pass_context
 @_reported
-def verify(*, dataset: str, quick: bool, workers: int | None, as_json: bool) -> None:
+def verify(
+    ctx: click.Context,
+    /,
+    *,
+    dataset: str,
+    workers: int | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Check a dataset: every byte, checksum and digest."""
+    launch, given = _launch_options(given)
+    options = VerifyOptions(dataset=dataset, **given)
+    beam = _beam_arguments(ctx, launch, workers)
+    if _submitted(options, launch, beam, as_json=as_json):
+        return
     from gristmill.pipelines.verify import verification_json, verification_text
     from gristmill.pipelines.verify import verify as run
 
-    found = run(dataset, quick=quick, workers=workers)
+    found = run(
+        dataset,
+        quick=options.quick,
+        report=options.report,
+        workers=workers,
+        beam_options=beam,
+    )
     click.echo(verification_json(found) if as_json else verification_text(found))
     if found.findings:
         sys.exit(EXIT_DAMAGED)
@@ -377,34 +342,47 @@ def head(*, dataset: str, records: int, split: str, as_json: bool) -> None:
 
 @cli.command(epilog=_EPILOG)
 @click.argument("files", nargs=-1, required=True)
-@click.option("--name", help="Dataset name.  [default: from the file names]")
-@click.option("--split", help="One split for all files.  [default: from their names]")
-@click.option("--overwrite", is_flag=True, help="Index splits again that are there.")
+@_described(IndexOptions)
 @_workers_option
+@_described(LaunchOptions)
 @_json_option
+@click.pass_context
 @_reported
 def index(
+    ctx: click.Context,
+    /,
     *,
     files: tuple[str, ...],
-    name: str | None,
-    split: str | None,
-    overwrite: bool,
     workers: int | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Make a dataset, in place, of ArrayRecord FILES that exist already."""
-    from gristmill.pipelines.local_pool import default_workers, map_unordered
+    launch, given = _launch_options(given)
+    options = IndexOptions(files=files, **given)
+    beam = _beam_arguments(ctx, launch, workers)
+    if _submitted(options, launch, beam, as_json=as_json):
+        return
+    from gristmill.pipelines.index import index as run
     from gristmill.pipelines.summary import manifest_text
-    from gristmill.transforms.index_shard import commit_index, index_shard, plan_index
 
-    plan = plan_index(files, name=name, split=split, overwrite=overwrite)
-    count = min(workers or default_workers(), len(plan.tasks))
-    results = list(map_unordered(index_shard, plan.tasks, workers=count))
-    manifest = commit_index(plan, results, inputs=files)
+    manifest, directory = run(options, workers=workers, beam_options=beam)
     if as_json:
         click.echo(manifest.encode(), nl=False)
     else:
-        click.echo(manifest_text(manifest, plan.dataset))
+        click.echo(manifest_text(manifest, directory))
+
+
+@cli.command(epilog=_EPILOG)
+@click.argument("dataset")
+@_json_option
+@_reported
+def status(*, dataset: str, as_json: bool) -> None:
+    """Show how far a conversion is, wherever it runs."""
+    from gristmill.pipelines.status import read_status
+
+    found = read_status(dataset)
+    click.echo(found.json() if as_json else found.text())
 
 
 @cli.command(epilog=_EPILOG)
@@ -425,17 +403,7 @@ def demo(*, directory: str | None) -> None:
     pattern = write_demo_tfrecords(f"{directory}/tfrecords")
     output = f"{directory}/demo"
     click.echo(f"$ gristmill convert '{pattern}' {output} --num-shards 8")
-    options = {"plan": _plan_options(num_shards=8)}
-    outcome = _convert(
-        (pattern,),
-        output,
-        name=None,
-        split=None,
-        options=options,
-        overwrite=False,
-        workers=None,
-        beam_options=None,
-    )
+    outcome = _convert(ConvertOptions(input=(pattern,), output=output, num_shards=8))
     click.echo(outcome_text(outcome))
     click.echo(f"\n$ gristmill head {output}")
     for number, record in enumerate(first_records(output, "train", 3)):
@@ -449,6 +417,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if "--" in arguments:
         at = arguments.index("--")
         arguments, beam_arguments = arguments[:at], arguments[at + 1 :]
+    if any(argument.partition("=")[0] == "--runner" for argument in arguments):
+        from gristmill.pipelines.beam_arguments import part_arguments
+
+        ours = cli.commands.get(arguments[0])
+        arguments, beside = part_arguments(ours, arguments)
+        beam_arguments = beside + beam_arguments
     cli(arguments, prog_name="gristmill", obj=beam_arguments)
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import _thread
-import contextlib
 import dataclasses
 import functools
-import itertools
-import re
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gristmill.dataset import errors
-from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.manifest import Manifest
-from gristmill.pipelines.local_pool import map_unordered, worker_died
+from gristmill.pipelines.local_pool import map_unordered
 from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.inputs import InputFiles
 from gristmill.transforms.prepare import Preparation, count_file, prepare
@@ -30,9 +23,6 @@ from gristmill.transforms.shard_tasks import (
     make_shard,
     shard_tasks,
 )
-
-_OUR_ERROR = re.compile(r"\bgristmill\.[\w.]+\.(\w+Error): ")
-_STAGE_NOTE = re.compile(r" \[while running '.*?'\]")
 
 ShowProgress = Callable[[Sequence[PreparedJob], str], AbstractContextManager[None]]
 
@@ -180,76 +170,19 @@ def _run_beam(
     beam_options: Sequence[str],
 ) -> ConversionResult:
     del workers
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-
     from gristmill.dataset.manifest import open_manifest
+    from gristmill.pipelines.beam_run import run_pipeline
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 
-    pipeline = beam.Pipeline(options=PipelineOptions(list(beam_options)))
-    _ = pipeline | "Convert" >> ConvertTFRecords(
-        jobs=tuple(job.job for job in prepared),
-        features=features,
-        tfds_directory=tfds_directory,
-        prepared=tuple(prepared),
-        progress_dir=progress_dir,
+    run_pipeline(
+        ConvertTFRecords(
+            jobs=tuple(job.job for job in prepared),
+            features=features,
+            tfds_directory=tfds_directory,
+            prepared=tuple(prepared),
+            progress_dir=progress_dir,
+        ),
+        "Convert",
+        beam_options,
     )
-    try:
-        with _dead_workers_noticed():
-            pipeline.run().wait_until_finish()
-    except Exception as e:
-        ours = _beam_error(e)
-        if ours is None:
-            raise
-        raise ours from e
     return ConversionResult(open_manifest(prepared[0].job.output), 0, ())
-
-
-@contextlib.contextmanager
-def _dead_workers_noticed() -> Iterator[None]:
-    """Makes the death of one of Beam's local worker processes an error.
-
-    Beam 2.77 raises it in a thread that nobody waits for, and the pipeline hangs
-    (local_job_service.SubprocessSdkWorker.run).
-    """
-    died = threading.Event()
-    inherited = threading.excepthook
-
-    def notice(failure: threading.ExceptHookArgs) -> None:
-        if "Worker subprocess exited" in str(failure.exc_value):
-            died.set()
-            _thread.interrupt_main()
-        else:
-            inherited(failure)
-
-    threading.excepthook = notice
-    try:
-        yield
-    except (KeyboardInterrupt, RuntimeError) as e:
-        # Now and then Beam notices first, by the connection that it lost.
-        if died.is_set() or "Channel closed prematurely" in str(e):
-            raise worker_died("one of Beam's processes") from None
-        raise
-    finally:
-        threading.excepthook = inherited
-
-
-def _beam_error(error: Exception) -> GristmillError | None:
-    """Finds our own message in what a runner makes of an error.
-
-    In memory, runners raise our error with a note on the stage; across processes, a
-    RuntimeError whose text is the whole traceback, ours at the end.
-    """
-    kind: type[GristmillError] = GristmillError
-    text = str(error)
-    if isinstance(error, GristmillError):
-        kind = type(error)
-    else:
-        names = list(_OUR_ERROR.finditer(text))
-        if not names:
-            return None
-        kind = getattr(errors, names[-1][1], GristmillError)
-        text = text[names[-1].end() :]
-    first, *rest = text.splitlines()
-    facts = list(itertools.takewhile(lambda line: line.startswith("  "), rest))
-    return kind(_STAGE_NOTE.sub("", "\n".join([first, *facts])))

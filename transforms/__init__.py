@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+    from gristmill.transforms.index_dataset import IndexArrayRecords
     from gristmill.transforms.read_arrayrecords import ReadArrayRecords
     from gristmill.transforms.read_tfrecords import ReadTFRecords
     from gristmill.transforms.verify_dataset import VerifyDataset
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConvertTFRecords",
+    "IndexArrayRecords",
     "ReadArrayRecords",
     "ReadTFRecords",
     "VerifyDataset",
@@ -26,6 +28,7 @@ __all__ = [
 
 _MODULES = {
     "ConvertTFRecords": "convert_tfrecords",
+    "IndexArrayRecords": "index_dataset",
     "ReadArrayRecords": "read_arrayrecords",
     "ReadTFRecords": "read_tfrecords",
     "VerifyDataset": "verify_dataset",

@@ -36,10 +36,11 @@ class VerifyResult(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-def _plan(dataset: str) -> Iterator[ShardCheck | VerifyTask]:
+def _plan(dataset: str, quick: bool) -> Iterator[ShardCheck | VerifyTask]:
     # Metadata travels as the check of a shard without a path.
     yield ShardCheck("", 0, 0, tuple(verify_metadata(dataset)))
-    yield from verify_tasks(dataset)
+    if not quick:
+        yield from verify_tasks(dataset)
 
 
 def _check(task: ShardCheck | VerifyTask) -> ShardCheck:
@@ -105,9 +106,11 @@ class VerifyDataset(
 
     Attributes:
         dataset: The directory of a committed dataset.
+        quick: Whether to look at metadata, presence and sizes only.
     """
 
     dataset: str
+    quick: bool = False
 
     def __post_init__(self) -> None:
         """Lets Beam initialise its part."""
@@ -118,7 +121,7 @@ class VerifyDataset(
         verified: beam.PCollection[VerifyResult] = (
             begin
             | "Dataset" >> beam.Create([self.dataset])
-            | "ListShards" >> beam.FlatMap(_plan)
+            | "ListShards" >> beam.FlatMap(_plan, self.quick)
             | "SpreadShards" >> beam.Reshuffle()
             | "VerifyShards" >> beam.Map(_check)
             | "SumUp" >> beam.CombineGlobally(_SumUpFn(self.dataset))

@@ -1,0 +1,85 @@
+"""Telling Beam's options from ours on one command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import click
+from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
+
+
+def part_arguments(
+    command: click.Command | None, arguments: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Parts the arguments of a command from those that only Beam knows.
+
+    Options of the command are the command's. What nobody knows stays there too, so
+    that a wrong spelling is an error. Beam's options may be written with hyphens.
+
+    Args:
+        command: The command, or None if there is none of that name.
+        arguments: Its name, and what follows it.
+
+    Returns:
+        The arguments of the command, and those for Beam.
+    """
+    ours = {} if command is None else _options(command)
+    beams = _beam_options()
+    kept: list[str] = []
+    beside: list[str] = []
+    at = 0
+    while at < len(arguments):
+        name, equals, _ = arguments[at].partition("=")
+        beam_name = (
+            name if name in beams else name.replace("-", "_").replace("__", "--", 1)
+        )
+        if name in ours:
+            takes = 0 if equals else ours[name]
+            target = kept
+        elif name.startswith("--") and beam_name in beams:
+            takes = 0 if equals else _values(beams[beam_name], arguments[at + 1 :])
+            target = beside
+        else:
+            takes, target = 0, kept
+        taken = list(arguments[at : at + 1 + takes])
+        if target is beside:
+            taken[0] = beam_name + taken[0].removeprefix(name)
+        target += taken
+        at += 1 + takes
+    return kept, beside
+
+
+def _options(command: click.Command) -> dict[str, int]:
+    """Returns how many values each option of a command takes, by its spelling."""
+    return {
+        spelling: 0 if parameter.is_flag else parameter.nargs
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for spelling in parameter.opts
+    }
+
+
+def _beam_options() -> dict[str, argparse.Action]:
+    parser = _BeamArgumentParser(add_help=False, conflict_handler="resolve")
+    for kind in PipelineOptions.__subclasses__():
+        kind._add_argparse_args(parser)
+    return {
+        spelling: action
+        for action in parser._actions
+        for spelling in action.option_strings
+    }
+
+
+def _values(action: argparse.Action, following: Sequence[str]) -> int:
+    """Returns how many of the following arguments an option of Beam takes."""
+    if action.nargs is None:
+        return 1
+    if isinstance(action.nargs, int):
+        return action.nargs
+    # "?", "*" and "+": those that are no options.
+    most = 1 if action.nargs == "?" else len(following)
+    count = 0
+    while count < most and not following[count : count + 1][0].startswith("-"):
+        count += 1
+    return count

@@ -1,0 +1,48 @@
+"""Indexing ArrayRecord files: on the processes of this machine, or by a Beam runner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gristmill.dataset.manifest import Manifest, open_manifest
+from gristmill.pipelines.local_pool import default_workers, map_unordered
+from gristmill.pipelines.options import IndexOptions
+from gristmill.transforms.index_shard import commit_index, index_shard, plan_index
+
+
+def index(
+    options: IndexOptions,
+    *,
+    workers: int | None = None,
+    beam_options: Sequence[str] | None = None,
+) -> tuple[Manifest, str]:
+    """Makes a dataset, in place, of ArrayRecord files that exist already.
+
+    Args:
+        options: Which files, and how they are named.
+        workers: Processes of this machine; by default as many as it has cores.
+        beam_options: Options of a Beam pipeline, `--runner` among them; None to run
+            without Beam.
+
+    Returns:
+        The dataset, and its directory.
+
+    Raises:
+        InputError: The files cannot make a dataset.
+        CorruptShardError: One is damaged or no ArrayRecord file.
+    """
+    plan = plan_index(
+        options.files,
+        name=options.name,
+        split=options.split,
+        overwrite=options.overwrite,
+    )
+    if beam_options is not None:
+        from gristmill.pipelines.beam_run import run_pipeline
+        from gristmill.pipelines.graphs import graph_of
+
+        run_pipeline(graph_of(options), "Index", beam_options)
+        return open_manifest(plan.dataset), plan.dataset
+    count = min(workers or default_workers(), len(plan.tasks))
+    results = list(map_unordered(index_shard, plan.tasks, workers=count))
+    return commit_index(plan, results, inputs=options.files), plan.dataset
