@@ -1,14 +1,32 @@
 """`tf.train.Example` messages, decoded without TensorFlow.
 
-Source: tensorflow/core/example/example.proto and feature.proto.
+Source: tensorflow/core/example/example.proto and feature.proto. Messages may be split
+and repeated, lists packed or not: what protocol buffers allow, this reads as they do.
+Fields that the messages do not have are refused.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 Values = list[bytes] | list[float] | list[int]
+
+NO_KIND, BYTES, FLOATS, INTS = range(4)
+"""Which list a feature holds, by the number of its field in `Feature`."""
+
+
+class RawFeature(NamedTuple):
+    """A feature whose numbers are still encoded.
+
+    Attributes:
+        kind: `BYTES`, `FLOATS`, `INTS`, or `NO_KIND` of one that is not set.
+        parts: The values of bytes; of numbers pieces of the packed list.
+    """
+
+    kind: int
+    parts: list[bytes]
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -24,70 +42,87 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise ValueError("varint of more than 10 bytes")
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields number and value of each field of a message."""
+def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yields number, wire type and bytes of each field; a varint stays encoded."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
         number, wire = key >> 3, key & 7
-        value: int | bytes
         if wire == 0:
-            value, at = _varint(data, at)
+            _, end = _varint(data, at)
         else:
             size = {1: 8, 5: 4}.get(wire)
             if wire == 2:
                 size, at = _varint(data, at)
-            if not number or size is None or at + size > len(data):
-                raise ValueError("not a protocol buffer message")
-            value, at = data[at : at + size], at + size
+            if size is None:
+                raise ValueError(f"not a protocol buffer message: wire type {wire}")
+            end = at + size
+        if not number or end > len(data):
+            raise ValueError("not a protocol buffer message")
+        yield number, wire, data[at:end]
+        at = end
+
+
+def _parts(data: bytes, numbers: int, what: str) -> Iterator[tuple[int, bytes]]:
+    """Yields number and bytes of a message's fields, all of them messages or bytes."""
+    for number, wire, value in _fields(data):
+        if wire != 2 or number > numbers:
+            raise ValueError(
+                f"not a tf.train.Example: {what} has a field {number} of wire type "
+                f"{wire}"
+            )
         yield number, value
 
 
-def _parts(data: bytes, number: int) -> Iterator[bytes]:
-    for found, value in _fields(data):
-        if found == number:
-            if not isinstance(value, bytes):
-                raise ValueError("not a tf.train.Example")
-            yield value
+def _feature(data: bytes) -> RawFeature:
+    kind, payload = NO_KIND, b""
+    for number, value in _parts(data, 3, "Feature"):
+        # Of different lists the last counts; pieces of one list are merged.
+        payload = payload + value if number == kind else value
+        kind = number
+    if kind in (NO_KIND, BYTES):
+        return RawFeature(kind, [v for _, v in _parts(payload, 1, "BytesList")])
+    parts = []
+    for number, wire, value in _fields(payload):
+        if number != 1 or wire not in (2, 5 if kind == FLOATS else 0):
+            raise ValueError("not a list of numbers")
+        if kind == FLOATS and len(value) % 4:
+            raise ValueError(f"a list of floats of {len(value)} bytes")
+        if kind == INTS and value[-1:] >= b"\x80":
+            raise ValueError("a list of integers that ends within a number")
+        parts.append(value)
+    return RawFeature(kind, parts)
 
 
-def _floats(values: Iterator[int | bytes]) -> list[float]:
-    floats: list[float] = []
-    for value in values:
-        if not isinstance(value, bytes) or len(value) % 4:
-            raise ValueError("not a list of floats")
-        floats += struct.unpack(f"<{len(value) // 4}f", value)
-    return floats
+def raw_features(record: bytes) -> dict[bytes, RawFeature]:
+    """Returns the features of a serialized `tf.train.Example` by their encoded names.
+
+    Raises:
+        ValueError: The record is no such message.
+    """
+    features: dict[bytes, RawFeature] = {}
+    try:
+        for _, part in _parts(record, 1, "Example"):
+            for _, entry in _parts(part, 1, "Features"):
+                name = value = b""
+                for number, data in _parts(entry, 2, "an entry of Features"):
+                    if number == 1:
+                        name = data
+                    else:
+                        value += data
+                features[name] = _feature(value)
+    except IndexError as e:
+        raise ValueError("not a tf.train.Example: it is cut short") from e
+    return features
 
 
-def _ints(values: Iterator[int | bytes]) -> list[int]:
+def _ints(data: bytes) -> list[int]:
     ints: list[int] = []
-    for value in values:
-        if isinstance(value, int):
-            ints.append(value)
-            continue
-        at = 0
-        while at < len(value):
-            number, at = _varint(value, at)
-            ints.append(number)
-    return [number - (1 << 64) if number >> 63 else number for number in ints]
-
-
-def _feature(data: bytes) -> Values:
-    fields = list(_fields(data))
-    kind, values = (
-        fields[-1] if fields else (1, b"")
-    )  # The last counts, as in protobuf.
-    if not isinstance(values, bytes):
-        raise ValueError("not a feature")  # noqa: TRY004 - the record is to blame
-    if kind == 1:
-        return list(_parts(values, 1))
-    items = (value for number, value in _fields(values) if number == 1)
-    if kind == 2:
-        return _floats(items)
-    if kind == 3:
-        return _ints(items)
-    raise ValueError("not a feature")
+    at = 0
+    while at < len(data):
+        number, at = _varint(data, at)
+        ints.append(number - (1 << 64) if number >> 63 else number)
+    return ints
 
 
 def decode_example(record: bytes) -> dict[str, Values]:
@@ -104,13 +139,46 @@ def decode_example(record: bytes) -> dict[str, Values]:
     """
     features: dict[str, Values] = {}
     try:
-        for part in _parts(record, 1):
-            for entry in _parts(part, 1):
-                name = b"".join(list(_parts(entry, 1))[-1:]).decode()
-                feature = b"".join(list(_parts(entry, 2))[-1:])
-                features[name] = _feature(feature)
-        if any(number != 1 for number, _ in _fields(record)):
-            raise ValueError("fields that tf.train.Example does not have")
-    except (IndexError, UnicodeDecodeError, struct.error) as e:
+        for name, (kind, parts) in raw_features(record).items():
+            values: Values = parts
+            if kind == FLOATS:
+                data = b"".join(parts)
+                values = list(struct.unpack(f"<{len(data) // 4}f", data))
+            elif kind == INTS:
+                values = _ints(b"".join(parts))
+            features[name.decode()] = values
+    except (IndexError, UnicodeDecodeError) as e:
         raise ValueError("not a tf.train.Example") from e
     return features
+
+
+def _length_delimited(number: int, data: bytes) -> bytes:
+    out = bytearray([number << 3 | 2])
+    size = len(data)
+    while size >= 0x80:
+        out.append(size & 0x7F | 0x80)
+        size >>= 7
+    out.append(size)
+    return bytes(out) + data
+
+
+def canonical_example(record: bytes) -> bytes:
+    """Returns a `tf.train.Example` as the official writers encode it.
+
+    Each message is in one piece, each feature there once, its name before its value,
+    each list of numbers packed.
+
+    Raises:
+        ValueError: The record is no such message.
+    """
+    entries = bytearray()
+    for name, (kind, parts) in raw_features(record).items():
+        if kind == BYTES:
+            items = b"".join(_length_delimited(1, part) for part in parts)
+        else:
+            items = b"".join(parts)
+            items = _length_delimited(1, items) if items else b""
+        value = b"" if kind == NO_KIND else _length_delimited(kind, items)
+        entry = _length_delimited(1, name) + _length_delimited(2, value)
+        entries += _length_delimited(1, entry)
+    return _length_delimited(1, bytes(entries))

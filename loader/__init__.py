@@ -8,23 +8,39 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches, global_batches
     from gristmill.loader.data_source import ArrayRecordDataSource
+    from gristmill.loader.decode_error import DecodeError
+    from gristmill.loader.example_decoder import ExampleDecoder
+    from gristmill.loader.example_features import (
+        FixedFeature,
+        PaddedFeature,
+        Ragged,
+        RaggedFeature,
+    )
     from gristmill.loader.feed import Feed
     from gristmill.loader.jax_feed import JaxFeed, rows_of, to_jax
     from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import Dataset, ShardInfo, open
     from gristmill.loader.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+    from gristmill.loader.token_decoder import TokenDecoder
 
 __all__ = [
     "ArrayRecordDataSource",
     "BlockShuffle",
     "Dataset",
+    "DecodeError",
+    "ExampleDecoder",
     "Feed",
+    "FixedFeature",
     "GlobalBatches",
     "GlobalShuffle",
     "JaxFeed",
     "Location",
     "NoShuffle",
+    "PaddedFeature",
+    "Ragged",
+    "RaggedFeature",
     "ShardInfo",
+    "TokenDecoder",
     "global_batches",
     "open",
     "rows_of",
@@ -36,13 +52,20 @@ _HOMES = {
     "ArrayRecordDataSource": "data_source",
     "BlockShuffle": "shuffle",
     "Dataset": "open_dataset",
+    "DecodeError": "decode_error",
+    "ExampleDecoder": "example_decoder",
     "Feed": "feed",
+    "FixedFeature": "example_features",
     "GlobalBatches": "batches",
     "GlobalShuffle": "shuffle",
     "JaxFeed": "jax_feed",
     "Location": "locate",
     "NoShuffle": "shuffle",
+    "PaddedFeature": "example_features",
+    "Ragged": "example_features",
+    "RaggedFeature": "example_features",
     "ShardInfo": "open_dataset",
+    "TokenDecoder": "token_decoder",
     "global_batches": "batches",
     "open": "open_dataset",
     "rows_of": "jax_feed",
