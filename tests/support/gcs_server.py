@@ -36,13 +36,15 @@ class Fault:
             before it; `lost`, the answer of a request that was carried out; `cut`, half
             of the body and the end of the connection; `short`, half of the body with
             a Content-Length to match; `stall`, half of the body and then nothing;
-            `flip`, one bit of the content that is sent or received.
+            `slow`, an answer that takes `seconds` more; `flip`, one bit of the content
+            that is sent or received.
         operation: `list`, `stat`, `media`, `insert`, `start` or `chunk` (of a resumable
             upload), `delete`, `bucket`; any if empty.
         name: Part of the object's name.
         times: How many requests it hits.
         skip: How many it lets pass before.
         message: Of the error, for a status.
+        seconds: Of a slow answer.
     """
 
     kind: str
@@ -51,6 +53,7 @@ class Fault:
     times: int = 1
     skip: int = 0
     message: str = "made to fail"
+    seconds: float = 1.0
 
     def hits(self, operation: str, name: str) -> bool:
         if self.operation not in ("", operation) or self.name not in name:
@@ -182,6 +185,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         fault = self.store.fault_of(request, self.headers.get("Range", ""))
         time.sleep(self.store.latency_seconds + self._transfer_seconds(request.data))
+        if fault.kind == "slow":
+            self.store.closing.wait(fault.seconds)
         if fault.kind == "reset":
             self._reset()
             return
