@@ -19,7 +19,8 @@ from gristmill.loader.shuffle import Shuffle, parse_shuffle
 from gristmill.loader.stream import RecordStream
 
 if TYPE_CHECKING:
-    from gristmill.loader.feed import Decode, Feed
+    from gristmill.loader.feed import Feed
+    from gristmill.loader.feed_source import Decode
     from gristmill.loader.locate import Location
 
 

@@ -65,7 +65,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
         *,
         verify: Verify | None = None,
     ):
-        _allow_unparsed_flags()
+        allow_unparsed_flags()
         items = _as_list(paths)
         with ThreadPoolExecutor(min(len(items), _THREADS)) as pool:
             parts = list(pool.map(_part_of, items))
@@ -140,7 +140,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
         return f"ArrayRecordDataSource(hash_of_paths={digest})"
 
     def __getstate__(self) -> tuple[Any, ...]:
-        _allow_unparsed_flags()
+        allow_unparsed_flags()
         return self._shards, self._reader_options, self._verify
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -188,7 +188,7 @@ def _part_of(item: Any) -> tuple[str, int, int, ShardFile | None]:
     return path, start, end, None
 
 
-def _allow_unparsed_flags() -> None:
+def allow_unparsed_flags() -> None:
     """Lets Grain start worker processes in a script that never parses absl's flags.
 
     Grain reads a flag at that moment, which raises before flags are parsed: they have

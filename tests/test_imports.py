@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 ALLOWED = {
     "dataset": ({"dataset"}, {"gcs"}),
     "transforms": ({"dataset", "transforms"}, {"beam", "gcs", "tf"}),
-    "loader": ({"dataset", "loader"}, {"gcs", "loader"}),
+    "loader": ({"dataset", "loader"}, {"gcs", "loader", "metrics"}),
     "pipelines": (
         {"dataset", "loader", "pipelines", "transforms"},
         {"beam", "gcs", "loader", "tf"},
