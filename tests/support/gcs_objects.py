@@ -75,6 +75,9 @@ class Objects:
     Attributes:
         buckets: Objects by name, by bucket.
         page_size: Most items on one page of a listing.
+        places: What the service says of a bucket's location, by bucket; of others it
+            is `US`.
+        denied: Permissions that the caller has in no bucket.
         lock: Held while one request is carried out.
     """
 
@@ -83,6 +86,8 @@ class Objects:
             name: {} for name in buckets
         }
         self.page_size = 1000
+        self.places: dict[str, dict[str, Any]] = {}
+        self.denied: set[str] = set()
         self.uploads: dict[str, dict[str, Any]] = {}
         self.lock = threading.RLock()
 
@@ -125,7 +130,15 @@ class Objects:
 
     def bucket(self, bucket: str) -> Reply:
         self._bucket(bucket)
-        return json_reply({"name": bucket, "location": "US", "projectNumber": "1"})
+        if "storage.buckets.get" in self.denied:
+            raise RefusalError(403, "storage.buckets.get is denied")
+        about = {"name": bucket, "location": "US", "projectNumber": "1"}
+        return json_reply(about | self.places.get(bucket, {}))
+
+    def permissions(self, bucket: str, wanted: list[str]) -> Reply:
+        self._bucket(bucket)
+        granted = [name for name in wanted if name not in self.denied]
+        return json_reply({"permissions": granted})
 
     def list(self, bucket: str, query: dict[str, str]) -> Reply:
         objects = self._bucket(bucket)

@@ -25,6 +25,7 @@ from tests.support.gcs_objects import (
 CONTROL_PATH = "/control"  # For tests that have the server in another process.
 _PACE_BYTES = 1 << 18
 _PATH = re.compile(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+))?)?")
+_PERMISSIONS = re.compile(r"/storage/v1/b/([^/]+)/iam/testPermissions")
 
 
 @dataclasses.dataclass
@@ -39,7 +40,7 @@ class Fault:
             `slow`, an answer that takes `seconds` more; `flip`, one bit of the content
             that is sent or received.
         operation: `list`, `stat`, `media`, `insert`, `start` or `chunk` (of a resumable
-            upload), `delete`, `bucket`; any if empty.
+            upload), `delete`, `bucket`, `permissions`; any if empty.
         name: Part of the object's name.
         times: How many requests it hits.
         skip: How many it lets pass before.
@@ -209,6 +210,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         url = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(url.query))
         about: dict[str, Any] = {}
+        if match := _PERMISSIONS.fullmatch(url.path):
+            about = {"wanted": urllib.parse.parse_qs(url.query).get("permissions", [])}
+            return Request("permissions", match[1], "", query, about, data)
         match = _PATH.fullmatch(url.path)
         if match is None:
             return Request("unknown", "", url.path, query, about, data)
@@ -250,6 +254,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     return objects.delete(bucket, name, query)
                 case "bucket":
                     return objects.bucket(bucket)
+                case "permissions":
+                    return objects.permissions(bucket, about["wanted"])
                 case "list":
                     return objects.list(bucket, query)
                 case "stat":

@@ -1,0 +1,99 @@
+"""A small Dataflow service on loopback: jobs that are created, and end as they should.
+
+It runs nothing. A test takes the pipeline that was submitted and runs it itself.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import threading
+from typing import Any
+
+_JOBS = re.compile(r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/]+)(/\w+)?)?")
+
+
+class DataflowServer:
+    """The server; use it in a `with` statement.
+
+    Attributes:
+        requests: (method, path) of every request.
+        jobs: Jobs as they were sent to be created, by their ids.
+        states: What a job is in, one state for each look at it; the last one stays.
+        refusal: (status, message) of the answer to the creation of jobs, if refused.
+    """
+
+    def __init__(self, *states: str):
+        self.requests: list[tuple[str, str]] = []
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.states = list(states) or ["JOB_STATE_RUNNING"]
+        self.refusal: tuple[int, str] | None = None
+        self._http = http.server.ThreadingHTTPServer(
+            ("localhost", 0), type("Handler", (_Handler,), {"service": self})
+        )
+        # Beam takes a service on `localhost`, and no other, for one without TLS.
+        self.url = f"http://localhost:{self._http.server_address[1]}"
+
+    def __enter__(self) -> DataflowServer:
+        serve = self._http.serve_forever
+        threading.Thread(target=serve, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def create(self, project: str, region: str, job: dict[str, Any]) -> dict[str, Any]:
+        job_id = f"2026-01-02_03_04_05-{len(self.jobs) + 1}"
+        about = {"id": job_id, "projectId": project, "location": region}
+        self.jobs[job_id] = job
+        kept = {key: job[key] for key in ("name", "type", "clientRequestId")}
+        return about | kept | {"currentState": "JOB_STATE_PENDING"}
+
+    def look(self, project: str, region: str, job_id: str) -> dict[str, Any]:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        about = {"id": job_id, "projectId": project, "location": region}
+        return about | {"name": self.jobs[job_id]["name"], "currentState": state}
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    service: DataflowServer
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.service.requests.append((self.command, path))
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        match = _JOBS.fullmatch(path)
+        if match is None:
+            self._send(404, _error(404, f"no such method: {path}"))
+            return
+        project, region, job_id, part = match.groups()
+        if self.command == "POST" and self.service.refusal is not None:
+            self._send(self.service.refusal[0], _error(*self.service.refusal))
+        elif self.command == "POST" and job_id is None:
+            self._send(200, self.service.create(project, region, json.loads(body)))
+        elif job_id not in self.service.jobs:
+            self._send(404, _error(404, f"no such job: {job_id}"))
+        elif part is None:
+            self._send(200, self.service.look(project, region, job_id))
+        else:  # Its messages or metrics: there are none.
+            self._send(200, {})
+
+    do_POST = do_GET  # noqa: N815
+
+    def _send(self, status: int, document: dict[str, Any]) -> None:
+        data = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def _error(status: int, message: str) -> dict[str, Any]:
+    return {"error": {"code": status, "message": message, "status": "REFUSED"}}
