@@ -157,6 +157,48 @@ class ShardTable:
             )
         return tuple(found)
 
+    def report_fields(self, shard: int) -> dict[str, Any]:
+        """Returns what the row of a shard says, as the fields of its report."""
+        fields = {name: self.columns[name][shard].item() for name in _SHARD_COLUMNS}
+        del fields["digest_low"], fields["digest_high"]
+        del fields["records"], fields["raw_bytes"]
+        return fields | {
+            "path": self.paths[shard],
+            "written": self.digest(shard),
+            "spans": self.spans(shard),
+        }
+
+    def take(self, shards: Int64) -> ShardTable:
+        """Returns a table of some of the shards.
+
+        Args:
+            shards: int64 [shards], which, in their order.
+        """
+        ends = self.columns["span_ends"]
+        counts = np.diff(ends, prepend=0)[shards]
+        new_ends = np.cumsum(counts)
+        # From where the spans of each shard begin, so many steps further.
+        shifts = (ends - np.diff(ends, prepend=0))[shards] - (new_ends - counts)
+        rows = np.repeat(shifts, counts) + np.arange(counts.sum())
+        columns = {
+            name: column[rows if name in _SPAN_COLUMNS else shards]
+            for name, column in self.columns.items()
+        }
+        columns["span_ends"] = new_ends.astype("<i8")
+        return ShardTable(paths=[self.paths[i] for i in shards], columns=columns)
+
+    @classmethod
+    def concatenate(cls, tables: Sequence[ShardTable]) -> Self:
+        """Returns the shards of several tables, one and more, as one table."""
+        columns = {
+            name: np.concatenate([table.columns[name] for table in tables])
+            for name in tables[0].columns
+        }
+        counts = [np.diff(table.columns["span_ends"], prepend=0) for table in tables]
+        columns["span_ends"] = np.cumsum(np.concatenate(counts)).astype("<i8")
+        paths = [path for table in tables for path in table.paths]
+        return cls(paths=paths, columns=columns)
+
     @classmethod
     def of(cls, reports: Sequence[ShardReport]) -> Self:
         """Builds the table from the reports of all shards, in the order of shards."""
