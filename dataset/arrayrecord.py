@@ -12,7 +12,8 @@ block headers taken out is *logical*.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from gristmill.dataset.chunk_codec import (
     CHUNK_HEADER_BYTES,
     MAX_CHUNK_DECODED_BYTES,
-    decode_chunks,
+    decode_joined,
 )
 from gristmill.dataset.errors import CorruptShardError
 from gristmill.dataset.varints import decode_varints
@@ -58,7 +59,7 @@ class Footer:
         return int(self.chunk_records.sum())
 
 
-def blocks_before(positions: IntArray | int, origin: int) -> Any:
+def blocks_before(positions: IntArray | int, origin: IntArray | int) -> Any:
     """Returns how many block headers begin in [origin, position)."""
     return (positions - 1) // BLOCK_BYTES - (origin - 1) // BLOCK_BYTES
 
@@ -104,11 +105,10 @@ def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
         )
     tail = size_bytes - BLOCK_BYTES
     try:
-        postscript, *_ = _records(read, tail, size_bytes)
-        begin = _footer_offset(_fields(postscript), tail)
+        joined, lengths = _records(read, tail, size_bytes)
+        begin = _footer_offset(_fields(joined[: lengths[0]]), tail)
         # Chunks take more bytes in a file than their entries in its footer.
-        metadata, *entries = _records(read, begin, tail)
-        return _parse_footer(metadata, entries, begin)
+        return _parse_footer(*_records(read, begin, tail), begin)
     except (CorruptShardError, IndexError, ValueError) as e:
         raise CorruptShardError(
             "ArrayRecord footer cannot be read",
@@ -118,17 +118,21 @@ def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
         ) from e
 
 
-def _records(read: ReadRange, begin: int, end: int) -> list[bytes]:
-    """Returns the records of the one chunk at `begin`, which ends before `end`."""
-    records = decode_chunks(
+def _records(read: ReadRange, begin: int, end: int) -> tuple[bytes, IntArray]:
+    """Returns the records of the one chunk at `begin`, which ends before `end`.
+
+    Returns:
+        The records end to end, at least one, and int64 [records] their lengths.
+    """
+    joined, lengths = decode_joined(
         logical(read(begin, end), begin),
         np.array([0]),
         path="footer",
         max_decoded_bytes=end,
     )
-    if not records:
+    if not len(lengths):
         raise ValueError("it holds no records")
-    return records
+    return joined, lengths
 
 
 def _footer_offset(postscript: dict[int, int], tail: int) -> int:
@@ -140,11 +144,11 @@ def _footer_offset(postscript: dict[int, int], tail: int) -> int:
     return begin
 
 
-def _parse_footer(metadata: bytes, entries: Sequence[bytes], begin: int) -> Footer:
+def _parse_footer(joined: bytes, lengths: IntArray, begin: int) -> Footer:
     """Returns the footer that begins at `begin`; raises ValueError if it is wrong."""
-    about = _fields_bytes(metadata, 1)
+    about = _fields_bytes(joined[: lengths[0]], 1)
     claims = _fields(about)
-    starts, decoded, counts = _footer_entries(entries)
+    starts, decoded, counts = _footer_entries(joined[lengths[0] :], lengths[1:])
     if (counts < 0).any() or (counts > MAX_CHUNK_DECODED_BYTES).any():
         raise ValueError("a chunk has an impossible number of records")
     if (decoded < 0).any() or (decoded > MAX_CHUNK_DECODED_BYTES).any():
@@ -215,21 +219,20 @@ def _fields_bytes(message: bytes, number: int) -> bytes:
 
 
 def _footer_entries(
-    records: Sequence[bytes],
+    joined: bytes, lengths: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Parses footer records: {1: chunk_offset, 2: decoded_data_size, 3: num_records}.
 
     All of them at once, since there is one a chunk: 2 us each in plain Python.
     """
-    joined = np.frombuffer(b"".join(records), np.uint8)
-    count = len(records)
-    varints = decode_varints(joined)
-    if len(varints) == 6 * count and count:
-        table = varints.reshape(count, 6)
+    varints = decode_varints(np.frombuffer(joined, np.uint8))
+    if len(varints) == 6 * len(lengths):
+        table = varints.reshape(-1, 6)
         if (table[:, 0::2] == np.array([0x08, 0x10, 0x18])).all():
             return table[:, 1].copy(), table[:, 3].copy(), table[:, 5].copy()
     # A field that is zero is left out, so chunks of empty records come here.
-    rows = [_fields(record) for record in records]
+    ends = np.cumsum(lengths).tolist()
+    rows = [_fields(joined[a:b]) for a, b in itertools.pairwise([0, *ends])]
     return (
         np.array([row.get(1, 0) for row in rows], np.int64),
         np.array([row.get(2, 0) for row in rows], np.int64),

@@ -83,8 +83,9 @@ def _parse(
     begin = starts + CHUNK_HEADER_BYTES
     if (begin + 2 > ends).any():
         raise ValueError("a chunk's header reaches past the end of the data")
-    rows = data[starts[:, None] + np.arange(CHUNK_HEADER_BYTES)]
-    header = np.ascontiguousarray(rows).reshape(-1).view(_HEADER_DTYPE)
+    # An array of what would lie at every byte: only headers are copied.
+    count = max(0, len(data) - CHUNK_HEADER_BYTES + 1)
+    header = np.ndarray(count, _HEADER_DTYPE, data, strides=(1,))[starts]
     kinds = header["type_and_records"] & 0xFF
     if (kinds == _TRANSPOSED).any():
         raise TransposedChunkError("chunk is transposed")
@@ -160,7 +161,10 @@ def _check_claims(
 
 
 def _decode_parts(
-    buffer: Any, chunks: _Chunks, parts: _Parts, members: IntArray | None = None
+    buffer: bytes | memoryview,
+    chunks: _Chunks,
+    parts: _Parts,
+    members: IntArray | None = None,
 ) -> Iterator[Any]:
     """Decompresses one part of each chunk, or of each member."""
     chosen = slice(None) if members is None else members
@@ -173,7 +177,7 @@ def _decode_parts(
     )
 
 
-def _lengths(buffer: bytes, chunks: _Chunks) -> IntArray:
+def _lengths(buffer: bytes | memoryview, chunks: _Chunks) -> IntArray:
     """Returns int64 [records], the length of each record, without the records."""
     single = chunks.records == 1
     if single.all():
@@ -241,7 +245,7 @@ def _cut(
 class _Run:
     """What a caller wants decoded, as `decode_chunks` describes it."""
 
-    buffer: Any
+    buffer: bytes | memoryview
     starts: IntArray
     path: str
     first_chunk: int
@@ -337,7 +341,7 @@ class _Run:
 
 
 def decode_chunks(
-    buffer: bytes,
+    buffer: bytes | memoryview,
     starts: IntArray,
     *,
     path: str,
@@ -370,8 +374,27 @@ def decode_chunks(
         return list(map(bytes, records))
 
 
+def decode_joined(
+    buffer: bytes | memoryview,
+    starts: IntArray,
+    *,
+    path: str,
+    max_decoded_bytes: int = MAX_CHUNK_DECODED_BYTES,
+) -> tuple[bytes, IntArray]:
+    """Decodes chunks as `decode_chunks` does, and leaves their records end to end.
+
+    Returns:
+        All records, and int64 [records] the length of each.
+    """
+    run = _Run(buffer, starts, path, 0, None, max_decoded_bytes)
+    with run.explained():
+        chunks = run.parse()
+        values = _decode_parts(buffer, chunks, chunks.values)
+        return b"".join(values), _lengths(buffer, chunks)
+
+
 def decode_records(
-    buffer: Any,
+    buffer: bytes | memoryview,
     starts: IntArray,
     ends: IntArray,
     *,
@@ -411,7 +434,9 @@ _LONE_HEADER = struct.Struct("<8xQ8xQQBB")
 _LONE_RECORD = 1 << 8 | _SIMPLE
 
 
-def decode_lone_record(chunk: bytes, *, max_decoded_bytes: int) -> bytes | None:
+def decode_lone_record(
+    chunk: bytes | memoryview, *, max_decoded_bytes: int
+) -> bytes | None:
     """Decodes a chunk of one record, with zstd: in a tenth of `decode_chunks`' time.
 
     Args:
@@ -454,7 +479,7 @@ def decode_lone_record(chunk: bytes, *, max_decoded_bytes: int) -> bytes | None:
 
 
 def checksum_chunks(
-    buffer: bytes,
+    buffer: bytes | memoryview,
     starts: IntArray,
     *,
     path: str,
@@ -475,7 +500,7 @@ def checksum_chunks(
 
 
 def measure_chunks(
-    buffer: bytes,
+    buffer: bytes | memoryview,
     starts: IntArray,
     *,
     path: str,
