@@ -33,7 +33,7 @@ BLOCK_HEADER_BYTES = 24
 _MAGIC = 0x71930E704FDAE05E  # array_record::kMagic, in the postscript.
 
 IntArray = npt.NDArray[np.int64]
-ReadRange = Callable[[int, int], bytes]
+ReadRange = Callable[[int, int], bytes | memoryview]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def blocks_before(positions: IntArray | int, origin: IntArray | int) -> Any:
     return (positions - 1) // BLOCK_BYTES - (origin - 1) // BLOCK_BYTES
 
 
-def logical(data: bytes, begin: int) -> bytes:
+def logical(data: bytes | memoryview, begin: int) -> bytes | memoryview:
     """Returns the bytes without the block headers among them.
 
     Args:
@@ -270,8 +270,8 @@ def chunk_windows(
 
 
 def logical_chunks(
-    data: bytes, footer: Footer, first: int, last: int
-) -> tuple[bytes, IntArray]:
+    data: bytes | memoryview, footer: Footer, first: int, last: int
+) -> tuple[bytes | memoryview, IntArray]:
     """Prepares a run of chunks for the decoder.
 
     Args:

@@ -83,14 +83,13 @@ class ShardIndex:
         Returns:
             int64 [n], physical byte offsets.
         """
-        past = chunks == self.chunks
-        inside = np.where(past, 0, chunks)
         if not self.chunks:
             return np.full(len(chunks), self._end_bytes, np.int64)
-        offsets = self._bases[inside // self._stride] + self._relative[inside].astype(
-            np.int64
-        )
-        return np.where(past, self._end_bytes, offsets)
+        inside = np.minimum(chunks, self.chunks - 1)
+        offsets = self._bases.take(inside // self._stride)
+        offsets += self._relative.take(inside)
+        offsets[chunks == self.chunks] = self._end_bytes
+        return offsets
 
     def chunk_of(
         self, records: npt.NDArray[np.int64]
@@ -103,8 +102,11 @@ class ShardIndex:
         Returns:
             int64 [n] chunk, int64 [n] number of the record within the chunk.
         """
+        if self.group_size == 1:
+            return records, np.zeros_like(records)
         if self.group_size:
-            return records // self.group_size, records % self.group_size
+            chunks = records // self.group_size
+            return chunks, records - self.group_size * chunks
         chunks = np.searchsorted(self._first_records, records, side="right") - 1
         return chunks, records - self._first_records[chunks]
 
@@ -117,6 +119,20 @@ class ShardIndex:
             chunks + 1 < self.chunks, self._first_records[after], self.records
         )
         return np.asarray(ends - self._first_records[chunks])
+
+    def place_records(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns what `find_records` does, sooner for many records: int64 [n, 5].
+
+        Args:
+            records: int64 [n], numbers of records in the shard.
+        """
+        table = np.empty((len(records), 5), np.int64)
+        chunks, table[:, 4] = self.chunk_of(records)
+        table[:, 0] = chunks
+        table[:, 1] = self.chunk_offsets(chunks)
+        table[:, 2] = self.chunk_offsets(chunks + 1)
+        table[:, 3] = self.chunk_records(chunks)
+        return table
 
     def find_records(
         self, records: Sequence[int]

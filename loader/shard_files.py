@@ -42,7 +42,7 @@ CHUNK_TYPE_AT = 24
 class Bytes(Protocol):
     """A file's bytes, by half-open ranges."""
 
-    def __getitem__(self, range_bytes: slice, /) -> bytes:
+    def __getitem__(self, range_bytes: slice, /) -> bytes | memoryview:
         """Returns the bytes of a range."""
 
 
@@ -82,12 +82,12 @@ class ShardFile:
         """Whether the index has a checksum of every record."""
         return len(self.index.crc32cs) == self.index.records
 
-    def logical(self, begin: int, end: int) -> bytes:
+    def logical(self, begin: int, end: int) -> bytes | memoryview:
         """Returns the bytes of a half-open physical range without block headers."""
         return without_block_headers(self.data[begin:end], begin)
 
 
-def without_block_headers(data: bytes, begin: int) -> bytes:
+def without_block_headers(data: bytes | memoryview, begin: int) -> bytes | memoryview:
     """Returns physical bytes that begin at an offset without the headers of blocks."""
     if (begin - 1) // BLOCK_BYTES != (begin + len(data) - 1) // BLOCK_BYTES:
         return logical(data, begin)
@@ -149,7 +149,9 @@ def _open_bytes(path: str) -> tuple[int, Bytes, str | None]:
         size = os.fstat(file.fileno()).st_size
         if not size:  # An empty file cannot be mapped.
             return 0, b"", None
-        return size, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), None
+        # A view of it, which can be sliced without a copy.
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return size, data, None
 
 
 @contextlib.contextmanager

@@ -1,0 +1,173 @@
+"""Decoding what was read: the wanted records, each one checked, or what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import google_crc32c
+import numpy as np
+
+from gristmill.dataset.arrayrecord import (
+    BLOCK_HEADER_BYTES,
+    blocks_before,
+    logical,
+)
+from gristmill.dataset.chunk_codec import (
+    decode_chunks,
+    decode_lone_record,
+    decode_records,
+)
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    GristmillError,
+    TransposedChunkError,
+)
+from gristmill.loader.index_arrays import IntArray
+from gristmill.loader.read_plan import ReadPlan
+from gristmill.loader.shard_files import ShardFile
+
+# A chunk of one record that takes more is decoded by itself, without being copied.
+_LARGE_BYTES = 24 << 10
+
+
+def decode_window(
+    window: ReadPlan, pieces: Sequence[Any], out: list[bytes], *, name: str
+) -> None:
+    """Decodes chunks and puts their wanted records where they belong.
+
+    Args:
+        window: The chunks.
+        pieces: The physical bytes of each, with the buffer protocol.
+        out: The batch.
+        name: The dataset, for messages.
+
+    Raises:
+        CorruptShardError: A chunk is damaged, or a record does not have its checksum.
+    """
+    headers = blocks_before(window.end, window.begin)
+    pieces = list(pieces)
+    for chunk in np.flatnonzero(headers).tolist():
+        pieces[chunk] = logical(pieces[chunk], int(window.begin[chunk]))
+    sizes = window.end - window.begin - BLOCK_HEADER_BYTES * headers
+    large = np.flatnonzero((sizes > _LARGE_BYTES) & (window.count == 1))
+    if not len(large):
+        _decode(window, pieces, sizes, out, name)
+        return
+    for first, last in _around(large.tolist(), len(sizes)):
+        part, mine = window.part(first, last), pieces[first:last]
+        record = None
+        if last - first == 1:
+            limit = int(part.limit[0])
+            record = decode_lone_record(mine[0], max_decoded_bytes=limit)
+        if record is None:
+            _decode(part, mine, sizes[first:last], out, name)
+        else:
+            deliver(part, [record] * len(part.place), out, name)
+
+
+def _around(alone: list[int], chunks: int) -> Iterator[tuple[int, int]]:
+    """Cuts [0, chunks) into half-open runs, of which some chunks are one each."""
+    first = 0
+    for chunk in alone:
+        if first < chunk:
+            yield first, chunk
+        yield chunk, chunk + 1
+        first = chunk + 1
+    if first < chunks:
+        yield first, chunks
+
+
+def _decode(
+    window: ReadPlan, pieces: list[Any], sizes: IntArray, out: list[bytes], name: str
+) -> None:
+    ends = np.cumsum(sizes)
+    try:
+        records = decode_records(
+            b"".join(pieces),
+            ends - sizes,
+            ends,
+            chunks=window.chunk,
+            rows=window.row,
+            path=name,
+            chunk_records=window.count,
+            max_decoded_bytes=window.limit,
+        )
+    except (CorruptShardError, TransposedChunkError) as e:
+        _explain(window, pieces, e, name)
+    deliver(window, records, out, name)
+
+
+def deliver(
+    window: ReadPlan, records: list[bytes], out: list[bytes], name: str
+) -> None:
+    """Compares the wanted records with their checksums and hands them out."""
+    expected = window.crc32c
+    if int(expected.max()) >= 0:
+        got = np.fromiter(map(google_crc32c.value, records), np.int64, len(records))
+        wrong = (got != expected) & (expected >= 0)
+        if wrong.any():
+            item = int(np.argmax(wrong))
+            raise corrupt_record(
+                window.files[window.file[window.chunk[item]]],
+                int(window.number[item]),
+                int(window.begin[window.chunk[item]]),
+                name=name,
+                expected=f"crc32c {expected[item]:#010x}, as the shard's index says",
+                got=f"crc32c {got[item]:#010x}",
+            )
+    for place, record in zip(window.place.tolist(), records, strict=True):
+        out[place] = record
+
+
+def _explain(
+    window: ReadPlan, pieces: list[Any], error: GristmillError, name: str
+) -> NoReturn:
+    """Finds the damaged chunk by decoding one at a time, and says which."""
+    for chunk, piece in enumerate(pieces):
+        try:
+            decode_chunks(
+                piece,
+                np.array([0]),
+                path=name,
+                chunk_records=window.count[chunk : chunk + 1],
+                max_decoded_bytes=int(window.limit[chunk]),
+            )
+        except (CorruptShardError, TransposedChunkError) as e:
+            raise corrupt_record(
+                window.files[window.file[chunk]],
+                int(window.number[np.searchsorted(window.chunk, chunk)]),
+                int(window.begin[chunk]),
+                name=name,
+                got=str(e.__cause__ or e),
+            ) from e
+    raise error
+
+
+def corrupt_record(
+    shard: ShardFile,
+    number: int,
+    begin: int,
+    *,
+    name: str,
+    got: str,
+    expected: str | None = None,
+) -> CorruptShardError:
+    """Returns the error about a record that is not what was written.
+
+    Args:
+        shard: The shard.
+        number: Of the record in the shard.
+        begin: Where its chunk begins.
+        name: The dataset.
+        got: What is wrong.
+        expected: What there should be.
+    """
+    return CorruptShardError(
+        "record cannot be read: its shard holds something else than was written",
+        where=f"{name}, shard {shard.path}, record {number:,} of the shard, in the "
+        f"chunk at byte offset {begin:,}",
+        expected=expected,
+        got=got,
+        cure="restore the shard from a copy, or convert this shard again",
+    )
