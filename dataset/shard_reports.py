@@ -1,4 +1,4 @@
-"""The reports of all shards of a job as columns: what a commit holds at a million shards.
+"""The reports of all shards of a job as columns: a commit holds a million of them.
 
 A report as an object takes two kilobytes, as a row of columns some two hundred bytes,
 and some eighty while it travels compressed.

@@ -42,7 +42,7 @@ def test_any_order_and_any_parts(order, cuts, block):
             whole.extend(pickle.loads(pickle.dumps(collector)))
         found = whole.reports()
     assert list(found) == made
-    assert found[3] == made[3] and found[-1] == made[-1] and found[2:4] == made[2:4]
+    assert (found[3], found[-1], found[2:4]) == (made[3], made[-1], made[2:4])
     assert found.shard_indices.tolist() == list(range(9))
     assert found.read == RecordsDigest.total(item.read for item in made)
     assert found.table.encode() == ShardTable.of(made).encode()
