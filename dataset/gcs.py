@@ -8,7 +8,7 @@ import functools
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 import google_crc32c
@@ -26,11 +26,12 @@ from gristmill.dataset.object_names import (
     listing_of,
     split_path,
 )
-from gristmill.dataset.range_stream import BLOCK_BYTES, Piece, RangeStream
-from gristmill.dataset.storage import FileInfo, changed_error
+from gristmill.dataset.range_stream import Piece, RangeStream
+from gristmill.dataset.storage import Content, FileInfo, changed_error
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
-_DELETES = 16
+_CHUNK_BYTES = 16 << 20  # Of an upload: each waits for an answer.
+_AT_ONCE = 16
 
 
 def gcs_storage() -> GcsStorage:
@@ -68,16 +69,22 @@ class GcsStorage:
         StorageError: The client library or credentials are missing.
     """
 
+    remote = True
+
     def __init__(
         self, *, timeout_seconds: float = 30.0, deadline_seconds: float = 120.0
     ):
         self._connection = GcsConnection(
             timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
         )
+        # For requests that need not wait for each other. Its threads start when needed.
+        self._pool = concurrent.futures.ThreadPoolExecutor(_AT_ONCE)
 
     def _blob(self, path: str) -> Any:
         bucket, name = split_path(path)
-        return self._connection.client.bucket(bucket).blob(name, chunk_size=BLOCK_BYTES)
+        return self._connection.client.bucket(bucket).blob(
+            name, chunk_size=_CHUNK_BYTES
+        )
 
     def _listing(self, path: str, prefix: str, *, deep: bool) -> list[FileInfo]:
         bucket, _ = split_path(path)
@@ -124,6 +131,9 @@ class GcsStorage:
                 return None
         return _info(blob)
 
+    def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
+        return list(self._pool.map(self.stat, paths))
+
     def _fetch(
         self, path: str, begin: int, end: int | None, version: str | None
     ) -> Piece:
@@ -164,16 +174,27 @@ class GcsStorage:
         offset: int = 0,
         end: int | None = None,
         version: str | None = None,
+        wait: bool = True,
     ) -> BinaryIO:
         fetch = functools.partial(self._fetch, path)
-        return cast(
-            BinaryIO, RangeStream(fetch, offset=offset, end=end, version=version)
-        )
+        stream = RangeStream(fetch, offset=offset, end=end, version=version, wait=wait)
+        return cast(BinaryIO, stream)
 
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
         if end is not None and end <= begin:
             return b""
         return self._fetch(path, begin, end, None).data
+
+    def load(self, path: str) -> Content | None:
+        from google.api_core.exceptions import NotFound
+
+        try:
+            piece = self._fetch(path, 0, None, None)
+        except StorageError as e:
+            if isinstance(e.__cause__, NotFound) and not is_missing_bucket(e.__cause__):
+                return None
+            raise
+        return Content(piece.data, piece.version)
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         self._upload(
@@ -196,14 +217,20 @@ class GcsStorage:
             yield os.path.join(name, os.path.basename(directory) or "file")
 
     def publish(
-        self, local_path: str, path: str, *, replaces: str | None = None
+        self,
+        local_path: str,
+        path: str,
+        *,
+        replaces: str | None = None,
+        crc32c: int | None = None,
     ) -> None:
         with open(local_path, "rb") as file:
-            size, crc32c = 0, 0
-            while block := file.read(1 << 20):
-                size += len(block)
-                crc32c = google_crc32c.extend(crc32c, block)
-            file.seek(0)
+            if crc32c is None:
+                crc32c = 0
+                while block := file.read(1 << 20):
+                    crc32c = google_crc32c.extend(crc32c, block)
+                file.seek(0)
+            size = os.fstat(file.fileno()).st_size
             self._upload(path, file, size, crc32c, replaces)
 
     def _upload(
@@ -274,21 +301,32 @@ class GcsStorage:
             ) from error
         raise error
 
-    def delete(self, path: str) -> None:
-        from google.api_core.exceptions import NotFound
+    def delete(self, path: str, *, version: str | None = None) -> None:
+        from google.api_core.exceptions import NotFound, PreconditionFailed
 
         with self._connection.explained("delete the object", path):
             try:
-                self._blob(path).delete(**self._connection.options)
+                self._blob(path).delete(
+                    if_generation_match=None if version is None else int(version),
+                    **self._connection.options,
+                )
             except NotFound as e:
                 if is_missing_bucket(e):
                     raise
+            except PreconditionFailed as e:
+                raise changed_error(
+                    "object was written by somebody else meanwhile",
+                    path,
+                    expected=version or "any",
+                    got="another one",
+                ) from e
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        list(self._pool.map(self.delete, paths))
 
     def delete_tree(self, directory: str) -> None:
         found = self._listing(directory, _below(directory), deep=True)
-        if found:
-            with concurrent.futures.ThreadPoolExecutor(_DELETES) as pool:
-                list(pool.map(self.delete, (info.path for info in found)))
+        self.delete_all(info.path for info in found)
 
 
 def _below(directory: str) -> str:

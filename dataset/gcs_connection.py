@@ -64,6 +64,9 @@ class GcsConnection:
         else:
             with self.explained("find credentials", "Google Cloud Storage"):
                 credentials, _ = google.auth.default(scopes=_SCOPES)
+        # Unless told otherwise, the library asks for the bucket of its own accord, once
+        # for each object that is not there: requests of no use to anybody.
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
         adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
         session.mount("https://", adapter)

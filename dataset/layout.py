@@ -10,7 +10,7 @@ c4/                                           the dataset's directory
     c4-train.job.json                         what is, or was, being converted
     c4-train.inputs.npz                       from which files
   quarantine/                                 only if bad input was set aside
-  tmp/                                        only while work goes on
+  tmp-c4-train/                               only while work goes on
 ```
 """
 
@@ -25,7 +25,6 @@ from gristmill.dataset.errors import InputError, InvalidDatasetError
 DATASET_JSON = "dataset.json"
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
-TEMPORARY_DIR = "tmp"
 
 # What TFDS accepts in names, and what no file system or shell takes amiss.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+]*(?:-[A-Za-z0-9_.+]+)*")
@@ -99,6 +98,21 @@ def index_path(shard_path: str) -> str:
     'index/c4-train.array_record-00003-of-00064.index'
     """
     return join(INDEX_DIR, f"{shard_path}.index")
+
+
+def temporary_dir(dataset: str, name: str, split: str) -> str:
+    """Returns where unfinished files of a split are; those of others stay apart."""
+    return join(dataset, f"tmp-{name}-{split}")
+
+
+def quarantine_paths(shard_path: str) -> tuple[str, str]:
+    """Returns where bytes set aside for a shard are, and the list of their regions.
+
+    >>> quarantine_paths("c4-train.array_record-00003-of-00064")[1]
+    'quarantine/c4-train.array_record-00003-of-00064.jsonl'
+    """
+    base = join(QUARANTINE_DIR, shard_path)
+    return f"{base}.bin", f"{base}.jsonl"
 
 
 def table_path(name: str, split: str) -> str:

@@ -251,11 +251,23 @@ def _parse_split(fields: Mapping[str, Any]) -> Split:
 
 def read_manifest(dataset: str) -> Manifest | None:
     """Returns the manifest of a dataset's directory, None if there is none."""
+    return read_versioned_manifest(dataset)[0]
+
+
+def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
+    """Returns the manifest, and the version of `dataset.json` that it was read from.
+
+    Who writes a changed manifest back names that version as the one to be replaced:
+    what others wrote meanwhile is not lost.
+
+    Returns:
+        The manifest or None, and the version, "" for none.
+    """
     path = layout.join(dataset, layout.DATASET_JSON)
-    storage = storage_for(dataset)
-    if storage.stat(path) is None:
-        return None
-    return Manifest.decode(storage.read(path), where=path)
+    found = storage_for(dataset).load(path)
+    if found is None:
+        return None, ""
+    return Manifest.decode(found.data, where=path), found.version
 
 
 def open_manifest(dataset: str) -> Manifest:

@@ -1,14 +1,16 @@
-"""Reading an object forward in large ranges, the next one fetched ahead."""
+"""Reading an object forward in large ranges, the next ones fetched ahead."""
 
 from __future__ import annotations
 
 import io
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-BLOCK_BYTES = 16 << 20  # Large enough to hide the time until the first byte.
+BLOCK_BYTES = 8 << 20  # Large enough to hide the time until the first byte.
+_AHEAD = 3  # A connection alone is slower than what is read here can be used up.
 
 
 class Piece(NamedTuple):
@@ -31,7 +33,7 @@ Fetch = Callable[[int, int, str | None], Piece]
 class RangeStream(io.RawIOBase):
     """The bytes of one version of an object, forward.
 
-    Memory: two blocks of 16 MiB. Everything comes from the version that the first
+    Memory: four blocks of 8 MiB. Everything comes from the version that the first
     answer had.
 
     Args:
@@ -40,6 +42,8 @@ class RangeStream(io.RawIOBase):
         end: About where the reader will stop: read ahead up to there, and behind it
             only what is asked for. None for the end of the object.
         version: The version that is meant; None for any.
+        wait: Whether to wait for the first range. If not, what is wrong with it is
+            raised by the first read.
 
     Raises:
         StorageError: The first range cannot be read.
@@ -52,16 +56,20 @@ class RangeStream(io.RawIOBase):
         offset: int = 0,
         end: int | None = None,
         version: str | None = None,
+        wait: bool = True,
     ):
         self._fetch = fetch
         self._end = end
         self._version = version
         self._object_bytes: int | None = None
         self._fetched = offset  # All before it was received or asked for.
-        self._ahead: Future[Piece] | None = None
+        self._ahead: deque[Future[Piece]] = deque()
         self._block = memoryview(b"")
-        # Here and now: a missing object is an error of opening it.
-        self._block = self._next_block(1)
+        if wait:
+            # Here and now: a missing object is an error of opening it.
+            self._block = self._next_block(1)
+        else:
+            self._fetch_ahead(*self._next_range(1))
 
     def readable(self) -> bool:
         """Returns True."""
@@ -78,9 +86,8 @@ class RangeStream(io.RawIOBase):
         return piece
 
     def _next_block(self, wanted_bytes: int) -> memoryview:
-        if self._ahead is not None:
-            piece = self._ahead.result()
-            self._ahead = None
+        if self._ahead:
+            piece = self._ahead.popleft().result()
         else:
             begin, stop = self._next_range(wanted_bytes)
             if stop <= begin:
@@ -88,11 +95,17 @@ class RangeStream(io.RawIOBase):
             piece = self._fetch(begin, stop, self._version)
             self._fetched = stop
         self._object_bytes, self._version = piece.object_bytes, piece.version
-        begin, stop = self._next_range(0)
-        if begin < stop:
-            self._ahead = _in_thread(lambda: self._fetch(begin, stop, piece.version))
-            self._fetched = stop
+        while len(self._ahead) < _AHEAD:
+            begin, stop = self._next_range(0)
+            if stop <= begin:
+                break
+            self._fetch_ahead(begin, stop)
         return memoryview(piece.data)
+
+    def _fetch_ahead(self, begin: int, stop: int) -> None:
+        version = self._version
+        self._ahead.append(_in_thread(lambda: self._fetch(begin, stop, version)))
+        self._fetched = stop
 
     def _next_range(self, wanted_bytes: int) -> tuple[int, int]:
         """Returns what to fetch next: up to the end, or just what is wanted."""

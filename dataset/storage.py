@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
 from gristmill.dataset.errors import (
@@ -41,6 +41,18 @@ class FileInfo(NamedTuple):
     crc32c: int | None = None
 
 
+class Content(NamedTuple):
+    """A small file, read at once.
+
+    Attributes:
+        data: All its bytes.
+        version: Of the file that had them; see `FileInfo`.
+    """
+
+    data: bytes
+    version: str
+
+
 class Storage(Protocol):
     """What a kind of storage must do. Paths are whole, scheme included.
 
@@ -48,7 +60,13 @@ class Storage(Protocol):
     that was seen before, "" for none. Where another file is in place by then, nothing
     is written, unless it holds the same bytes already: then that is a success, so that
     a repeated write does no harm. None replaces whatever is there.
+
+    Attributes:
+        remote: Whether answers take a while, so that it pays to ask for things before
+            they are needed.
     """
+
+    remote: bool
 
     def match(self, pattern: str) -> list[FileInfo]:
         """Lists the files that a pattern (or a plain path) matches, sorted."""
@@ -59,6 +77,9 @@ class Storage(Protocol):
     def stat(self, path: str) -> FileInfo | None:
         """Returns the file's size, or None if there is no such file."""
 
+    def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
+        """Returns the same of several files, in their order, as if all at once."""
+
     def open(
         self,
         path: str,
@@ -66,6 +87,7 @@ class Storage(Protocol):
         offset: int = 0,
         end: int | None = None,
         version: str | None = None,
+        wait: bool = True,
     ) -> BinaryIO:
         """Opens a file for reading forward from a byte offset.
 
@@ -75,6 +97,8 @@ class Storage(Protocol):
             end: About where the reader will stop, so that not much is read ahead in
                 vain; None for the end of the file. Reading on is possible.
             version: The version that is meant; None for any.
+            wait: Whether to wait for the first bytes, where they take a while. If not,
+                errors are raised by the first read.
 
         Raises:
             StorageChangedError: The file is another one than `version`.
@@ -83,6 +107,9 @@ class Storage(Protocol):
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
         """Returns the bytes of a half-open range; the whole file by default."""
 
+    def load(self, path: str) -> Content | None:
+        """Returns a whole file with its version, None if there is no such file."""
+
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         """Writes a small file at once: readers see the old one or the new one."""
 
@@ -90,12 +117,36 @@ class Storage(Protocol):
         """Gives a local file name nobody else has, on the way to `directory`."""
 
     def publish(
-        self, local_path: str, path: str, *, replaces: str | None = None
+        self,
+        local_path: str,
+        path: str,
+        *,
+        replaces: str | None = None,
+        crc32c: int | None = None,
     ) -> None:
-        """Moves a finished local file from `temporary` to its place, at once."""
+        """Moves a finished local file from `temporary` to its place, at once.
 
-    def delete(self, path: str) -> None:
-        """Deletes a file, if it is there."""
+        Args:
+            local_path: The file.
+            path: Its place.
+            replaces: See the class.
+            crc32c: Checksum of the file where it is known: what is compared with it
+                need not be computed again.
+        """
+
+    def delete(self, path: str, *, version: str | None = None) -> None:
+        """Deletes a file, if it is there.
+
+        Args:
+            path: The file.
+            version: The version that is meant; None for any.
+
+        Raises:
+            StorageChangedError: Another version is there. It stays.
+        """
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Deletes files, if they are there, as if all at once."""
 
     def delete_tree(self, directory: str) -> None:
         """Deletes a directory with all in it, if it is there."""
@@ -174,6 +225,19 @@ def _info(path: str) -> FileInfo:
     return FileInfo(path, status.st_size, str(status.st_mtime_ns))
 
 
+def _sync_directory(directory: str) -> None:
+    """Makes the names in a directory last through a power failure."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as e:
+        # Some network file systems have no such thing as a directory to write out.
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def _infos(paths: Iterable[str]) -> list[FileInfo]:
     found = []
     for path in paths:
@@ -185,6 +249,8 @@ def _infos(paths: Iterable[str]) -> list[FileInfo]:
 
 class LocalStorage:
     """Files of this machine, mounts included."""
+
+    remote = False
 
     def match(self, pattern: str) -> list[FileInfo]:
         # A plain name wins: files may have '[' in their names.
@@ -217,6 +283,9 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
+        return [self.stat(path) for path in paths]
+
     def open(
         self,
         path: str,
@@ -224,7 +293,9 @@ class LocalStorage:
         offset: int = 0,
         end: int | None = None,
         version: str | None = None,
+        wait: bool = True,
     ) -> BinaryIO:
+        del wait
         with _explained("open the file", path):
             # Readers ask for blocks of megabytes: a buffer would copy them again.
             file = open(path, "rb", buffering=0)  # noqa: SIM115
@@ -245,6 +316,15 @@ class LocalStorage:
             file.seek(begin)
             return file.read() if end is None else file.read(max(end - begin, 0))
 
+    def load(self, path: str) -> Content | None:
+        with _explained("read the file", path):
+            try:
+                with open(path, "rb") as file:
+                    version = str(os.fstat(file.fileno()).st_mtime_ns)
+                    return Content(file.read(), version)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         with self.temporary(os.path.dirname(path)) as temporary:
             with _explained("write the file", path), open(temporary, "wb") as file:
@@ -263,8 +343,14 @@ class LocalStorage:
                 os.unlink(path)
 
     def publish(
-        self, local_path: str, path: str, *, replaces: str | None = None
+        self,
+        local_path: str,
+        path: str,
+        *,
+        replaces: str | None = None,
+        crc32c: int | None = None,
     ) -> None:
+        del crc32c  # The file moves: nothing copies it.
         with _explained("finish the file", path):
             if replaces is not None and (found := version_of(path)) != replaces:
                 if found and filecmp.cmp(local_path, path, shallow=False):
@@ -278,15 +364,28 @@ class LocalStorage:
             # Without it, a power failure can leave the name on an empty file.
             with open(local_path, "rb") as file:
                 os.fsync(file.fileno())
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            directory = os.path.dirname(path) or "."
+            os.makedirs(directory, exist_ok=True)
             os.replace(local_path, path)
+            _sync_directory(directory)
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, *, version: str | None = None) -> None:
         with (
             _explained("delete the file", path),
             contextlib.suppress(FileNotFoundError),
         ):
+            if version is not None and version != (found := _info(path).version):
+                raise changed_error(
+                    "file was written by somebody else meanwhile",
+                    path,
+                    expected=version,
+                    got=found,
+                )
             os.unlink(path)
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.delete(path)
 
     def delete_tree(self, directory: str) -> None:
         with (

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gristmill.dataset import layout
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError
-from gristmill.dataset.manifest import Manifest, Split, read_manifest
+from gristmill.dataset.manifest import Manifest, Split, read_versioned_manifest
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.storage import storage_for, version_of
 from gristmill.dataset.version import __version__
-from gristmill.transforms.conversion_job import PreparedJob
+from gristmill.transforms.conversion_job import PreparedJob, check_current
 from gristmill.transforms.convert_shard import check_counts, convert_shard
 from gristmill.transforms.quarantine import too_many
 
 Convert = Callable[..., ShardReport]
+
+
+class ExtraFiles(NamedTuple):
+    """Small files that describe a dataset to others.
+
+    Attributes:
+        names: [files], in the order in which they are written.
+        make: Returns the content of each for the dataset that is committed.
+    """
+
+    names: Sequence[str]
+    make: Callable[[Manifest], Sequence[bytes]]
 
 
 class _Reached(NamedTuple):
@@ -131,6 +143,8 @@ def finish_split(
     Raises:
         DataLossError: Shards are missing, or hold something else than was read.
         CorruptInputError: There was more damage than allowed.
+        JobChangedError: Another conversion has taken over the output.
+        StorageChangedError: It has written the table meanwhile.
     """
     job = prepared.job
     by_shard = {report.shard_index: report for report in reports}
@@ -142,6 +156,11 @@ def finish_split(
             cure="run the same command again: finished shards are kept",
         )
     ordered = [by_shard[shard] for shard in range(prepared.plan.shards)]
+    path = layout.table_path(job.name, job.split)
+    place = layout.join(job.output, path)
+    seen = version_of(place)
+    # Then: whoever takes over the output from here on is not written over.
+    check_current(prepared)
     repaired = close_gaps(prepared, ordered, **options)
     for report in ordered:
         check_counts(report, mapped=job.map is not None)
@@ -156,8 +175,7 @@ def finish_split(
         )
     table = ShardTable.of(ordered)
     encoded = table.encode()
-    path = layout.table_path(job.name, job.split)
-    storage_for(job.output).write(layout.join(job.output, path), encoded)
+    storage_for(job.output).write(place, encoded, replaces=seen)
     read = RecordsDigest.total(report.read for report in ordered)
     source = {
         "inputs": list(job.inputs),
@@ -187,7 +205,7 @@ def commit_dataset(
     splits: Mapping[str, Split],
     *,
     features: Mapping[str, Any] | None = None,
-    extra_files: Mapping[str, bytes] | None = None,
+    extra_files: ExtraFiles | None = None,
 ) -> Manifest:
     """Writes `dataset.json`, last of all. Splits that are there already stay.
 
@@ -196,15 +214,18 @@ def commit_dataset(
         name: Its name.
         splits: The finished splits, by name.
         features: The schema, where known.
-        extra_files: Small files to write before it, in their order, by name.
+        extra_files: Small files to write before it.
 
     Raises:
         InputError: The directory holds a dataset of another name.
         StorageChangedError: Another conversion committed at the same moment.
     """
     place = layout.join(output, layout.DATASET_JSON)
-    seen = version_of(place)  # First: what is committed from here on is not replaced.
-    old = read_manifest(output)
+    storage = storage_for(output)
+    # First: what is written from here on by another commit is not replaced.
+    names = () if extra_files is None else extra_files.names
+    extra = storage.stat_all([layout.join(output, name) for name in names])
+    old, seen = read_versioned_manifest(output)
     if old is not None and not splits and features in (None, old.features):
         return old
     if old is None:
@@ -223,9 +244,13 @@ def commit_dataset(
         features=old.features if features is None else features,
         created_by=f"gristmill {__version__}",
     )
-    storage = storage_for(output)
-    for file, data in (extra_files or {}).items():
-        storage.write(layout.join(output, file), data)
+    if extra_files is not None:
+        versions = [info.version if info else "" for info in extra]
+        for name, data, version in zip(
+            names, extra_files.make(manifest), versions, strict=True
+        ):
+            storage.write(layout.join(output, name), data, replaces=version)
     storage.write(place, manifest.encode(), replaces=seen)
-    storage.delete_tree(layout.join(output, layout.TEMPORARY_DIR))
+    for split in splits:
+        storage.delete_tree(layout.temporary_dir(output, manifest.name, split))
     return manifest

@@ -14,7 +14,7 @@ import io
 import json
 import posixpath
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -110,6 +110,13 @@ class ConversionJob:
         return fields
 
 
+class DescriptionVersions(NamedTuple):
+    """Versions of the two files that describe a conversion, "" for none."""
+
+    job: str
+    inputs: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PreparedJob:
     """A job with its inputs listed and its shards planned."""
@@ -161,13 +168,13 @@ class PreparedJob:
                 )
             owners[name] = path
 
-    def store(self, *, replaces: str) -> None:
+    def store(self, *, replaces: DescriptionVersions) -> None:
         """Writes the description beside the output, the file list last.
 
         Of several conversions that begin at once, one gets to write the first file.
 
         Args:
-            replaces: Version of the description that is there, "" for none.
+            replaces: Of the description that is there.
 
         Raises:
             StorageChangedError: Another conversion has begun there meanwhile.
@@ -191,30 +198,50 @@ class PreparedJob:
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         storage.write(
             layout.join(job.output, layout.job_path(job.name, job.split)),
-            text.encode("utf-8", "surrogateescape"),
-            replaces=replaces,
+            # Names of files can hold bytes that are no UTF-8: as in `dataset.json`.
+            text.encode("utf-8", "backslashreplace"),
+            replaces=replaces.job,
         )
         inputs = layout.inputs_path(job.name, job.split)
-        storage.write(layout.join(job.output, inputs), out.getvalue())
+        storage.write(
+            layout.join(job.output, inputs), out.getvalue(), replaces=replaces.inputs
+        )
 
     @classmethod
     def load(cls, output: str, name: str, split: str) -> Self | None:
         """Reads the description from beside the output; None if there is none."""
+        return cls.look(output, name, split)[0]
+
+    @classmethod
+    def look(
+        cls, output: str, name: str, split: str
+    ) -> tuple[Self | None, DescriptionVersions]:
+        """Reads the description, and the versions that are to be replaced by another.
+
+        Raises:
+            InvalidDatasetError: It cannot be read.
+        """
         storage = storage_for(output)
         path = layout.join(output, layout.job_path(name, split))
-        if storage.stat(path) is None:
-            return None
         inputs = layout.join(output, layout.inputs_path(name, split))
-        if storage.stat(inputs) is None:
+        # In the order in which they are written: a list belongs to the description,
+        # or to one that came after.
+        found, listed = storage.load(path), storage.load(inputs)
+        versions = DescriptionVersions(
+            found.version if found else "", listed.version if listed else ""
+        )
+        if found is None:
+            return None, versions
+        if listed is None:
             raise InvalidDatasetError(
                 "description of a conversion lacks its list of files",
                 where=inputs,
                 got="a conversion that begins just now, or ended when it began",
                 cure="wait for the other conversion, or start over with --overwrite",
             )
-        arrays = load_arrays(storage.read(inputs), where=inputs, version=_VERSION)
+        arrays = load_arrays(listed.data, where=inputs, version=_VERSION)
         try:
-            text = storage.read(path).decode("utf-8", "surrogateescape")
+            text = found.data.decode("utf-8", "surrogateescape")
             fields = json.loads(text)["job"] | {"output": output}
             fields["inputs"] = tuple(fields["inputs"])
             fields["plan"] = PlanOptions(**fields["plan"])
@@ -236,7 +263,7 @@ class PreparedJob:
                 got=str(e),
                 cure="start over with --overwrite",
             ) from e
-        return cls(job=job, files=files, plan=plan)
+        return cls(job=job, files=files, plan=plan), versions
 
     def check_same(self, found: PreparedJob) -> None:
         """Checks that output found in place belongs to this very job.
@@ -316,6 +343,16 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
             cure="run one conversion at a time into one output",
         )
     return found
+
+
+def check_current(prepared: PreparedJob) -> None:
+    """Checks that the output still belongs to a job.
+
+    Raises:
+        JobChangedError: Another conversion has taken it over.
+    """
+    job = prepared.job
+    load_prepared(job.output, job.name, job.split, prepared.fingerprint)
 
 
 @functools.lru_cache(maxsize=8)

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import google_crc32c
 import numpy as np
 
 from gristmill.dataset import layout
 from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import DataLossError, InvalidDatasetError
-from gristmill.dataset.shard_index import parse_index
+from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.shard_writer import ShardWriter
 from gristmill.dataset.storage import storage_for
 from gristmill.dataset.tfrecord import FrameBatch
-from gristmill.transforms.conversion_job import PreparedJob
+from gristmill.transforms.conversion_job import PreparedJob, check_current
 from gristmill.transforms.publish_shard import ShardPlace
 from gristmill.transforms.quarantine import PassOver, Quarantine
 from gristmill.transforms.shard_plan import SourceRange
 from gristmill.transforms.source_range import (
     FooledStartError,
     RangeReader,
+    opened_ahead,
     walk_to,
 )
 from gristmill.transforms.user_function import RecordFunction, call, load_function
@@ -72,45 +75,19 @@ class _Tally:
 
 def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
     """Returns the report of a shard that an earlier run finished, None if none did."""
-    path = prepared.shard_path(shard)
-    return finished_report(prepared.job.output, path, prepared.fingerprint)
-
-
-def finished_report(output: str, path: str, fingerprint: str) -> ShardReport | None:
-    """Returns the report of a finished shard, None if it is not there.
-
-    The index is written after the shard, and carries the fingerprint of its job.
-
-    Args:
-        output: The dataset's directory.
-        path: The shard, relative to it.
-        fingerprint: Of the job that must have written it.
-    """
-    storage = storage_for(output)
-    index = layout.join(output, layout.index_path(path))
-    if storage.stat(index) is None:
-        return None
-    try:
-        opened = parse_index(storage.read(index), path=index)
-        opened.check()
-        report = opened.report()
-    except InvalidDatasetError:
-        return None  # Cut short by a crash of the machine: made again.
-    info = storage.stat(layout.join(output, path))
-    if info is None or info.size_bytes != report.file_bytes:
-        return None
-    if info.crc32c not in (None, report.file_crc32c):
-        return None
-    return report if report.job == fingerprint else None
+    place = ShardPlace.look(prepared.job.output, prepared.shard_path(shard))
+    return place.finished(prepared.fingerprint)
 
 
 def convert_shard(
     prepared: PreparedJob,
     shard: int,
     *,
+    place: ShardPlace | None = None,
     exact_begin_bytes: int | None = None,
     max_regions: int | None = None,
     progress: Progress | None = None,
+    turn: AbstractContextManager[Any] | None = None,
 ) -> ShardReport:
     """Makes one shard, its index, and what it sets aside.
 
@@ -120,16 +97,19 @@ def convert_shard(
     Args:
         prepared: The job.
         shard: Number of the shard.
+        place: What is there already; by default that is looked up.
         exact_begin_bytes: Where the first frame of its first range begins, if that is
             known; otherwise the range is searched for it.
         max_regions: Damaged regions to accept; by default all that the job allows.
         progress: Is told now and then how far the shard is.
+        turn: Entered while the processor is needed, and left to wait for storage.
 
     Returns:
         What was counted.
 
     Raises:
         CorruptInputError: The input is damaged, and that is not accepted.
+        JobChangedError: Another conversion has taken over the output.
         UserFunctionError: The user's function failed.
         DataLossError: The finished shard does not hold what was read.
         StorageError: Reading or writing failed.
@@ -137,17 +117,24 @@ def convert_shard(
     ranges = prepared.plan.ranges(shard)
     if max_regions is None:
         max_regions = prepared.job.max_corrupt
+    if place is None:
+        place = ShardPlace.look(prepared.job.output, prepared.shard_path(shard))
+    convert = functools.partial(
+        _convert,
+        prepared,
+        shard,
+        ranges,
+        place=place,
+        max_regions=max_regions,
+        progress=progress,
+        turn=nullcontext() if turn is None else turn,
+    )
     try:
-        return _convert(
-            prepared, shard, ranges, exact_begin_bytes, max_regions, progress
-        )
+        return convert(exact_begin_bytes)
     except FooledStartError:
         # A frame inside a record, or real damage. Damage should be known before
         # terabytes are converted, so this does not wait for the commit.
-        exact_begin_bytes = _walk(prepared, ranges[0])
-        return _convert(
-            prepared, shard, ranges, exact_begin_bytes, max_regions, progress
-        )
+        return convert(_walk(prepared, ranges[0]))
 
 
 def _walk(prepared: PreparedJob, source: SourceRange) -> int:
@@ -166,32 +153,38 @@ def _convert(
     shard: int,
     ranges: Sequence[SourceRange],
     exact_begin_bytes: int | None,
+    *,
+    place: ShardPlace,
     max_regions: int,
     progress: Progress | None,
+    turn: AbstractContextManager[Any],
 ) -> ShardReport:
     job = prepared.job
-    storage = storage_for(job.output)
-    path = prepared.shard_path(shard)
-    place = ShardPlace.look(job.output, path)
+    path = place.path
+    temporary = layout.temporary_dir(job.output, job.name, job.split)
     tally = _Tally()
     with (
-        Quarantine(job.output, path, max_regions=max_regions) as quarantine,
-        storage.temporary(layout.join(job.output, layout.TEMPORARY_DIR)) as local,
+        Quarantine(place, temporary, max_regions=max_regions) as quarantine,
+        storage_for(job.output).temporary(temporary) as local,
     ):
-        writer = ShardWriter(local, options=job.writer)
-        try:
-            batches = _batches(
-                prepared,
-                ranges,
-                exact_begin_bytes,
-                quarantine if job.on_corrupt == "quarantine" else None,
-                tally,
-            )
-            _write(writer, batches, prepared, tally, progress)
-            written = writer.finish(check=job.check)
-        except BaseException:
-            writer.abandon()
-            raise
+        batches = _batches(
+            prepared,
+            ranges,
+            exact_begin_bytes,
+            quarantine if job.on_corrupt == "quarantine" else None,
+            tally,
+        )
+        begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
+        with turn:
+            writer = ShardWriter(local, options=job.writer)
+            try:
+                batches = itertools.chain(begun, batches)
+                del begun
+                _write(writer, batches, prepared, tally, progress)
+                written = writer.finish(check=job.check)
+            except BaseException:
+                writer.abandon()
+                raise
         report = ShardReport(
             path=path,
             shard_index=shard,
@@ -207,6 +200,7 @@ def _convert(
             spans=tuple(tally.spans),
         )
         check_counts(report, mapped=job.map is not None)
+        check_current(prepared)  # Hours may have passed.
         quarantine.publish()
         place.publish(local, written, report)
     return report
@@ -251,10 +245,9 @@ def _batches(
 ) -> Iterator[tuple[str, FrameBatch]]:
     """Yields the frames of all ranges a block at a time, each with its file."""
     files = prepared.files
-    for number, source in enumerate(ranges):
-        path = files.paths[source.file_index]
-        reader = RangeReader(
-            path,
+    readers = (
+        RangeReader(
+            files.paths[source.file_index],
             source,
             compression=files.compression(source.file_index),
             size_bytes=int(files.sizes[source.file_index]),
@@ -262,8 +255,11 @@ def _batches(
             on_damage=quarantine,
             first_frame_bytes=exact_begin_bytes if number == 0 else None,
         )
+        for number, source in enumerate(ranges)
+    )
+    for reader in opened_ahead(readers):
         for batch in reader.batches():
-            yield path, batch
+            yield reader.path, batch
         tally.spans.append(reader.span)
 
 

@@ -19,7 +19,7 @@ from gristmill.dataset.manifest import Manifest, Split, read_manifest
 from gristmill.dataset.shard_index import encode_index
 from gristmill.dataset.shard_report import ShardReport
 from gristmill.dataset.shard_table import ShardTable
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.storage import storage_for, version_of
 from gristmill.dataset.version import __version__
 from gristmill.transforms.commit import commit_dataset
 from gristmill.transforms.inputs import InputFiles, find_inputs
@@ -143,6 +143,8 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
 
     storage = storage_for(task.dataset)
     path = layout.join(task.dataset, task.file)
+    index_path = layout.join(task.dataset, layout.index_path(task.file))
+    seen = version_of(index_path)
     info = storage.stat(path)
     size = 0 if info is None else info.size_bytes
     footer = read_footer(
@@ -193,7 +195,7 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
         written=digest,
     )
     index = encode_index(footer=footer, crc32cs=crc32cs, report=report)
-    storage.write(layout.join(task.dataset, layout.index_path(task.file)), index)
+    storage.write(index_path, index, replaces=seen)
     return task, report, footer.writer_options
 
 
@@ -219,7 +221,8 @@ def commit_index(
         table = ShardTable.of([report for report, _ in found])
         encoded = table.encode()
         path = layout.table_path(plan.name, split)
-        storage_for(plan.dataset).write(layout.join(plan.dataset, path), encoded)
+        place = layout.join(plan.dataset, path)
+        storage_for(place).write(place, encoded, replaces=version_of(place))
         splits[split] = Split.of_table(
             table,
             encoded,

@@ -49,6 +49,7 @@ def delete_shards(
     """
     storage = storage_for(output)
     prefix, others, keep = shard_prefix(name, split), set(others), set(keep)
+    found = []
     for directory, suffixes in _PLACES:
         for info in storage.list(layout.join(output, directory)):
             file = posixpath.basename(info.path)
@@ -56,7 +57,8 @@ def delete_shards(
                 shard = file.removesuffix(suffix)
                 ours = shard in others or shard.startswith(prefix)
                 if file.endswith(suffix) and ours and shard not in keep:
-                    storage.delete(info.path)
+                    found.append(info.path)
+    storage.delete_all(found)
 
 
 def remove_split(
@@ -65,6 +67,7 @@ def remove_split(
     split: str,
     *,
     manifest: Manifest | None,
+    version: str,
     shards: Iterable[str] = (),
 ) -> Manifest | None:
     """Removes all files of a split, and the split from `dataset.json`.
@@ -74,10 +77,14 @@ def remove_split(
         name: The dataset's name.
         split: The split.
         manifest: The dataset as it is, None if there is none.
+        version: Of the `dataset.json` that says so.
         shards: Shards to remove besides those that are found to be of the split.
 
     Returns:
         The dataset without the split, None if nothing is left.
+
+    Raises:
+        StorageChangedError: Somebody else has changed `dataset.json` meanwhile.
     """
     storage = storage_for(output)
     withdraw_tfds_metadata(output, name=name)
@@ -95,15 +102,19 @@ def remove_split(
         manifest = dataclasses.replace(manifest, splits=left) if left else None
         place = layout.join(output, layout.DATASET_JSON)
         if manifest is not None:
-            storage.write(place, manifest.encode())
+            storage.write(place, manifest.encode(), replaces=version)
         else:
-            storage.delete(place)
-    for path in (
-        layout.job_path(name, split),
-        layout.inputs_path(name, split),
-        layout.table_path(name, split),
-        layout.write_path(name, split),
-    ):
-        storage.delete(layout.join(output, path))
+            storage.delete(place, version=version)
+    # Before the shards: workers of an earlier job, still running somewhere, look for
+    # its description before they publish.
+    storage.delete_all(
+        layout.join(output, path)
+        for path in (
+            layout.job_path(name, split),
+            layout.inputs_path(name, split),
+            layout.table_path(name, split),
+            layout.write_path(name, split),
+        )
+    )
     delete_shards(output, name, split, others=found)
     return manifest

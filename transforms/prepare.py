@@ -13,8 +13,8 @@ from gristmill.dataset.errors import (
     InvalidDatasetError,
     JobChangedError,
 )
-from gristmill.dataset.manifest import Manifest, read_manifest
-from gristmill.dataset.storage import storage_for, version_of
+from gristmill.dataset.manifest import Manifest, read_versioned_manifest
+from gristmill.dataset.storage import storage_for
 from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.inputs import InputFiles, find_inputs
 from gristmill.transforms.output_split import remove_split, shard_prefix
@@ -167,17 +167,17 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Prepa
         except JobChangedError:
             return take_output(prepared, overwrite=True)
     job = prepared.job
-    manifest = _read_manifest(prepared, overwrite=overwrite)
+    manifest, version = _read_manifest(prepared, overwrite=overwrite)
     if overwrite:
         manifest = remove_split(
             job.output,
             job.name,
             job.split,
             manifest=manifest,
+            version=version,
             shards=map(prepared.shard_path, range(prepared.plan.shards)),
         )
-    seen = version_of(layout.join(job.output, layout.job_path(job.name, job.split)))
-    found = PreparedJob.load(job.output, job.name, job.split)
+    found, seen = PreparedJob.look(job.output, job.name, job.split)
     committed = manifest is not None and job.split in manifest.splits
     if found is not None:
         prepared.check_same(found)
@@ -195,15 +195,17 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Prepa
     return Preparation(prepared=prepared, committed=None)
 
 
-def _read_manifest(prepared: PreparedJob, *, overwrite: bool) -> Manifest | None:
+def _read_manifest(
+    prepared: PreparedJob, *, overwrite: bool
+) -> tuple[Manifest | None, str]:
     job = prepared.job
     try:
-        manifest = read_manifest(job.output)
+        manifest, version = read_versioned_manifest(job.output)
     except InvalidDatasetError:
         if not overwrite:
             raise
         storage_for(job.output).delete(layout.join(job.output, layout.DATASET_JSON))
-        return None
+        return None, ""
     if manifest is not None and manifest.name != job.name:
         raise InputError(
             "the output holds a dataset of another name",
@@ -213,7 +215,7 @@ def _read_manifest(prepared: PreparedJob, *, overwrite: bool) -> Manifest | None
             cure=f"use --name {manifest.name} to add or replace a split, or choose "
             "another output",
         )
-    return manifest
+    return manifest, version
 
 
 def _check_no_strangers(prepared: PreparedJob) -> None:

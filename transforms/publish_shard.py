@@ -3,40 +3,77 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Self
 
 from gristmill.dataset import layout
-from gristmill.dataset.shard_index import encode_index
+from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.shard_index import encode_index, parse_index
 from gristmill.dataset.shard_report import ShardReport
 from gristmill.dataset.shard_writer import WrittenShard
-from gristmill.dataset.storage import storage_for, version_of
+from gristmill.dataset.storage import FileInfo, storage_for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardPlace:
-    """Where a shard and its index go, and what is there before the work begins.
+    """Where a shard and what belongs to it go, and what is there before work begins.
+
+    What another worker writes there afterwards stays: every write names what it
+    replaces.
 
     Attributes:
         output: The dataset's directory.
         path: The shard, relative to it.
-        shard_version: Of the file in the shard's place; see `version_of`.
-        index_version: Of the file in the index's place.
+        seen: The files that were there, by path relative to the dataset.
     """
 
     output: str
     path: str
-    shard_version: str
-    index_version: str
+    seen: Mapping[str, FileInfo]
 
     @classmethod
     def look(cls, output: str, path: str) -> Self:
-        """Looks at a place. What another worker writes there afterwards stays."""
+        """Looks at a place."""
+        names = [path, layout.index_path(path), *layout.quarantine_paths(path)]
+        found = storage_for(output).stat_all(
+            [layout.join(output, name) for name in names]
+        )
+        seen = zip(names, found, strict=True)
         return cls(
             output=output,
             path=path,
-            shard_version=version_of(layout.join(output, path)),
-            index_version=version_of(layout.join(output, layout.index_path(path))),
+            seen={name: info for name, info in seen if info is not None},
         )
+
+    def version(self, path: str) -> str:
+        """Returns the version of a file that was there, "" for none."""
+        return self.seen[path].version if path in self.seen else ""
+
+    def finished(self, fingerprint: str) -> ShardReport | None:
+        """Returns the report of the shard if it is finished, None if it is not.
+
+        The index is written after the shard, and carries the fingerprint of its job.
+
+        Args:
+            fingerprint: Of the job that must have written it.
+        """
+        info, index_path = self.seen.get(self.path), layout.index_path(self.path)
+        if info is None or index_path not in self.seen:
+            return None
+        index = layout.join(self.output, index_path)
+        content = storage_for(self.output).load(index)
+        if content is None:
+            return None
+        try:
+            opened = parse_index(content.data, path=index)
+            opened.check()
+            report = opened.report()
+        except InvalidDatasetError:
+            return None  # Cut short by a crash of the machine: made again.
+        whole = info.size_bytes == report.file_bytes
+        if not whole or info.crc32c not in (None, report.file_crc32c):
+            return None
+        return report if report.job == fingerprint else None
 
     def publish(self, local: str, written: WrittenShard, report: ShardReport) -> None:
         """Moves a finished shard to its place, and writes its index.
@@ -51,10 +88,16 @@ class ShardPlace:
         """
         storage = storage_for(self.output)
         # In this order: whoever finds an index finds a whole shard.
-        final = layout.join(self.output, self.path)
-        storage.publish(local, final, replaces=self.shard_version)
+        storage.publish(
+            local,
+            layout.join(self.output, self.path),
+            replaces=self.version(self.path),
+            crc32c=written.file_crc32c,
+        )
         data = encode_index(
             footer=written.footer, crc32cs=written.crc32cs, report=report
         )
-        index = layout.join(self.output, layout.index_path(self.path))
-        storage.write(index, data, replaces=self.index_version)
+        index = layout.index_path(self.path)
+        storage.write(
+            layout.join(self.output, index), data, replaces=self.version(index)
+        )

@@ -12,6 +12,7 @@ from gristmill.dataset import layout
 from gristmill.dataset.errors import CorruptInputError, StorageError
 from gristmill.dataset.storage import storage_for
 from gristmill.dataset.tfrecord import CorruptFrameError
+from gristmill.transforms.publish_shard import ShardPlace
 
 
 class Quarantine:
@@ -22,15 +23,15 @@ class Quarantine:
     through a temporary file: memory does not grow with the damage.
 
     Args:
-        output: The dataset.
-        shard: The shard's path, relative to the dataset.
+        place: The shard's place, as it was before the work began.
+        temporary_dir: Where temporary files of its split are.
         max_regions: Most regions to accept.
     """
 
-    def __init__(self, output: str, shard: str, *, max_regions: int):
-        self._storage = storage_for(output)
-        self._base = layout.join(output, layout.QUARANTINE_DIR, shard)
-        self._temporary_dir = layout.join(output, layout.TEMPORARY_DIR)
+    def __init__(self, place: ShardPlace, temporary_dir: str, *, max_regions: int):
+        self._storage = storage_for(place.output)
+        self._place = place
+        self._temporary_dir = temporary_dir
         self._max_regions = max_regions
         self._stack = contextlib.ExitStack()
         self._regions: list[dict[str, Any]] = []
@@ -59,7 +60,7 @@ class Quarantine:
         except OSError as e:
             raise StorageError(
                 "cannot write to quarantine",
-                where=self._base,
+                where=f"{self._place.output}, shard {self._place.path}",
                 got=e.strerror,
                 cure="free some space, then run the same command again",
             ) from e
@@ -120,17 +121,21 @@ class Quarantine:
 
     def publish(self) -> None:
         """Writes what was collected to its place; removes what an earlier try left."""
+        place = self._place
+        names = layout.quarantine_paths(place.path)
+        data_path, list_path = (layout.join(place.output, name) for name in names)
+        data_version, list_version = map(place.version, names)
         if not self._regions:
-            self._storage.delete(f"{self._base}.jsonl")
-            self._storage.delete(f"{self._base}.bin")
+            for path, version in ((list_path, list_version), (data_path, data_version)):
+                if version:
+                    self._storage.delete(path, version=version)
             return
         self._file.close()
-        self._storage.publish(self._local, f"{self._base}.bin")
+        self._storage.publish(self._local, data_path, replaces=data_version)
         lines = [json.dumps(region, ensure_ascii=False) for region in self._regions]
-        text = "\n".join(lines) + "\n"
-        self._storage.write(
-            f"{self._base}.jsonl", text.encode("utf-8", "surrogateescape")
-        )
+        # Names of files can hold bytes that are no UTF-8: as in `dataset.json`.
+        text = ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
+        self._storage.write(list_path, text, replaces=list_version)
 
 
 class PassOver:

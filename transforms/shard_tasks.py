@@ -5,13 +5,14 @@ Beam and the pool of local processes both run these.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.manifest import Manifest, Split, read_manifest, read_table
+from gristmill.dataset.manifest import Manifest, Split, read_table
 from gristmill.dataset.shard_report import ShardReport
-from gristmill.transforms.commit import commit_dataset, finish_split
+from gristmill.transforms.commit import ExtraFiles, commit_dataset, finish_split
 from gristmill.transforms.conversion_job import (
     ConversionJob,
     PreparedJob,
@@ -20,10 +21,16 @@ from gristmill.transforms.conversion_job import (
 from gristmill.transforms.convert_shard import (
     ProgressFile,
     convert_shard,
-    finished_shard,
 )
-from gristmill.transforms.tfds_directory import TfdsDirectory, read_tfds_directory
+from gristmill.transforms.publish_shard import ShardPlace
+from gristmill.transforms.tfds_directory import (
+    DATASET_INFO_JSON,
+    TfdsDirectory,
+    read_tfds_directory,
+)
 from gristmill.transforms.tfds_metadata import check_records_read, tfds_metadata
+
+_TURN = threading.Lock()
 
 
 class ShardTask(NamedTuple):
@@ -62,20 +69,31 @@ class ConversionResult(NamedTuple):
     committed_before: tuple[str, ...]
 
 
-def make_shard(task: ShardTask, *, progress_dir: str | None = None) -> ShardResult:
+def make_shard(
+    task: ShardTask, *, progress_dir: str | None = None, in_turn: bool = False
+) -> ShardResult:
     """Makes a shard unless an earlier run has.
 
     Args:
         task: Which shard.
         progress_dir: A directory of this machine for progress files, or None.
+        in_turn: Whether threads of this process convert one at a time, while others
+            wait for storage: a shard is published while the next one is converted.
     """
     prepared = task.prepared
-    report = finished_shard(prepared, task.shard)
+    place = ShardPlace.look(task.output, prepared.shard_path(task.shard))
+    report = place.finished(prepared.fingerprint)
     if report is None:
         progress = None
         if progress_dir is not None:
             progress = ProgressFile(f"{progress_dir}/{task.split}.{task.shard}")
-        report = convert_shard(prepared, task.shard, progress=progress)
+        report = convert_shard(
+            prepared,
+            task.shard,
+            place=place,
+            progress=progress,
+            turn=_TURN if in_turn else None,
+        )
     return ShardResult(task, report)
 
 
@@ -122,7 +140,7 @@ def commit_shards(
     if tfds_directory is not None:
         source = read_tfds_directory(tfds_directory)
         features = source.features if features is None else features
-        extra_files = _tfds_files(source, output, name, splits)
+        extra_files = _tfds_files(source, output, splits)
     manifest = commit_dataset(
         output, name, splits, features=features, extra_files=extra_files
     )
@@ -130,19 +148,22 @@ def commit_shards(
 
 
 def _tfds_files(
-    source: TfdsDirectory, output: str, name: str, splits: Mapping[str, Split]
-) -> dict[str, bytes]:
-    """Checks new splits against TFDS metadata, and returns that of the output."""
-    committed = read_manifest(output)
-    known = {**(committed.splits if committed else {}), **splits}
-    tables = {
-        split: read_table(output, known[split])
-        for split in source.splits
-        if split in known
-    }
-    for split in splits:
-        check_records_read(source.splits[split], tables[split], where=source.path)
-    return tfds_metadata(source, name=name, tables=tables)
+    source: TfdsDirectory, output: str, splits: Mapping[str, Split]
+) -> ExtraFiles:
+    """Checks new splits against TFDS metadata, of which it makes the output's."""
+    for name, split in splits.items():
+        table = read_table(output, split)
+        check_records_read(source.splits[name], table, where=source.path)
+
+    def make(manifest: Manifest) -> list[bytes]:
+        tables = {
+            name: read_table(output, split)
+            for name, split in manifest.splits.items()
+            if name in source.splits
+        }
+        return list(tfds_metadata(source, name=manifest.name, tables=tables).values())
+
+    return ExtraFiles((*source.files, DATASET_INFO_JSON), make)
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator
-from typing import Protocol
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, Protocol
 
 from gristmill.dataset.errors import CorruptInputError
 from gristmill.dataset.frame_reader import FrameReader
 from gristmill.dataset.inflated_stream import CorruptStreamError, InflatedStream
+from gristmill.dataset.range_stream import BLOCK_BYTES
 from gristmill.dataset.shard_report import SourceSpan
 from gristmill.dataset.storage import storage_for
 from gristmill.dataset.tfrecord import Compression, CorruptFrameError, Frame, FrameBatch
@@ -17,6 +20,9 @@ from gristmill.transforms.shard_plan import SourceRange
 
 _BLOCK_BYTES = 4 << 20
 _CHECK_BYTES = 1 << 16
+# What waits of the ranges after the one that is read: files can be small.
+_AHEAD_BYTES = 8 << 20
+_AHEAD_RANGES = 16
 
 
 class FooledStartError(CorruptInputError):
@@ -78,7 +84,7 @@ class RangeReader:
         on_damage: DamageHandler | None = None,
         first_frame_bytes: int | None = None,
     ):
-        self._path = path
+        self.path = path
         self._source = source
         self._compression = compression
         self._size_bytes = size_bytes
@@ -88,6 +94,8 @@ class RangeReader:
         self._begin = (
             source.begin_bytes if first_frame_bytes is None else first_frame_bytes
         )
+        self._opened: BinaryIO | None = None
+        self.ahead_bytes = 0
         self._intact = False  # Known of a compressed file.
         self._lost = False  # The rest of a compressed file.
         self._start: int | None = None
@@ -108,6 +116,31 @@ class RangeReader:
             whole=self._whole,
         )
 
+    def open_ahead(self) -> int:
+        """Begins to fetch the range, where that takes a while.
+
+        Returns:
+            How many bytes at most wait in memory.
+        """
+        if storage_for(self.path).remote:
+            self._opened = self._open(wait=False)
+            source = self._source
+            end = self._size_bytes if source.end_bytes < 0 else source.end_bytes
+            self.ahead_bytes = min(end - source.begin_bytes, BLOCK_BYTES)
+        return self.ahead_bytes
+
+    def _open(self, *, wait: bool = True) -> BinaryIO:
+        source = self._source
+        # Offsets in a compressed file say nothing of those of its frames.
+        plain = self._compression == "none"
+        return storage_for(self.path).open(
+            self.path,
+            offset=self._begin if plain else 0,
+            end=source.end_bytes if plain and source.end_bytes >= 0 else None,
+            version=self._version,
+            wait=wait,
+        )
+
     def __iter__(self) -> Iterator[Frame]:
         for batch in self.batches():
             yield from map(Frame, *batch)
@@ -123,16 +156,14 @@ class RangeReader:
         plain = self._compression == "none"
         end = None if source.end_bytes < 0 else source.end_bytes
         offset = self._begin if plain else 0
-        with storage_for(self._path).open(
-            self._path, offset=offset, end=end if plain else None, version=self._version
-        ) as file:
+        with self._opened or self._open() as file:
             reader = FrameReader(
                 file
                 if plain
                 else InflatedStream(
-                    file, path=self._path, compression=self._compression
+                    file, path=self.path, compression=self._compression
                 ),
-                path=self._path,
+                path=self.path,
                 offset=offset,
                 size_bytes=self._size_bytes if plain else None,
             )
@@ -189,16 +220,16 @@ class RangeReader:
     ) -> None:
         begin = self._lost_from(error.offset)
         if begin is not None:
-            handler.begin(error, self._path, compressed_begin_bytes=begin)
-            with storage_for(self._path).open(
-                self._path, offset=begin, version=self._version
+            handler.begin(error, self.path, compressed_begin_bytes=begin)
+            with storage_for(self.path).open(
+                self.path, offset=begin, version=self._version
             ) as file:
                 while piece := file.read(_BLOCK_BYTES):
                     handler.add(piece)
             handler.end(self._size_bytes)
             self._lost = True
             return
-        handler.begin(error, self._path)
+        handler.begin(error, self.path)
         # A record with a good length ends where it says, unless bytes were lost or
         # inserted in it: then no frame begins there.
         if error.end is not None and reader.frame_at(error.end):
@@ -221,10 +252,8 @@ class RangeReader:
         """
         if self._compression == "none" or self._intact:
             return None
-        with storage_for(self._path).open(self._path, version=self._version) as file:
-            stream = InflatedStream(
-                file, path=self._path, compression=self._compression
-            )
+        with storage_for(self.path).open(self.path, version=self._version) as file:
+            stream = InflatedStream(file, path=self.path, compression=self._compression)
             position = begin = 0
             try:
                 while data := stream.read(_CHECK_BYTES):
@@ -235,6 +264,31 @@ class RangeReader:
                 return begin
         self._intact = True
         return None
+
+
+def opened_ahead(readers: Iterable[RangeReader]) -> Iterator[RangeReader]:
+    """Yields readers, while those after them begin to fetch where that takes a while.
+
+    Memory: some 16 MiB for what is fetched ahead.
+
+    Args:
+        readers: To be used up one after the other.
+    """
+    source = iter(readers)
+    ready = deque(itertools.islice(source, 1))
+    ahead_bytes = 0
+    for first in ready:
+        ahead_bytes += first.open_ahead()
+    while ready:
+        reader = ready.popleft()
+        ahead_bytes -= reader.ahead_bytes
+        while ahead_bytes < _AHEAD_BYTES and len(ready) < _AHEAD_RANGES:
+            following = next(source, None)
+            if following is None:
+                break
+            ahead_bytes += following.open_ahead()
+            ready.append(following)
+        yield reader
 
 
 def walk_to(

@@ -17,14 +17,18 @@ import numpy.typing as npt
 from gristmill.dataset import layout
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
-from gristmill.dataset.manifest import Manifest, Split, open_manifest, read_manifest
+from gristmill.dataset.manifest import (
+    Manifest,
+    Split,
+    open_manifest,
+    read_versioned_manifest,
+)
 from gristmill.dataset.shard_report import ShardReport
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.shard_writer import ShardWriter
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.storage import Content, storage_for, version_of
 from gristmill.dataset.version import __version__
 from gristmill.transforms.commit import commit_dataset
-from gristmill.transforms.convert_shard import finished_report
 from gristmill.transforms.output_split import delete_shards, remove_split, shard_prefix
 from gristmill.transforms.publish_shard import ShardPlace
 from gristmill.transforms.record_spool import RecordSpool
@@ -87,7 +91,8 @@ def plan_write(
     for group, digest in digests:
         by_group[group] += digest
     plan = WritePlan(job=job, digests=tuple(by_group))
-    manifest = read_manifest(job.output)
+    manifest, version = read_versioned_manifest(job.output)
+    seen = storage_for(job.output).load(_marker_path(job))
     if manifest is not None and manifest.name != job.name:
         raise InputError(
             "the output holds a dataset of another name",
@@ -100,32 +105,37 @@ def plan_write(
     if split is not None and split.source.get("write") == plan.fingerprint:
         return dataclasses.replace(plan, committed=True)
     if overwrite:
-        if not _is_ours(plan):
-            remove_split(job.output, job.name, job.split, manifest=manifest)
+        if not _is_ours(plan, seen):
+            remove_split(
+                job.output, job.name, job.split, manifest=manifest, version=version
+            )
+            seen = None
     else:
-        _check_free(plan, split)
+        _check_free(plan, split, seen)
     marker = {"fingerprint": plan.fingerprint, "options": job.options()}
-    storage = storage_for(job.output)
-    storage.write(_marker_path(job), json.dumps(marker, indent=2).encode() + b"\n")
+    storage_for(job.output).write(
+        _marker_path(job),
+        json.dumps(marker, indent=2).encode() + b"\n",
+        replaces=seen.version if seen else "",
+    )
     # Readers find shards by a pattern: what an earlier attempt left must not be there.
     keep = [plan.shard_path(shard) for shard in range(plan.shards)]
     delete_shards(job.output, job.name, job.split, keep=keep)
     return plan
 
 
-def _is_ours(plan: WritePlan) -> bool:
+def _is_ours(plan: WritePlan, found: Content | None) -> bool:
     """Tells whether an unfinished write of this very plan is in place."""
-    storage, path = storage_for(plan.job.output), _marker_path(plan.job)
-    if storage.stat(path) is None:
+    if found is None:
         return False
     try:
-        marker: dict[str, Any] = json.loads(storage.read(path))
+        marker: dict[str, Any] = json.loads(found.data)
     except ValueError:
         return False
     return marker.get("fingerprint") == plan.fingerprint
 
 
-def _check_free(plan: WritePlan, split: Split | None) -> None:
+def _check_free(plan: WritePlan, split: Split | None, marker: Content | None) -> None:
     job = plan.job
     cure = "choose another split or output, or replace it with overwrite=True"
     if split is not None:
@@ -154,7 +164,7 @@ def _check_free(plan: WritePlan, split: Split | None) -> None:
             where=f"{job.output}, split {job.split}",
             cure=f"finish it first, or {cure}",
         )
-    if storage.stat(_marker_path(job)) is not None:
+    if marker is not None:
         return
     prefix = layout.join(job.output, shard_prefix(job.name, job.split))
     for info in storage.list(job.output):
@@ -192,16 +202,14 @@ def write_group(
     if plan.committed:
         return
     shards = plan.shards_of(group)
-    there = [
-        finished_report(job.output, plan.shard_path(shard), plan.fingerprint)
-        for shard in shards
-    ]
+    places = [ShardPlace.look(job.output, plan.shard_path(shard)) for shard in shards]
+    there = [place.finished(plan.fingerprint) for place in places]
     finished = [report for report in there if report is not None]
     if len(finished) == len(shards):
         yield from finished
         return
     storage = storage_for(job.output)
-    temporary = layout.join(job.output, layout.TEMPORARY_DIR)
+    temporary = layout.temporary_dir(job.output, job.name, job.split)
     with storage.temporary(temporary) as path, RecordSpool(path) as spool:
         for record in records:
             if isinstance(record, bytes):
@@ -219,8 +227,9 @@ def write_group(
             )
         order = spool.order()
         cuts = spool.cuts(order, len(shards))
-        for part, shard in enumerate(shards):
-            yield _write_shard(plan, shard, spool, order[slice(*cuts[part : part + 2])])
+        for part, (shard, place) in enumerate(zip(shards, places, strict=True)):
+            rows = order[slice(*cuts[part : part + 2])]
+            yield _write_shard(plan, shard, place, spool, rows)
 
 
 def _facts(digest: RecordsDigest) -> str:
@@ -228,12 +237,15 @@ def _facts(digest: RecordsDigest) -> str:
 
 
 def _write_shard(
-    plan: WritePlan, shard: int, spool: RecordSpool, order: npt.NDArray[np.int64]
+    plan: WritePlan,
+    shard: int,
+    place: ShardPlace,
+    spool: RecordSpool,
+    order: npt.NDArray[np.int64],
 ) -> ShardReport:
-    output, path = plan.job.output, plan.shard_path(shard)
-    storage = storage_for(output)
-    place = ShardPlace.look(output, path)
-    with storage.temporary(layout.join(output, layout.TEMPORARY_DIR)) as local:
+    job = plan.job
+    temporary = layout.temporary_dir(job.output, job.name, job.split)
+    with storage_for(job.output).temporary(temporary) as local:
         writer = ShardWriter(local, options=plan.job.writer)
         try:
             for records, crc32cs in spool.batches(order):
@@ -243,7 +255,7 @@ def _write_shard(
             writer.abandon()
             raise
         report = ShardReport(
-            path=path,
+            path=place.path,
             shard_index=shard,
             job=plan.fingerprint,
             file_bytes=written.file_bytes,
@@ -289,8 +301,9 @@ def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult
     table = ShardTable.of([by_shard[shard] for shard in range(plan.shards)])
     encoded = table.encode()
     path = layout.table_path(job.name, job.split)
+    place = layout.join(job.output, path)
     storage = storage_for(job.output)
-    storage.write(layout.join(job.output, path), encoded)
+    storage.write(place, encoded, replaces=version_of(place))
     split = Split.of_table(
         table,
         encoded,

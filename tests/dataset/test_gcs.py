@@ -314,7 +314,8 @@ def test_nothing_is_read_ahead_behind_the_end(
         assert file.read(7) == DATA[40_000:40_007]
     assert got == DATA[5_000:40_000]
     ranges = [sent for operation, _, sent in server.log if operation == "media"]
-    assert ranges == [
+    # Several at a time: in the order of their arrival.
+    assert sorted(ranges, key=lambda sent: int(sent[6:].partition("-")[0])) == [
         *("bytes=5000-14999", "bytes=15000-24999", "bytes=25000-34999"),
         *("bytes=35000-39999", "bytes=40000-40006"),
     ]

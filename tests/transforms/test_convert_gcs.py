@@ -224,7 +224,7 @@ def test_a_worker_of_an_earlier_job_damages_nothing(
         commit_shards([old], results)
         done = dict(server.objects.buckets["out"])
         go_on.set()
-        with pytest.raises(StorageChangedError):
+        with pytest.raises(JobChangedError, match="taken over"):
             zombie.result()
     assert server.objects.buckets["out"] == done
     assert shards_of("gs://out/c4") == expected_shards(local)
@@ -271,7 +271,9 @@ def test_of_two_commits_one_is_told(
     test = job_of("gs://in", output, split="test")
     train_results, test_results = _results(train), _results(test)
     _meanwhile(
-        monkeypatch, "read_manifest", lambda: commit_shards([test], test_results)
+        monkeypatch,
+        "read_versioned_manifest",
+        lambda: commit_shards([test], test_results),
     )
     with pytest.raises(StorageChangedError, match=r"dataset\.json"):
         commit_shards([train], train_results)

@@ -314,7 +314,7 @@ class TestReports:
             convert_shard(prepared, 0)
         left = {name.split("/")[0] for name in contents(tmp_path / "out")}
         assert left == {"index"}
-        assert not list((tmp_path / "out" / "tmp").iterdir())
+        assert not list((tmp_path / "out" / "tmp-data-train").iterdir())
 
     def test_compressed_and_plain_input_make_the_same_shard(self, tmp_path):
         records = varied_records(60, seed=6)

@@ -120,7 +120,7 @@ for shard in (0, 1, 2, 29, 7):
         prepared = prepared_of(job)
         finished = [s for s in range(30) if finished_shard(prepared, s) is not None]
         assert finished == [0, 1, 2, 29]
-        assert len(list((output / "tmp").iterdir())) == 1
+        assert len(list((output / "tmp-data-train").iterdir())) == 1
         before = {
             path: state
             for path, state in states(job.output).items()
@@ -196,10 +196,14 @@ class TestUnfinished:
             convert(half_done)
 
     def test_what_a_crash_left_is_swept_up_at_the_commit(self, half_done):
-        (pathlib.Path(half_done.output) / "tmp").mkdir(exist_ok=True)
-        (pathlib.Path(half_done.output) / "tmp" / ".left.tmp").write_bytes(b"half")
+        left = pathlib.Path(half_done.output, "tmp-data-train", ".left.tmp")
+        of_another = pathlib.Path(half_done.output, "tmp-data-test", ".busy.tmp")
+        for path in (left, of_another):
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"half")
         convert(half_done)
-        assert not (pathlib.Path(half_done.output) / "tmp").exists()
+        assert not left.parent.exists()
+        assert of_another.exists()  # Somebody may be at work there.
 
     def test_a_missing_shard_is_named_at_the_commit(self, half_done):
         from gristmill.dataset.errors import DataLossError
