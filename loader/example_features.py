@@ -132,20 +132,9 @@ def _cast(
         out = np.empty(len(values), object)
         out[:] = values
         return out
-    if dtype.kind != "f" and values.size:
-        least, most = (0, 1) if dtype.kind == "b" else _range_of(dtype)
-        low, high = int(values.min()), int(values.max())
-        if low < least or high > most:
-            number = int(np.argmax((values < least) | (values > most)))
-            row = int(np.searchsorted(np.cumsum(counts), number, side="right"))
-            _fail(
-                name,
-                row,
-                "feature has a value that its dtype cannot hold",
-                expected=f"{dtype.name}, {least} to {most}",
-                got=int(values[number]),
-                cure="choose a larger dtype",
-            )
+    # Integers that come as int32 are known to be in [0, 2^28).
+    if dtype.kind != "f" and (values.dtype != "i4" or _range_of(dtype)[1] < 1 << 28):
+        _check_range(name, values, counts, dtype)
     # Overflow of floats gives infinity, as any conversion to such a type does.
     with np.errstate(over="ignore"):
         cast: npt.NDArray[Any] = values.astype(dtype, copy=False)
@@ -153,9 +142,28 @@ def _cast(
 
 
 def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    if dtype.kind == "b":
+        return 0, 1
     # int64 holds all there is: beyond it nothing needs to be compared.
     info = np.iinfo(dtype)
     return int(info.min), min(int(info.max), (1 << 63) - 1)
+
+
+def _check_range(
+    name: str, values: npt.NDArray[Any], counts: IntArray, dtype: np.dtype[Any]
+) -> None:
+    least, most = _range_of(dtype)
+    if not values.size or least <= values.min() <= values.max() <= most:
+        return
+    number = int(np.argmax((values < least) | (values > most)))
+    _fail(
+        name,
+        int(np.searchsorted(np.cumsum(counts), number, side="right")),
+        "feature has a value that its dtype cannot hold",
+        expected=f"{dtype.name}, {least} to {most}",
+        got=int(values[number]),
+        cure="choose a larger dtype",
+    )
 
 
 def _fail(name: str, row: int, what: str, **facts: Any) -> NoReturn:

@@ -24,6 +24,8 @@ BoolArray = npt.NDArray[np.bool_]
 # Varints and tags are read before it is known whether they lie within the record.
 PADDING = bytes(16)
 _LENGTH_BYTES = 4  # Of a varint below 2^28.
+_ENDS = range(6)  # Letters of a name, from its last, that tell it from others.
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # Spreads the bits of what it multiplies.
 _TAG = 0x0A  # Field 1, a message, bytes or a packed list; each further field adds 8.
 
 
@@ -51,6 +53,7 @@ class Scan(NamedTuple):
         records: How many there are.
         rows: The record of each feature.
         names: Where its name begins and ends: int64 [features, 2].
+        words: A number made of the name, the same for the same name: uint64.
         kinds: Which list it holds.
         payloads: Where its payload begins and ends: int64 [features, 2].
     """
@@ -60,25 +63,49 @@ class Scan(NamedTuple):
     records: int
     rows: IntArray
     names: IntArray
+    words: npt.NDArray[np.uint64]
     kinds: IntArray
     payloads: IntArray
 
     def column(self, name: bytes) -> Column:
         """Returns a feature by its encoded name; the last where one is there twice."""
-        begins, ends = self.names.T
-        found = np.flatnonzero(ends - begins == len(name))
-        letters = self.data[begins[found, None] + np.arange(len(name))]
+        alone = np.frombuffer(b"\0" + name, np.uint8)
+        word = _words(alone, np.array([[1, len(alone)]]))[0]
+        found = np.flatnonzero(self.words == word)
+        letters = self.data[self.names[found, :1] + np.arange(len(name))]
         same = (letters == np.frombuffer(name, np.uint8)).all(axis=1)
-        found = found[same]
+        if not same.all():
+            found = found[same]
         rows = self.rows[found]
         column = np.zeros((3, self.records), np.int64)
-        column[:, rows] = self.kinds[found], *self.payloads[found].T
+        column[0, rows] = self.kinds[found]
+        column[1:, rows] = self.payloads[found].T
         return Column(*column)
 
     def names_of(self, row: int) -> list[str]:
         """Returns the names of a record's features, sorted, for messages."""
         spans = self.names[self.rows == row].tolist()
         return sorted(self.buffer[b:e].decode(errors="replace") for b, e in spans)
+
+
+def _words(data: npt.NDArray[np.uint8], names: IntArray) -> npt.NDArray[np.uint64]:
+    """Makes a number of each name, of its length and the letters that tell most.
+
+    Args:
+        data: Where the names are.
+        names: Where each begins and ends: int64 [names, 2].
+    """
+    begins, ends = names.T
+    words = (ends - begins).astype(np.uint64)
+    # Before an empty name is its length, which is 0.
+    last, within = ends - 1, np.maximum(ends - begins - 1, 0)
+    for at in (
+        begins - (begins == ends),
+        *(last - np.minimum(within, i) for i in _ENDS),
+    ):
+        words *= _ODD
+        words ^= data.take(at)
+    return words
 
 
 def scan_examples(records: Sequence[bytes]) -> Scan:
@@ -164,12 +191,14 @@ def _scan(records: Sequence[bytes]) -> tuple[Scan, IntArray]:
     odd = np.flatnonzero(~good)
     if len(odd):
         table = table[:, good[table[0]]]
+    names = table[1:3].T
     scan = Scan(
         buffer=buffer,
         data=data,
         records=len(records),
         rows=table[0],
-        names=table[1:3].T,
+        names=names,
+        words=_words(data, names),
         kinds=table[3],
         payloads=table[4:6].T,
     )
