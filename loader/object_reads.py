@@ -105,6 +105,13 @@ class ObjectReads:
         Raises:
             StorageError: The library is missing, or the process was forked.
         """
+        if os.getpid() != self._process:
+            raise StorageError(
+                "cannot read object storage in a process that was forked after the "
+                "first read: the client's threads are not in it",
+                cure="start worker processes with the method 'spawn', or open the "
+                "dataset in the worker",
+            )
         bucket, name = split_path(wanted.path)
         key = bucket, os.environ.get("STORAGE_EMULATOR_HOST")
         store = self._buckets.get(key) or self._open(key)
@@ -114,13 +121,6 @@ class ObjectReads:
         )
 
     def _open(self, key: tuple[str, str | None]) -> Any:
-        if os.getpid() != self._process:
-            raise StorageError(
-                "cannot read object storage in a process that was forked after the "
-                "first read: the client's threads are not in it",
-                cure="start worker processes with the method 'spawn', or open the "
-                "dataset in the worker",
-            )
         try:
             import tensorstore
         except ImportError as e:
