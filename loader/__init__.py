@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gristmill.loader.jax_feed import JaxFeed, rows_of, to_jax
     from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import Dataset, ShardInfo, open
+    from gristmill.loader.range_fetch import ReadOptions
     from gristmill.loader.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.token_decoder import TokenDecoder
 
@@ -39,6 +40,7 @@ __all__ = [
     "PaddedFeature",
     "Ragged",
     "RaggedFeature",
+    "ReadOptions",
     "ShardInfo",
     "TokenDecoder",
     "global_batches",
@@ -64,6 +66,7 @@ _HOMES = {
     "PaddedFeature": "example_features",
     "Ragged": "example_features",
     "RaggedFeature": "example_features",
+    "ReadOptions": "range_fetch",
     "ShardInfo": "open_dataset",
     "TokenDecoder": "token_decoder",
     "global_batches": "batches",
