@@ -289,3 +289,9 @@ def options_of(kind: type[Options | LaunchOptions]) -> tuple[Option, ...]:
         )
         for field in dataclasses.fields(kind)
     )
+
+
+def template_options(pipeline: str) -> tuple[Option, ...]:
+    """Returns the parameters of a template."""
+    launch = [o for o in options_of(LaunchOptions) if o.name == "cross_region"]
+    return (*options_of(PIPELINES[pipeline]), *launch)

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# What the launch scripts share: runs a template with parameters.
+#
+#   launch PIPELINE NAME=VALUE...
+#
+# Sourced by launch_convert.sh, launch_verify.sh and launch_index.sh.
+set -euo pipefail
+
+# Ends with how to use a script unless it was given all that it needs.
+usage_unless() {
+  local wanted=$1 usage=$2
+  shift 2
+  if (($# < wanted)); then
+    echo "usage: PROJECT=... REGION=... BUCKET=... [VARIABLE=...] $usage" >&2
+    exit 2
+  fi
+}
+
+launch() {
+  local pipeline=$1
+  shift
+  : "${PROJECT:?the project, such as PROJECT=my-project}"
+  : "${REGION:?of the workers, such as REGION=us-central1}"
+  : "${BUCKET:?where the templates are, such as BUCKET=my-bucket}"
+  local parameters='^~^' separator=''
+  for parameter in "$@"; do
+    parameters+=$separator$parameter
+    separator='~'
+  done
+  local options=(
+    --project "$PROJECT"
+    --region "$REGION"
+    --template-file-gcs-location "gs://$BUCKET/templates/gristmill-$pipeline.json"
+    --staging-location "gs://$BUCKET/tmp/gristmill/staging"
+    --temp-location "gs://$BUCKET/tmp/gristmill"
+    --worker-machine-type "${MACHINE_TYPE:-e2-standard-4}"
+    --max-workers "${MAX_WORKERS:-50}"
+    --additional-user-labels "gristmill=$pipeline"
+    --parameters "$parameters"
+  )
+  if [[ -n ${SERVICE_ACCOUNT:-} ]]; then
+    options+=(--service-account-email "$SERVICE_ACCOUNT")
+  fi
+  if [[ -n ${SUBNETWORK:-} ]]; then
+    options+=(--subnetwork "$SUBNETWORK" --disable-public-ips)
+  fi
+  if [[ -n ${PIPELINE_OPTIONS:-} ]]; then
+    options+=(--additional-pipeline-options "$PIPELINE_OPTIONS")
+  fi
+  local job
+  job=${JOB_NAME:-gristmill-$pipeline-$(date -u +%Y%m%d-%H%M%S)}
+  gcloud dataflow flex-template run "$job" "${options[@]}"
+}

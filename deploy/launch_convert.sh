@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Starts the template `convert`:
+#
+#   deploy/launch_convert.sh INPUT OUTPUT [NAME=VALUE...]
+#
+# such as: deploy/launch_convert.sh 'gs://raw/c4/*.tfrecord' gs://data/c4 shard_size=1GiB
+set -euo pipefail
+# shellcheck source=deploy/launch.sh
+source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
+
+usage_unless 2 "deploy/launch_convert.sh INPUT OUTPUT [NAME=VALUE...]" "$@"
+input=$1
+output=$2
+shift 2
+launch convert "input=$input" "output=$output" "$@"
+echo "The job has been asked for, and has NOT finished. Watch it at" >&2
+echo "  https://console.cloud.google.com/dataflow/jobs?project=$PROJECT" >&2
+echo "and its shards with: gristmill status $output" >&2

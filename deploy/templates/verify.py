@@ -1,0 +1,6 @@
+"""What the launcher of the template `verify` runs."""
+
+from gristmill.pipelines.template import main
+
+if __name__ == "__main__":
+    main("verify")
