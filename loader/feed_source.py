@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from gristmill.dataset.errors import UserFunctionError
+from gristmill.loader.decode_error import DecodeError
+from gristmill.loader.locate import describe
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches
@@ -114,6 +116,10 @@ class BatchSource:
                     got=repr(e),
                     cure="let decode raise an error of its own",
                 ) from e
+            except DecodeError as e:
+                place = self._batches.schedule.positions(step, self._rows)[e.row]
+                row = int(place) - step * self._batches.batch_size
+                raise e.of(describe(self._batches, step, row)) from e
         return ReadBatch(
             batch=batch,
             records=len(records),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -77,9 +77,44 @@ def locate(batches: GlobalBatches, step: int, row: int) -> Location:
         InputError: There is no such row.
         CorruptShardError: The shard does not hold what was written.
     """
-    schedule = batches.schedule
-    rows = len(schedule.positions(step))
+    rows = len(batches.schedule.positions(step))
     row = checked_count(row, what="row", least=0, most=rows - 1)
+    seen = _seen(batches, step, row)
+    dataset, record = seen.dataset, seen.record
+    shards, in_shard = dataset.find([record])
+    info = dataset.shard(int(shards[0]))
+    return Location(
+        epoch=seen.epoch,
+        dataset=seen.name,
+        record=record,
+        shard=info.path,
+        record_in_shard=int(in_shard[0]),
+        offset_bytes=dataset.offset_bytes(record),
+        **_source(dataset, info, int(in_shard[0])),
+    )
+
+
+def describe(batches: GlobalBatches, step: int, row: int) -> str:
+    """Returns what a row of a step's global batch is, for messages; opens nothing."""
+    seen = _seen(batches, step, row)
+    shards, in_shard = seen.dataset.find([seen.record])
+    return (
+        f"{seen.name}, record {seen.record:,} (record {int(in_shard[0]):,} of "
+        f"{seen.dataset.shard(int(shards[0])).path}), row {row:,} of step {step:,}"
+    )
+
+
+class _Seen(NamedTuple):
+    """What a row of a step is."""
+
+    dataset: Dataset
+    name: str
+    epoch: int
+    record: int
+
+
+def _seen(batches: GlobalBatches, step: int, row: int) -> _Seen:
+    schedule = batches.schedule
     position = schedule.positions(step, slice(row, row + 1))
     if isinstance(schedule, MixedSchedule):
         (number,), position = schedule.mixture.locate(position)
@@ -88,17 +123,11 @@ def locate(batches: GlobalBatches, step: int, row: int) -> Location:
     else:
         dataset, stream = batches.datasets[0], schedule.stream
         name = dataset.path
-    record = int(stream.records(position)[0])
-    shards, in_shard = dataset.find([record])
-    info = dataset.shard(int(shards[0]))
-    return Location(
+    return _Seen(
+        dataset=dataset,
+        name=name,
         epoch=int(position[0]) // stream.num_records,
-        dataset=name,
-        record=record,
-        shard=info.path,
-        record_in_shard=int(in_shard[0]),
-        offset_bytes=dataset.offset_bytes(record),
-        **_source(dataset, info, int(in_shard[0])),
+        record=int(stream.records(position)[0]),
     )
 
 

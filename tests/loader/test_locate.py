@@ -307,3 +307,27 @@ def test_a_location_is_plain_values(inputs, tmp_path):
     assert all(
         type(value) in (int, str, tuple, type(None)) for value in vars(place).values()
     )
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_feed_names_the_record_that_does_not_decode(tmp_path, workers):
+    (tmp_path / "in").mkdir()
+    records = [bytes(8)] * 30
+    records[13] = bytes(7)
+    for number in range(2):
+        data = frames_of(records[number * 20 :][:20])
+        (tmp_path / "in" / str(number)).write_bytes(data)
+    convert(job_of(tmp_path / "in", tmp_path / "out", plan=("match_shards", None)))
+    batches = batches_of(tmp_path / "out", shuffle="none")
+    decode = loader.TokenDecoder(length=2)
+    rows = {"process_index": 1, "process_count": 2}
+    with (
+        batches.feed(decode=decode, workers=workers, **rows) as feed,
+        pytest.raises(
+            loader.DecodeError,
+            match=r"out, record 13 \(record 13 of .*00000-of-00002\), "
+            r"row 13 of step 0\n  expected: 8 bytes(.|\n)*got:      7 bytes",
+        ) as caught,
+    ):
+        next(feed)
+    assert caught.value.row == 5
