@@ -15,6 +15,7 @@ from gristmill.dataset.chunk_codec import (
     MAX_CHUNK_DECODED_BYTES,
     checksum_chunks,
     decode_chunks,
+    decode_records,
     measure_chunks,
 )
 from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
@@ -32,6 +33,35 @@ every_compression = pytest.mark.parametrize(
 def laid_out(chunks: list[bytes]) -> tuple[bytes, np.ndarray]:
     sizes = np.array([len(item) for item in chunks], np.int64)
     return b"".join(chunks), np.cumsum(sizes) - sizes
+
+
+def pick(
+    chunks: list[bytes],
+    counts: list[int],
+    wanted: list[tuple[int, int]],
+    *,
+    limit: int = MAX_CHUNK_DECODED_BYTES,
+) -> list[bytes]:
+    """Decodes wanted (chunk, row) pairs, of the chunks that have any.
+
+    Args:
+        chunks: Their bytes.
+        counts: How many records each has to hold.
+        wanted: In order.
+        limit: Most bytes that one may decode to.
+    """
+    numbers = np.unique([chunk for chunk, _ in wanted]).astype(np.int64)
+    buffer, starts = laid_out([chunks[number] for number in numbers])
+    return decode_records(
+        buffer,
+        starts,
+        np.append(starts[1:], len(buffer)),
+        chunks=np.searchsorted(numbers, [chunk for chunk, _ in wanted]),
+        rows=np.array([row for _, row in wanted]),
+        path="shard",
+        chunk_records=np.array(counts)[numbers],
+        max_decoded_bytes=np.full(len(numbers), limit),
+    )
 
 
 def decode(*chunks: bytes, **options) -> list[bytes]:
@@ -84,6 +114,31 @@ class TestDecode:
         order = np.array([3, 0, 3, 4])
         records = decode_chunks(buffer, starts[order], path="shard")
         assert records == [b"\x03", b"\x00", b"\x03", b"\x04"]
+
+    @every_compression
+    @given(st.data())
+    def test_wanted_records_of_chunks(self, compression: str, data):
+        sizes = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=6))
+        groups = [text_records(size, seed=i) for i, size in enumerate(sizes)]
+        pairs = [(i, row) for i, size in enumerate(sizes) for row in range(size)]
+        if not pairs:
+            return
+        wanted = sorted(data.draw(st.lists(st.sampled_from(pairs), min_size=1)))
+        chunks = [chunk(group, compression=compression) for group in groups]
+        got = pick(chunks, sizes, wanted)
+        assert got == [groups[i][row] for i, row in wanted]
+        assert all(type(record) is bytes for record in got)
+
+    @every_compression
+    @pytest.mark.parametrize("size_bytes", [0, 1, 300, 16 << 10, 300 << 10, 1 << 20])
+    def test_wanted_records_of_any_size(self, compression: str, size_bytes: int):
+        chance = random.Random(size_bytes)
+        groups = [[chance.randbytes(size_bytes) for _ in range(n)] for n in (1, 3, 2)]
+        chunks = [chunk(group, compression=compression) for group in groups]
+        wanted = [(0, 0), (1, 1), (1, 1), (1, 2), (2, 0)]
+        got = pick(chunks, [1, 3, 2], wanted)
+        assert got == [groups[i][row] for i, row in wanted]
+        assert pick(chunks, [1, 3, 2], [(2, 1)]) == [groups[2][1]]
 
     @every_compression
     def test_threads_decode_at_once(self, compression: str):
@@ -203,6 +258,62 @@ class TestLies:
         for length in range(len(data)):
             with pytest.raises(CorruptShardError):
                 decode_chunks(data[:length], np.array([0]), path="shard")
+
+    @every_compression
+    @pytest.mark.parametrize("count", [1, 4])
+    def test_every_flipped_byte_is_an_error_or_changes_no_more_than_bytes(
+        self, compression: str, count: int
+    ):
+        records = text_records(count)
+        good = chunk(records, compression=compression)
+        neighbour = chunk([b"neighbour"] * count, compression=compression)
+        wanted = [(0, count - 1), (1, 0), (2, count - 1)]
+        errors = 0
+        for at in range(len(good)):
+            for flip in (0x01, 0xFF):
+                bad = bytearray(good)
+                bad[at] ^= flip
+                chunks = [neighbour, bytes(bad), neighbour]
+                with limited_memory(1 << 29):
+                    try:
+                        got = pick(chunks, [count] * 3, wanted)
+                    except (CorruptShardError, TransposedChunkError):
+                        errors += 1
+                        continue
+                # What is intact is right, and the rest is for checksums to tell.
+                assert got[0] == got[2] == b"neighbour"
+                assert len(got[1]) <= len(b"".join(records))
+        assert errors > 30
+
+    def test_a_chunk_may_not_reach_into_the_next(self):
+        good = chunk([b"abc"])
+        longer = bytearray(good)
+        longer[8] += 1
+        with pytest.raises(CorruptShardError, match="reaches past"):
+            pick([bytes(longer), good], [1, 1], [(0, 0), (1, 0)])
+
+    def test_each_chunk_has_its_own_limit_and_count(self):
+        chunks = [chunk([b"x" * 100]), chunk([b"x" * 50])]
+        buffer, starts = laid_out(chunks)
+        ends = np.append(starts[1:], len(buffer))
+        places = {"chunks": np.arange(2), "rows": np.zeros(2, np.int64)}
+
+        def run(counts: list[int], limits: list[int]) -> list[bytes]:
+            return decode_records(
+                buffer,
+                starts,
+                ends,
+                **places,
+                path="shard",
+                chunk_records=np.array(counts),
+                max_decoded_bytes=np.array(limits),
+            )
+
+        assert run([1, 1], [100, 50]) == [b"x" * 100, b"x" * 50]
+        with pytest.raises(CorruptShardError, match=r"chunk 1\n(.|\n)*limit of 49"):
+            run([1, 1], [100, 49])
+        with pytest.raises(CorruptShardError, match="1 records instead of 2"):
+            run([1, 2], [100, 50])
 
     @every_compression
     @given(st.data())
