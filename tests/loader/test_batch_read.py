@@ -188,7 +188,7 @@ def test_every_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
     assert dataset.read(wanted) == expected
     assert all(f"byte offset {begin:,}" in error for error in errors)
     # The hashes of the chunk do not matter, nor do records that are not wanted.
-    assert len(errors) > 0.3 * len(good)
+    assert len(errors) > 0.1 * len(good)
 
 
 def test_wrong_checksum_is_found_unless_told_not_to_look(copy: str) -> None:
