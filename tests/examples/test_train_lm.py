@@ -1,0 +1,84 @@
+"""The example is killed and goes on: the same batches, the same losses to the bit."""
+
+import os
+import re
+import shutil
+import signal
+import time
+
+import pytest
+
+from tests.support.jax_processes import run, started
+
+STEPS, DEVICES = 24, 2
+LINE = re.compile(r"^step (\d+) loss (\S+) batch ([0-9a-f]{8})$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def compiled_once(tmp_path, monkeypatch):
+    """Several runs of one program: only the first of them compiles it."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def command(data, output, *options):
+    small = ["--layers", "1", "--width", "32", "--batch-size", "8", "--length", "32"]
+    return [
+        "examples/train_lm.py",
+        "--make-data",
+        *("--data", str(data), "--output", str(output)),
+        *("--steps", str(STEPS), "--save-every", "5", *small, *options),
+    ]
+
+
+def steps_in(said: str) -> dict[int, tuple[str, str]]:
+    """Returns loss and digest of the batch of each step."""
+    return {int(step): (loss, batch) for step, loss, batch in LINE.findall(said)}
+
+
+def killed_at(step, arguments, folder) -> dict[int, tuple[str, str]]:
+    """Runs until a step is reported, and kills the process there."""
+    with started(arguments, folder, devices=DEVICES) as [(process, said)]:
+        while step not in (seen := steps_in(said.read_text())):
+            assert process.poll() is None, said.read_text()
+            time.sleep(0.002)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    return seen
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
+    data = tmp_path / "data"
+    [said] = run(command(data, tmp_path / "whole"), tmp_path, devices=DEVICES)
+    whole = steps_in(said)
+    assert sorted(whole) == list(range(STEPS))
+    assert float(whole[STEPS - 1][0]) < float(whole[0][0]) - 1  # it learns
+    assert len({batch for _, batch in whole.values()}) == STEPS
+
+    broken = tmp_path / "broken"
+    before = killed_at(13, command(data, broken), tmp_path)
+    assert before.items() <= whole.items()
+    assert max(before) < STEPS - 1
+    saved = max(int(path.name) for path in broken.iterdir() if path.name.isdigit())
+    assert 5 <= saved <= max(before) + 1
+    copy = shutil.copytree(broken, tmp_path / "copy")
+
+    # With another number of workers: the losses are the same to the last bit.
+    [said] = run(command(data, broken, "--workers", "1"), tmp_path, devices=DEVICES)
+    assert steps_in(said) == {step: whole[step] for step in range(saved, STEPS)}
+
+    # On two processes sums may be rounded in another order; the batches are the same.
+    said, silent = run(
+        command(data, copy, "--distributed", "{job}"),
+        tmp_path,
+        processes=2,
+        devices=DEVICES,
+    )
+    resumed = steps_in(said)
+    assert sorted(resumed) == list(range(saved, STEPS))
+    assert steps_in(silent) == {}
+    for step, (loss, batch) in resumed.items():
+        assert batch == whole[step][1]
+        assert float(loss) == pytest.approx(float(whole[step][0]), rel=1e-4)
