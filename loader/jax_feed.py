@@ -2,24 +2,36 @@
 
 Every host reads the rows of the global batch that its own devices hold, and no data
 goes between hosts: `rows_of` says which rows these are, and `to_jax` refuses a feed
-that reads others. JAX is imported here only.
+that reads others. No other module imports JAX.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
+import time
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, Self
 
+import grain
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from gristmill.dataset.errors import InputError
+from gristmill.loader.feed_source import ReadBatch
+from gristmill.loader.feed_stats import FeedStats, Meter
 from gristmill.loader.index_arrays import IntArray, checked_count
+
+_PATIENCE_SECONDS = 5
+
+# At exit this is closed before the feed that it reads from.
+_EXIT_PRIORITY = 200
 
 
 def rows_of(sharding: Sharding, *, batch_size: int) -> IntArray:
@@ -75,50 +87,64 @@ class _Rows(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """A batch on its way to the devices, and the feed's state behind it."""
+    """A batch on its way to the devices; the feed's state and stats behind it."""
 
     batch: Any
     state: Any
+    stats: FeedStats
 
 
-class JaxFeed(Iterator[Any]):
+class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
     """Batches as global arrays, the next ones already on their way to the devices.
 
     Made by `to_jax`. One thread takes batches from the feed and starts their transfer,
-    at most `ahead` batches before the caller. The state is the caller's: what was read
-    ahead and not handed out is read again after a restart.
+    at most `ahead` batches before the caller. State and stats are the caller's: what
+    was read ahead and not handed out does not count, and is read again after a restart.
+
+    It is an iterator of Grain, so that Grain and Orbax know how to save it.
     """
+
+    _closed = True  # until there is something to close
 
     def __init__(self, feed: Iterable[Any], sharding: Any, *, ahead: int):
         self._ahead = checked_count(ahead, what="ahead", least=0)
         self._sharding = sharding
         self._rows = _rows_read(feed)
         self._feed: Any = iter(feed)
-        self._state = self._feed_state()
+        self._state, self._last = self._feed_state(), self._feed_stats()
+        self._meter = Meter()
         self._pending: deque[Future[_Loaded | None]] = deque()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gristmill-to-jax")
-        self._stopped = self._closed = False
+        self._stopped = False
+        self._at_exit = Finalize(
+            None, _close, (weakref.ref(self),), exitpriority=_EXIT_PRIORITY
+        )
+        super().__init__()
 
     def __next__(self) -> Any:
         """Returns the next batch, a tree like the feed's with global arrays.
 
         Raises:
-            StopIteration: The feed has ended, or was closed.
-            InputError: The batch and the sharding do not go together.
+            StopIteration: The feed has ended.
+            InputError: The batch and the sharding do not go together, or this is
+                closed.
+            Exception: What the feed raised.
         """
-        if self._closed:
-            raise StopIteration
-        if not self._pending:
-            self._submit()
+        asked_at = time.perf_counter()
+        self._read_ahead(max(self._ahead, 1))
         # A failure or the end stays in place: who asks again gets the same answer.
         loaded = self._pending[0].result()
         if loaded is None:
             raise StopIteration
         self._pending.popleft()
-        self._state = loaded.state
-        while len(self._pending) < self._ahead:
-            self._submit()
+        self._meter.given(_between(self._last, loaded.stats), asked_at=asked_at)
+        self._state, self._last = loaded.state, loaded.stats
+        self._read_ahead(self._ahead)
         return loaded.batch
+
+    def start_prefetch(self) -> None:
+        """Starts to read ahead, which asking for a batch does by itself."""
+        self._read_ahead(self._ahead)
 
     def get_state(self) -> Any:
         """Returns the feed's state behind the last batch that was handed out."""
@@ -132,17 +158,38 @@ class JaxFeed(Iterator[Any]):
         except Exception:
             self._feed.set_state(self._state)
             raise
+        finally:
+            self._last = self._feed_stats()
+            self._meter.restart()
         self._state = self._feed_state()
+
+    @property
+    def stats(self) -> FeedStats:
+        """What was handed out, and how long the caller waited for it.
+
+        `ready_batches` and `prefetch` are those of the feed and of the devices
+        together. Of a feed that is none of ours only batches and waiting are known.
+        """
+        feed = self._feed_stats()
+        ready = sum(future.done() for future in self._pending)
+        return dataclasses.replace(
+            self._meter.stats,
+            ready_batches=feed.ready_batches + ready,
+            prefetch=feed.prefetch + self._ahead,
+        )
 
     def close(self) -> None:
         """Stops reading ahead and closes the feed. It may be called again."""
         if self._closed:
             return
-        self._closed = True
-        self._forget_pending()
-        self._pool.shutdown()
+        self._closed = self._stopped = True
+        self._at_exit.cancel()
+        # A feed is closed under its reader only if that one does not come back.
+        wait(self._pending, timeout=_PATIENCE_SECONDS)
         if hasattr(self._feed, "close"):
             self._feed.close()
+        self._forget_pending()
+        self._pool.shutdown(wait=False)  # the thread is idle, or closes this itself
 
     def __enter__(self) -> Self:
         return self
@@ -150,32 +197,57 @@ class JaxFeed(Iterator[Any]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _submit(self) -> None:
-        self._pending.append(self._pool.submit(self._load))
+    def _read_ahead(self, batches: int) -> None:
+        if self._closed:
+            raise InputError("the feed is closed", cure="make another one")
+        while len(self._pending) < batches:
+            self._pending.append(self._pool.submit(self._load))
 
     def _forget_pending(self) -> None:
-        for future in reversed(self._pending):
-            if not future.cancel():
-                future.exception()  # wait until the thread is out of the feed
+        self._stopped = True
+        wait(self._pending)
         self._pending.clear()
         self._stopped = False
 
     def _feed_state(self) -> Any:
         return self._feed.get_state() if hasattr(self._feed, "get_state") else None
 
+    def _feed_stats(self) -> FeedStats:
+        stats = getattr(self._feed, "stats", None)
+        return stats if isinstance(stats, FeedStats) else FeedStats()
+
     def _load(self) -> _Loaded | None:
         """Runs in the thread: takes a batch from the feed, starts its transfer."""
         if self._stopped:
             return None
-        self._stopped = True  # nothing is read past a failure or the end
         try:
             batch = next(self._feed)
+            state, stats = self._feed_state(), self._feed_stats()
+            return _Loaded(_place(batch, self._sharding, self._rows), state, stats)
         except StopIteration:
+            self._stopped = True
             return None
-        state = self._feed_state()
-        loaded = _Loaded(_place(batch, self._sharding, self._rows), state)
-        self._stopped = False
-        return loaded
+        except BaseException:
+            self._stopped = True  # nothing is read past a failure
+            raise
+
+
+def _close(feed: weakref.ref[JaxFeed]) -> None:
+    found = feed()
+    if found is not None:
+        found.close()
+
+
+def _between(before: FeedStats, after: FeedStats) -> ReadBatch:
+    """Returns what one batch took: the difference of a feed's stats around it."""
+    return ReadBatch(
+        batch=None,
+        records=after.records - before.records,
+        record_bytes=after.record_bytes - before.record_bytes,
+        read_seconds=after.read_seconds - before.read_seconds,
+        read_cpu_seconds=after.read_cpu_seconds - before.read_cpu_seconds,
+        decode_seconds=after.decode_seconds - before.decode_seconds,
+    )
 
 
 def _rows_read(feed: Any) -> _Rows | None:

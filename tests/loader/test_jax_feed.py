@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import GristmillError, InputError
 from tests.support import jax_arrays
 from tests.support.datasets import convert
 from tests.support.jax_processes import run
@@ -168,13 +168,34 @@ def test_a_refused_state_changes_nothing(batches):
     with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
         first, second = next(feed), next(feed)
         before = feed.get_state()
-        with pytest.raises((InputError, KeyError)):
+        with pytest.raises(GristmillError, match="not the state of a feed"):
             feed.set_state({"what": "is this"})
         assert feed.get_state() == before
         third = next(feed)
     with loader.to_jax(feed_of(batches), ROWS) as feed:
         for expected in (first, second, third):
             np.testing.assert_array_equal(next(feed), expected)
+
+
+def test_stats_are_of_what_was_handed_out(batches):
+    sizes = [sum(map(len, batches.read(step))) for step in range(4)]
+    with loader.to_jax(feed_of(batches, prefetch=3), ROWS, ahead=2) as feed:
+        assert feed.stats.batches == 0
+        for _ in range(2):
+            next(feed)
+        wait_until(lambda: feed.stats.ready_batches == 5)
+        stats = feed.stats
+        assert (stats.batches, stats.records, stats.prefetch) == (2, 32, 5)
+        assert stats.record_bytes == sum(sizes[:2])
+        assert stats.startup_seconds > 0
+        assert stats.read_seconds > 0
+        time.sleep(0.02)
+        feed.set_state({**feed.get_state(), "step": 3})
+        next(feed)
+        assert feed.stats.record_bytes == sum(sizes[:2]) + sizes[3]
+        assert (feed.stats.batches, feed.stats.startups) == (3, 2)
+    with loader.to_jax(Counted(3), ROWS) as feed:
+        assert len(list(feed)) == feed.stats.batches == 3
 
 
 def test_closing_closes_the_feed_and_leaves_no_thread():
@@ -184,33 +205,42 @@ def test_closing_closes_the_feed_and_leaves_no_thread():
     next(feed)
     feed.close()
     feed.close()
-    assert (source.closed, threading.active_count()) == (1, before)
-    with pytest.raises(StopIteration):
+    assert source.closed == 1
+    wait_until(lambda: threading.active_count() == before)
+    with pytest.raises(InputError, match="closed"):
         next(feed)
 
 
 SCRIPT = """\
-import itertools, jax, numpy
+import sys, jax, numpy
 from jax.sharding import SingleDeviceSharding
 from gristmill import loader
-feed = loader.to_jax(
-    (numpy.arange(8) for _ in itertools.count()),
-    SingleDeviceSharding(jax.devices()[0]),
-    ahead=3,
-)
-print(next(feed).sum())
+
+def decode(records):
+    return numpy.arange(len(records))
+
+if __name__ == "__main__":
+    batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=8)
+    feed = batches.feed(decode=decode, process_index=0, process_count=1, workers=1)
+    feed = loader.to_jax(feed, SingleDeviceSharding(jax.devices()[0]), ahead=3)
+    first = next(feed)
+    for _ in range(20):
+        next(feed)
+    print(first.sum(), feed.stats.batches)
 """
 
 
-def test_a_script_that_forgets_to_close_ends_in_peace():
+def test_a_script_that_forgets_to_close_its_workers_ends_in_peace(path, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, str(script), path],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "28\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "28 21\n", "")
 
 
 def of(array):
