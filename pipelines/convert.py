@@ -18,10 +18,12 @@ from gristmill.transforms.prepare import Preparation, count_file, prepare
 from gristmill.transforms.shard_plan import FileCount
 from gristmill.transforms.shard_tasks import (
     ConversionResult,
+    GatheredResults,
     check_jobs,
     commit_shards,
     make_shard,
     shard_tasks,
+    waits_for_storage,
 )
 
 ShowProgress = Callable[[Sequence[PreparedJob], str], AbstractContextManager[None]]
@@ -146,14 +148,18 @@ def _run_here(
 ) -> ConversionResult:
     del beam_options
     tasks = [task for job in prepared for task in shard_tasks(job)]
+    # Where storage takes a while to answer, a shard is published while the next one
+    # is converted: two of them are on the disk of each worker at most.
+    overlap = any(waits_for_storage(job.job) for job in prepared)
     results = map_unordered(
-        functools.partial(make_shard, progress_dir=progress_dir),
+        functools.partial(make_shard, progress_dir=progress_dir, in_turn=overlap),
         tasks,
         workers=min(workers, len(tasks)),
+        threads=2 if overlap else 1,
     )
     return commit_shards(
         [job.job for job in prepared],
-        list(results),
+        GatheredResults.of(results),
         features=features,
         tfds_directory=tfds_directory,
         prepared={job.job.split: job for job in prepared},

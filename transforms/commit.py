@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gristmill.dataset import layout
-from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError
 from gristmill.dataset.manifest import Manifest, Split, read_versioned_manifest
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
-from gristmill.dataset.shard_table import ShardTable
+from gristmill.dataset.shard_reports import ReportCollector
 from gristmill.dataset.storage import storage_for, version_of
 from gristmill.dataset.version import __version__
 from gristmill.transforms.conversion_job import PreparedJob, check_current
@@ -47,10 +48,10 @@ class _Reached(NamedTuple):
 
 def close_gaps(
     prepared: PreparedJob,
-    reports: list[ShardReport],
+    reports: Iterable[ShardReport],
     *,
     convert: Convert = convert_shard,
-) -> int:
+) -> list[ShardReport]:
     """Makes shards again whose ranges were entered at a wrong offset.
 
     A record whose payload holds TFRecord frames can fool the search for the first
@@ -62,27 +63,25 @@ def close_gaps(
 
     Args:
         prepared: The job.
-        reports: Of all shards, in order. Those of shards made again are replaced.
+        reports: Of all shards, in order.
         convert: Makes one shard.
 
     Returns:
-        How many shards were made again.
+        The reports of shards that were made again.
 
     Raises:
         DataLossError: A gap stays, or a file was not read to its end.
     """
     reached: dict[int, _Reached] = {}
-    again = 0
+    again = []
     for shard, report in enumerate(reports):
         gap = _follow(reached, report)
         # Only a shard's first range can begin within a file.
         if gap is not None and gap is report.spans[0]:
             before = reached.get(gap.file_index, _Reached())
-            reports[shard] = convert(
-                prepared, shard, exact_begin_bytes=before.stop_bytes
-            )
-            again += 1
-            gap = _follow(reached, reports[shard])
+            made = convert(prepared, shard, exact_begin_bytes=before.stop_bytes)
+            again.append(made)
+            gap = _follow(reached, made)
         if gap is not None:
             before = reached.get(gap.file_index, _Reached())
             raise DataLossError(
@@ -128,13 +127,13 @@ def _check_ends(prepared: PreparedJob, reached: Mapping[int, _Reached]) -> None:
 
 
 def finish_split(
-    prepared: PreparedJob, reports: Iterable[ShardReport], **options: Any
+    prepared: PreparedJob, collected: ReportCollector, **options: Any
 ) -> tuple[Split, int]:
     """Checks all shards of a split and writes their table.
 
     Args:
         prepared: The job.
-        reports: Of all shards, in any order; a shard may be there twice.
+        collected: The reports of all shards.
         **options: As `close_gaps` takes them.
 
     Returns:
@@ -147,24 +146,28 @@ def finish_split(
         StorageChangedError: It has written the table meanwhile.
     """
     job = prepared.job
-    by_shard = {report.shard_index: report for report in reports}
-    missing = sorted(set(range(prepared.plan.shards)) - by_shard.keys())
-    if missing:
+    reports = collected.reports()
+    shards = range(prepared.plan.shards)
+    if len(reports) != len(shards):
+        missing = np.setdiff1d(shards, reports.shard_indices)
         raise DataLossError(
-            f"{len(missing):,} of {prepared.plan.shards:,} shards were not made",
-            where=f"{job.output}, " + prepared.shard_path(missing[0]),
+            f"{len(missing):,} of {len(shards):,} shards were not made",
+            where=f"{job.output}, " + prepared.shard_path(int(missing[0])),
             cure="run the same command again: finished shards are kept",
         )
-    ordered = [by_shard[shard] for shard in range(prepared.plan.shards)]
     path = layout.table_path(job.name, job.split)
     place = layout.join(job.output, path)
     seen = version_of(place)
     # Then: whoever takes over the output from here on is not written over.
     check_current(prepared)
-    repaired = close_gaps(prepared, ordered, **options)
-    for report in ordered:
+    again = close_gaps(prepared, reports, **options)
+    for made in again:
+        collected.add(made)
+    reports = collected.reports() if again else reports
+    for report in reports:
         check_counts(report, mapped=job.map is not None)
-    regions = sum(report.quarantined_regions for report in ordered)
+    table = reports.table
+    regions = table.total("quarantined_regions")
     allowed = job.max_corrupt if job.on_corrupt == "quarantine" else 0
     if regions > allowed:
         # Of several shards together, or of a run before this one that allowed more.
@@ -173,10 +176,9 @@ def finish_split(
             allowed,
             where=layout.join(job.output, layout.QUARANTINE_DIR),
         )
-    table = ShardTable.of(ordered)
     encoded = table.encode()
     storage_for(job.output).write(place, encoded, replaces=seen)
-    read = RecordsDigest.total(report.read for report in ordered)
+    read = reports.read
     source = {
         "inputs": list(job.inputs),
         "files": len(prepared.files),
@@ -196,7 +198,7 @@ def finish_split(
         writer_options=job.writer.official,
         source=source,
     )
-    return split, repaired
+    return split, len(again)
 
 
 def commit_dataset(

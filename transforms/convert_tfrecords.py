@@ -9,7 +9,7 @@ chain of small elements, since that is what every runner executes:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -28,6 +28,7 @@ from gristmill.transforms.prepare import (
 from gristmill.transforms.shard_plan import FileCount
 from gristmill.transforms.shard_tasks import (
     ConversionResult,
+    GatheredResults,
     ShardResult,
     ShardTask,
     check_jobs,
@@ -115,6 +116,28 @@ class _MakeShardFn(beam.DoFn):
         yield result
 
 
+class _GatherFn(beam.CombineFn):
+    """Gathers results as columns: those of a million shards go to one commit."""
+
+    def create_accumulator(self) -> GatheredResults:
+        return GatheredResults()
+
+    def add_input(
+        self, gathered: GatheredResults, result: ShardResult
+    ) -> GatheredResults:
+        gathered.add(result)
+        return gathered
+
+    def merge_accumulators(self, parts: Iterable[GatheredResults]) -> GatheredResults:
+        whole = GatheredResults()
+        for part in parts:
+            whole.extend(part)
+        return whole
+
+    def extract_output(self, gathered: GatheredResults) -> GatheredResults:
+        return gathered
+
+
 @dataclasses.dataclass(kw_only=True)
 class ConvertTFRecords(
     beam.PTransform[beam.pvalue.PBegin, beam.PCollection[ConversionResult]]
@@ -159,7 +182,7 @@ class ConvertTFRecords(
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
             | "ConvertShards" >> beam.ParDo(_MakeShardFn(self.progress_dir))
-            | "GatherReports" >> beam.CombineGlobally(ToListCombineFn())
+            | "GatherResults" >> beam.CombineGlobally(_GatherFn())  # type: ignore[no-untyped-call]
             | "Commit"
             >> beam.Map(
                 lambda found: commit_shards(

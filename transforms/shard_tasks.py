@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.manifest import Manifest, Split, read_table
 from gristmill.dataset.shard_report import ShardReport
+from gristmill.dataset.shard_reports import ReportCollector
+from gristmill.dataset.storage import storage_for
 from gristmill.transforms.commit import ExtraFiles, commit_dataset, finish_split
 from gristmill.transforms.conversion_job import (
     ConversionJob,
@@ -53,6 +55,66 @@ class ShardResult(NamedTuple):
 
     task: ShardTask
     report: ShardReport | None
+
+
+def waits_for_storage(job: ConversionJob) -> bool:
+    """Tells whether inputs or output of a job are where answers take a while."""
+    return any(storage_for(path).remote for path in (*job.inputs, job.output))
+
+
+def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
+    """Yields a task for each shard of a job."""
+    job = prepared.job
+    for shard in range(prepared.plan.shards):
+        yield ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
+
+
+class GatheredSplit(NamedTuple):
+    """The finished shards of one split, and any of their tasks."""
+
+    task: ShardTask
+    reports: ReportCollector
+
+
+class GatheredResults:
+    """The results of any number of shards of one conversion. Adds up in any order.
+
+    Attributes:
+        splits: What was made of each split.
+        committed_before: Splits for which there was nothing to do.
+    """
+
+    def __init__(self) -> None:
+        self.splits: dict[str, GatheredSplit] = {}
+        self.committed_before: set[str] = set()
+
+    def add(self, result: ShardResult) -> None:
+        """Takes the result of a shard."""
+        task, report = result
+        if report is None:
+            self.committed_before.add(task.split)
+        else:
+            self._of(task).add(report)
+
+    def extend(self, other: GatheredResults) -> None:
+        """Takes all that others have gathered."""
+        self.committed_before |= other.committed_before
+        for task, reports in other.splits.values():
+            self._of(task).extend(reports)
+
+    @classmethod
+    def of(cls, results: Iterable[ShardResult]) -> Self:
+        """Gathers results."""
+        gathered = cls()
+        for result in results:
+            gathered.add(result)
+        return gathered
+
+    def _of(self, task: ShardTask) -> ReportCollector:
+        if task.split not in self.splits:
+            collector = ReportCollector(task.fingerprint)
+            self.splits[task.split] = GatheredSplit(task, collector)
+        return self.splits[task.split].reports
 
 
 class ConversionResult(NamedTuple):
@@ -97,16 +159,9 @@ def make_shard(
     return ShardResult(task, report)
 
 
-def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
-    """Yields a task for each shard of a job."""
-    job = prepared.job
-    for shard in range(prepared.plan.shards):
-        yield ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
-
-
 def commit_shards(
     jobs: Iterable[ConversionJob],
-    results: Iterable[ShardResult],
+    results: GatheredResults | Iterable[ShardResult],
     *,
     features: Mapping[str, Any] | None = None,
     prepared: Mapping[str, PreparedJob] | None = None,
@@ -123,17 +178,15 @@ def commit_shards(
             compared with what was read, and written for the output.
     """
     jobs = list(jobs)
-    by_split: dict[str, list[ShardResult]] = {job.split: [] for job in jobs}
-    for result in results:
-        by_split[result.task.split].append(result)
-    splits, repaired, before = {}, 0, []
-    for split, found in by_split.items():
-        if any(result.report is None for result in found):
-            before.append(split)
+    if not isinstance(results, GatheredResults):
+        results = GatheredResults.of(results)
+    splits, repaired = {}, 0
+    for job in jobs:
+        found = results.splits.get(job.split)
+        if found is None or job.split in results.committed_before:
             continue
-        reports = [result.report for result in found if result.report is not None]
-        job = (prepared or {}).get(split) or found[0].task.prepared
-        splits[split], again = finish_split(job, reports)
+        own = (prepared or {}).get(job.split) or found.task.prepared
+        splits[job.split], again = finish_split(own, found.reports)
         repaired += again
     output, name = jobs[0].output, jobs[0].name
     extra_files = None
@@ -144,7 +197,8 @@ def commit_shards(
     manifest = commit_dataset(
         output, name, splits, features=features, extra_files=extra_files
     )
-    return ConversionResult(manifest, repaired, tuple(before))
+    before = tuple(job.split for job in jobs if job.split in results.committed_before)
+    return ConversionResult(manifest, repaired, before)
 
 
 def _tfds_files(

@@ -10,6 +10,7 @@ import pytest
 
 from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.shard_reports import ReportCollector
 from gristmill.transforms.commit import close_gaps, commit_dataset, finish_split
 from gristmill.transforms.convert_shard import convert_shard
 from tests.support.conversion import (
@@ -39,6 +40,10 @@ def with_span(report, number: int, **changes):
     return dataclasses.replace(report, spans=tuple(spans))
 
 
+def collected(prepared, reports) -> ReportCollector:
+    return ReportCollector.of(reports, job=prepared.fingerprint)
+
+
 def never(*args, **options):
     raise AssertionError("nothing is to be made again")
 
@@ -46,7 +51,7 @@ def never(*args, **options):
 class TestCloseGaps:
     def test_spans_that_meet(self, made):
         prepared, reports = made
-        assert close_gaps(prepared, list(reports), convert=never) == 0
+        assert close_gaps(prepared, reports, convert=never) == []
 
     @pytest.mark.parametrize("change", [1, -1])
     def test_a_wrong_begin_is_repaired_from_where_the_range_before_stopped(
@@ -62,9 +67,9 @@ class TestCloseGaps:
             asked.append((shard, exact_begin_bytes))
             return convert_shard(prepared, shard, exact_begin_bytes=exact_begin_bytes)
 
-        assert close_gaps(prepared, found, convert=convert_again) == 1
+        again = close_gaps(prepared, found, convert=convert_again)
+        assert again == [reports[1]]
         assert asked == [(1, begin)]
-        assert found == reports
 
     def test_each_shard_is_made_again_once_and_in_order(self, tmp_path):
         inner = frames_of([random.Random(n).randbytes(200) for n in range(500)])
@@ -79,9 +84,11 @@ class TestCloseGaps:
             return convert_shard(prepared, shard, exact_begin_bytes=exact_begin_bytes)
 
         again = close_gaps(prepared, reports, convert=convert_again)
-        assert again == len(asked) == len(set(asked)) > 30
-        assert asked == sorted(asked)
-        assert close_gaps(prepared, reports, convert=never) == 0
+        assert len(asked) == len(set(asked)) > 30
+        assert asked == sorted(asked) == [report.shard_index for report in again]
+        for report in again:
+            reports[report.shard_index] = report
+        assert close_gaps(prepared, reports, convert=never) == []
 
     def test_a_gap_that_stays(self, made):
         prepared, reports = made
@@ -134,7 +141,7 @@ class TestCloseGaps:
         (tmp_path / "in").write_bytes(data)
         prepared = prepared_of(job_of(tmp_path / "in", tmp_path / "out"))
         report = convert_shard(prepared, 0)
-        assert close_gaps(prepared, [report], convert=never) == 0
+        assert close_gaps(prepared, [report], convert=never) == []
         with pytest.raises(DataLossError, match="not read to its end"):
             close_gaps(prepared, [with_span(report, 0, whole=False)], convert=never)
 
@@ -153,7 +160,9 @@ class TestCloseGaps:
 class TestFinishSplit:
     def test_reports_in_any_order_and_twice(self, made):
         prepared, reports = made
-        split, repaired = finish_split(prepared, [*reversed(reports), *reports])
+        split, repaired = finish_split(
+            prepared, collected(prepared, [*reversed(reports), *reports])
+        )
         assert repaired == 0
         table = read_table(prepared.job.output, split)
         assert list(table.paths) == [report.path for report in reports]
@@ -165,11 +174,13 @@ class TestFinishSplit:
         prepared, reports = made
         lost = dataclasses.replace(reports[3], dropped_records=1)
         with pytest.raises(DataLossError, match="lost or added"):
-            finish_split(prepared, [*reports[:3], lost, reports[4]])
+            finish_split(
+                prepared, collected(prepared, [*reports[:3], lost, reports[4]])
+            )
 
     def test_where_the_data_came_from(self, made, tmp_path):
         prepared, reports = made
-        split, _ = finish_split(prepared, reports)
+        split, _ = finish_split(prepared, collected(prepared, reports))
         job = prepared.job
         assert split.source["inputs"] == [f"{tmp_path}/in/*"]
         assert split.source["files"] == 2
@@ -183,12 +194,12 @@ class TestFinishSplit:
 class TestCommitDataset:
     def test_nothing_is_a_dataset_before(self, made):
         prepared, reports = made
-        finish_split(prepared, reports)
+        finish_split(prepared, collected(prepared, reports))
         assert "dataset.json" not in contents(prepared.job.output)
 
     def test_fields_of_later_versions_survive(self, made):
         prepared, reports = made
-        split, _ = finish_split(prepared, reports)
+        split, _ = finish_split(prepared, collected(prepared, reports))
         output = prepared.job.output
         later = Manifest(name="data", splits={}, extra={"from the future": [1]})
         pathlib.Path(output, "dataset.json").write_bytes(later.encode())
@@ -201,7 +212,7 @@ class TestCommitDataset:
 
     def test_another_name(self, made):
         prepared, reports = made
-        split, _ = finish_split(prepared, reports)
+        split, _ = finish_split(prepared, collected(prepared, reports))
         commit_dataset(prepared.job.output, "data", {"train": split})
         with pytest.raises(InputError, match="another name"):
             commit_dataset(prepared.job.output, "other", {"test": split})

@@ -207,12 +207,15 @@ class TestUnfinished:
 
     def test_a_missing_shard_is_named_at_the_commit(self, half_done):
         from gristmill.dataset.errors import DataLossError
+        from gristmill.dataset.shard_reports import ReportCollector
         from gristmill.transforms.commit import finish_split
 
         prepared = prepared_of(half_done)
         reports = [finished_shard(prepared, shard) for shard in (0, 2, 5)]
         with pytest.raises(DataLossError) as caught:
-            finish_split(prepared, [report for report in reports if report])
+            finish_split(
+                prepared, ReportCollector.of(reports, job=prepared.fingerprint)
+            )
         assert "3 of 6 shards were not made" in str(caught.value)
         assert shard_file(half_done, 1).name in str(caught.value)
 
