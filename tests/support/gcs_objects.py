@@ -180,7 +180,9 @@ class Objects:
             "contentType": CONTENT_TYPE,
             **found.checksums,
             "etag": str(found.generation),
-            "updated": email.utils.formatdate(found.updated, usegmt=True),
+            "updated": time.strftime(
+                "%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(found.updated)
+            ),
         }
 
     def media(

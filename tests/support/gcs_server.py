@@ -313,8 +313,10 @@ def _flipped(data: bytes) -> bytes:
 
 def _parts(content_type: str, data: bytes) -> tuple[dict[str, Any], bytes]:
     """Splits a multipart/related body into metadata and content."""
-    boundary = content_type.partition("boundary=")[2].strip('"').encode()
+    boundary = content_type.partition("boundary=")[2].strip("\"'").encode()
     _, first, rest = data.split(b"--" + boundary, 2)
-    about = json.loads(first.split(b"\r\n\r\n", 1)[1])
-    content = rest.split(b"\r\n\r\n", 1)[1]
-    return about, content[: content.rindex(b"\r\n--" + boundary)]
+    # gcloud ends lines as Unix does.
+    end = b"\r\n" if first.startswith(b"\r\n") else b"\n"
+    about = json.loads(first.split(2 * end, 1)[1])
+    content = rest.split(2 * end, 1)[1]
+    return about, content[: content.rindex(end + b"--" + boundary)]
