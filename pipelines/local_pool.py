@@ -1,26 +1,31 @@
 """Worker processes on this machine: work spread evenly, and a dead worker noticed.
 
 Beam's own multi-processing mode divides the work before it starts and hangs for ever
-when a worker is killed. This pool hands out one item at a time.
+when a worker is killed. This pool hands out one item at a time. The standard library's
+runs one call at a time in each process: here one can wait for storage while the next
+one computes.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
+import queue
 import signal
 import threading
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gristmill.dataset.errors import InputError, WorkerDiedError
 
 T = TypeVar("T")
 R = TypeVar("R")
+# A result, or an error and its traceback; see `_call`.
+_Outcome = tuple[Any, BaseException | None, str]
 
 
 def default_workers() -> int:
@@ -39,22 +44,12 @@ def worker_died(which: str) -> WorkerDiedError:
     )
 
 
-def _start_worker() -> None:
-    # Ctrl-C reaches the whole process group: workers end at once and in silence, the
-    # parent reports. A worker whose parent is gone must not go on either.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
-
-
 def map_unordered(
-    function: Callable[[T], R], items: Iterable[T], *, workers: int
+    function: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    workers: int,
+    threads: int = 1,
 ) -> Iterator[R]:
     """Yields function(item) for every item, as they finish.
 
@@ -66,6 +61,7 @@ def map_unordered(
         function: Picklable; called in a worker process.
         items: Picklable.
         workers: Number of processes.
+        threads: Calls at once in each of them.
 
     Raises:
         WorkerDiedError: A worker process was killed.
@@ -74,30 +70,165 @@ def map_unordered(
         raise InputError(
             "number of workers must be positive", got=workers, cure="see --workers"
         )
-    if workers == 1:
+    if workers > 1:
+        yield from _map_in_processes(function, items, workers, threads)
+    elif threads > 1:
+        yield from _map_in_threads(function, items, threads)
+    else:
         yield from map(function, items)
-        return
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers,
-        # A forked copy of a process with threads can deadlock.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-    )
+
+
+def _call(function: Callable[[T], R], item: T) -> _Outcome:
+    try:
+        return function(item), None, ""
+    except BaseException as e:
+        return None, e, traceback.format_exc()
+
+
+def _map_in_threads(
+    function: Callable[[T], R], items: Iterable[T], threads: int
+) -> Iterator[R]:
     waiting = iter(items)
-    running: set[concurrent.futures.Future[R]] = set()
+    todo: queue.SimpleQueue[T] = queue.SimpleQueue()
+    done: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+
+    def work() -> None:
+        while True:
+            done.put(_call(function, todo.get()))
+
+    for _ in range(threads):
+        # They do not keep the process from ending, as at Ctrl-C.
+        threading.Thread(target=work, daemon=True).start()
+    running = 0
+    error: BaseException | None = None
+    while True:
+        if error is None:
+            for item in itertools.islice(waiting, threads - running):
+                todo.put(item)
+                running += 1
+        if not running:
+            break
+        result, failure, _ = done.get()
+        running -= 1
+        error = error or failure
+        if failure is None:
+            yield result
+    if error is not None:
+        raise error
+
+
+class _Worker:
+    """A process, and the calls that it has been given."""
+
+    def __init__(self, function: Callable[[Any], Any], threads: int):
+        # A forked copy of a process with threads can deadlock.
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.running = 0
+        self._process = context.Process(target=_work, args=(theirs, function, threads))
+        self._process.start()
+        theirs.close()  # Else its death would not be the end of the connection.
+
+    def give(self, item: Any) -> None:
+        self.connection.send(item)
+        self.running += 1
+
+    def take(self) -> tuple[Any, BaseException | None]:
+        outcome: _Outcome = self.connection.recv()
+        self.running -= 1
+        result, error, where = outcome
+        if error is not None:
+            error.__cause__ = _WorkerError(where)
+        return result, error
+
+    def end(self, *, at_once: bool) -> None:
+        if at_once:
+            self._process.terminate()
+        self.connection.close()  # Without more items it ends.
+        self._process.join()
+
+
+def _map_in_processes(
+    function: Callable[[T], R], items: Iterable[T], count: int, threads: int
+) -> Iterator[R]:
+    waiting = iter(items)
+    workers = [_Worker(function, threads) for _ in range(count)]
+    by_connection = {worker.connection: worker for worker in workers}
+    # Places for calls: the first of every worker before the second of any.
+    free = deque(workers * threads)
+    error: BaseException | None = None
+    broken = False
     try:
         while True:
-            # One more than workers, so that none waits for its next item.
-            for item in itertools.islice(waiting, 2 * workers - len(running)):
-                running.add(pool.submit(function, item))
-            if not running:
-                return
-            done, running = concurrent.futures.wait(
-                running, return_when=concurrent.futures.FIRST_COMPLETED
-            )
-            for future in done:
-                yield future.result()
-    except BrokenProcessPool as e:
-        raise worker_died(f"one of {workers} processes") from e
+            if error is None:
+                for item in itertools.islice(waiting, len(free)):
+                    free.popleft().give(item)
+            busy = [worker.connection for worker in workers if worker.running]
+            if not busy:
+                break
+            for connection in multiprocessing.connection.wait(busy):
+                worker = by_connection[connection]  # type: ignore[index]
+                result, failure = worker.take()
+                free.append(worker)
+                error = error or failure
+                if failure is None:
+                    yield result
+    except (EOFError, ConnectionError) as e:
+        broken = True
+        raise worker_died(f"one of {count} processes") from e
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for worker in workers:
+            worker.end(at_once=broken)
+    if error is not None:
+        raise error
+
+
+class _WorkerError(Exception):
+    """Where an error happened in a worker; the cause of the error here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _work(
+    connection: multiprocessing.connection.Connection[Any, Any],
+    function: Callable[[Any], Any],
+    threads: int,
+) -> None:
+    """Runs in a worker process: calls a function for every item that arrives."""
+    # Ctrl-C reaches the whole process group: workers end at once and in silence, the
+    # parent reports. A worker whose parent is gone must not go on either.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    receiving, sending = threading.Lock(), threading.Lock()
+
+    def serve() -> None:
+        while True:
+            try:
+                with receiving:
+                    item = connection.recv()
+            except EOFError:
+                return
+            outcome = _call(function, item)
+            with sending:
+                try:
+                    connection.send(outcome)
+                except OSError:
+                    return  # Nobody listens any more.
+                except Exception as e:  # Whatever cannot be pickled.
+                    error = TypeError(f"{outcome[1] or outcome[0]!r}: {e}")
+                    connection.send((None, error, outcome[2]))
+
+    others = [threading.Thread(target=serve) for _ in range(threads - 1)]
+    for other in others:
+        other.start()
+    serve()
+    for other in others:
+        other.join()
+
+
+def _end_with(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)

@@ -30,6 +30,7 @@ from gristmill.transforms.conversion_job import PreparedJob
 
 _REFRESH_SECONDS = 0.5
 _PLAIN_LINE_SECONDS = 15.0
+_REMOTE_LISTING_SECONDS = 15.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class Watch:
         self.input_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
         self._shard_bytes: dict[str, int] = {}
         self._indexes: dict[str, str] = {}
+        self._done: set[str] = set()
+        self._next_listing = 0.0
         for job in prepared:
             sizes = np.diff(job.plan.cut_bytes).tolist()
             for shard, size in enumerate(sizes):
@@ -72,14 +75,23 @@ class Watch:
                 self._indexes[index.rpartition("/")[2]] = key
                 self._shard_bytes[key] = size
 
+    def _finished(self, index_dir: str) -> set[str]:
+        """Returns the finished shards as of the last listing, which is not long ago."""
+        began = time.monotonic()
+        if began >= self._next_listing:
+            storage = storage_for(index_dir)
+            found = {info.path.rpartition("/")[2] for info in storage.list(index_dir)}
+            self._done = {self._indexes[name] for name in found & self._indexes.keys()}
+            # Long listings take their time, and those of a bucket have their price.
+            ended = time.monotonic()
+            pause = _REMOTE_LISTING_SECONDS if storage.remote else 0.0
+            self._next_listing = ended + max(pause, 20 * (ended - began))
+        return self._done
+
     def look(self) -> Snapshot:
         """Returns how far the conversion is now."""
         output = self._prepared[0].job.output
-        index_dir = layout.join(output, layout.INDEX_DIR)
-        found = {
-            info.path.rpartition("/")[2] for info in storage_for(output).list(index_dir)
-        }
-        done = {self._indexes[name] for name in found & self._indexes.keys()}
+        done = self._finished(layout.join(output, layout.INDEX_DIR))
         input_bytes = sum(self._shard_bytes[key] for key in done)
         records = raw_bytes = 0
         for entry in os.scandir(self._progress_dir):

@@ -32,16 +32,28 @@ def _touch_or_fail(path: str) -> str:
     return path
 
 
+def _fail_oddly(number: int) -> object:
+    if number == 3:
+        return lambda: None
+    return number
+
+
+def _busy(seconds: float) -> tuple[int, float, float]:
+    began = time.time()
+    time.sleep(seconds)
+    return os.getpid(), began, time.time()
+
+
 def _kill_self(number: int) -> int:
     if number == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(("workers", "threads"), [(1, 1), (1, 3), (2, 1), (2, 3)])
 @pytest.mark.parametrize("count", [0, 1, 2, 20])
-def test_every_item_once(workers: int, count: int):
-    results = map_unordered(_square, range(count), workers=workers)
+def test_every_item_once(workers: int, threads: int, count: int):
+    results = map_unordered(_square, range(count), workers=workers, threads=threads)
     assert sorted(results) == [n * n for n in range(count)]
 
 
@@ -52,17 +64,40 @@ def test_work_is_done_by_as_many_processes_as_asked_for():
     assert os.getpid() not in pids
 
 
-def test_error_keeps_its_type_and_calls_that_began_are_finished(tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_calls_overlap_in_each_process(workers: int):
+    calls = [0.3] * 2 * workers
+    done = list(map_unordered(_busy, calls, workers=workers, threads=2))
+    pids = {pid for pid, _, _ in done}
+    assert len(pids) == workers
+    for pid in pids:
+        (_, first, ended), (_, second, _) = sorted(c for c in done if c[0] == pid)
+        assert first <= second < ended
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(2, 1), (1, 2), (2, 2)])
+def test_error_keeps_its_type_and_calls_that_began_are_finished(
+    tmp_path: pathlib.Path, workers: int, threads: int
+):
     paths = [str(tmp_path / "good"), str(tmp_path / "fails")]
-    with pytest.raises(InputError, match=r"no good\n  where: .*fails"):
-        list(map_unordered(_touch_or_fail, paths, workers=2))
+    paths += [str(tmp_path / "later")] * 20
+    with pytest.raises(InputError, match=r"no good\n  where: .*fails") as raised:
+        list(map_unordered(_touch_or_fail, paths, workers=workers, threads=threads))
     assert (tmp_path / "good").exists()
+    if workers > 1:
+        assert "_touch_or_fail" in str(raised.value.__cause__)
 
 
-def test_killed_worker_is_an_error_within_seconds():
+def test_a_result_that_cannot_travel_is_an_error():
+    with pytest.raises(TypeError, match="lambda"):
+        list(map_unordered(_fail_oddly, range(9), workers=2))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_killed_worker_is_an_error_within_seconds(threads: int):
     started = time.monotonic()
     with pytest.raises(WorkerDiedError, match="run the same command again"):
-        list(map_unordered(_kill_self, range(50), workers=2))
+        list(map_unordered(_kill_self, range(50), workers=2, threads=threads))
     assert time.monotonic() - started < 30
 
 
