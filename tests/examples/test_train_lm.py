@@ -82,3 +82,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     for step, (loss, batch) in resumed.items():
         assert batch == whole[step][1]
         assert float(loss) == pytest.approx(float(whole[step][0]), rel=1e-4)
+    feeds = [
+        next((run / str(STEPS) / "feed").glob("meta*")).read_text()
+        for run in (tmp_path / "whole", copy)
+    ]
+    assert feeds[0] == feeds[1]
