@@ -6,6 +6,7 @@ Only click is imported at start-up: whatever a command needs, it imports itself.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -151,7 +152,29 @@ _workers_option = click.option(
 )
 
 
-@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+# Commands that have modules of their own, whose `command` they are.
+_MODULES = {"trace": "gristmill.pipelines.trace"}
+
+
+class _Commands(click.Group):
+    """The commands, of which some are imported when they are named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _MODULES.get(cmd_name)
+        if module is None:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = importlib.import_module(module).command
+        return found
+
+
+@click.group(
+    cls=_Commands,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--version",
     is_flag=True,
