@@ -47,21 +47,28 @@ class ShardReports(Sequence[ShardReport]):
         return len(self._table)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        row = range(len(self))[index]
-        more = {name: column[row].item() for name, column in self._more.items()}
-        shard_index = more.pop("shard_index")
-        read = {name.removeprefix("read_"): value for name, value in more.items()}
-        return ShardReport(
-            shard_index=shard_index,
-            job=self._job,
-            read=RecordsDigest(**read),
-            **self._table.report_fields(row),
-        )
+        rows = range(len(self))[index]
+        if isinstance(rows, int):
+            return next(self._reports(rows, rows + 1))
+        return [self[row] for row in rows]
 
     def __iter__(self) -> Iterator[ShardReport]:
-        return map(self.__getitem__, range(len(self)))
+        for begin in range(0, len(self), _BLOCK_REPORTS):
+            yield from self._reports(begin, min(begin + _BLOCK_REPORTS, len(self)))
+
+    def _reports(self, begin: int, end: int) -> Iterator[ShardReport]:
+        fields = self._table.report_fields(begin, end)
+        more = [self._more[name][begin:end].tolist() for name in _MORE_COLUMNS]
+        for own, shard_index, *read in zip(fields, *more, strict=True):
+            records, raw_bytes, low, high = read
+            yield ShardReport(
+                shard_index=shard_index,
+                job=self._job,
+                read=RecordsDigest(
+                    records=records, raw_bytes=raw_bytes, low=low, high=high
+                ),
+                **own,
+            )
 
     @property
     def table(self) -> ShardTable:

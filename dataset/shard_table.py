@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -137,36 +138,50 @@ class ShardTable:
     def spans(self, shard: int) -> tuple[SourceSpan, ...]:
         """Returns where the records of a shard came from, in order."""
         ends = self.columns["span_ends"]
-        rows = range(int(ends[shard - 1]) if shard else 0, int(ends[shard]))
-        numbers = [self.columns[name] for name in _SPAN_COLUMNS]
-        found = []
-        for row in rows:
-            file, begin, end, first, stop, records, whole = (
-                column[row].item() for column in numbers
-            )
-            found.append(
-                SourceSpan(
-                    file_index=file,
-                    begin_bytes=begin,
-                    end_bytes=end,
-                    start_bytes=None if first < 0 else first,
-                    stop_bytes=None if stop < 0 else stop,
-                    records=records,
-                    whole=whole,
-                )
-            )
-        return tuple(found)
+        begin = int(ends[shard - 1]) if shard else 0
+        return tuple(self._spans(begin, int(ends[shard])))
 
-    def report_fields(self, shard: int) -> dict[str, Any]:
-        """Returns what the row of a shard says, as the fields of its report."""
-        fields = {name: self.columns[name][shard].item() for name in _SHARD_COLUMNS}
-        del fields["digest_low"], fields["digest_high"]
-        del fields["records"], fields["raw_bytes"]
-        return fields | {
-            "path": self.paths[shard],
-            "written": self.digest(shard),
-            "spans": self.spans(shard),
-        }
+    def _spans(self, begin: int, end: int) -> Iterator[SourceSpan]:
+        columns = [self.columns[name][begin:end].tolist() for name in _SPAN_COLUMNS]
+        for file, planned, until, first, stop, records, whole in zip(
+            *columns, strict=True
+        ):
+            yield SourceSpan(
+                file_index=file,
+                begin_bytes=planned,
+                end_bytes=until,
+                start_bytes=None if first < 0 else first,
+                stop_bytes=None if stop < 0 else stop,
+                records=records,
+                whole=whole,
+            )
+
+    def report_fields(self, begin: int, end: int) -> Iterator[dict[str, Any]]:
+        """Yields what the rows of shards [begin, end) say, as fields of a report."""
+        bounds = [0, *self.columns["span_ends"][max(begin - 1, 0) : end].tolist()]
+        if begin:
+            del bounds[0]
+        spans = self._spans(bounds[0], bounds[-1])
+        columns = [self.columns[name][begin:end].tolist() for name in _SHARD_COLUMNS]
+        rows = zip(*columns, strict=True)
+        for path, row, (first, last) in zip(
+            self.paths[begin:end], rows, itertools.pairwise(bounds), strict=True
+        ):
+            records, raw_bytes, file_bytes, crc32c, low, high, *counts = row
+            dropped, added, regions, quarantined_bytes = counts
+            yield {
+                "path": path,
+                "file_bytes": file_bytes,
+                "file_crc32c": crc32c,
+                "written": RecordsDigest(
+                    records=records, raw_bytes=raw_bytes, low=low, high=high
+                ),
+                "dropped_records": dropped,
+                "added_records": added,
+                "quarantined_regions": regions,
+                "quarantined_bytes": quarantined_bytes,
+                "spans": tuple(itertools.islice(spans, last - first)),
+            }
 
     def take(self, shards: Int64) -> ShardTable:
         """Returns a table of some of the shards.
