@@ -129,7 +129,9 @@ def verification_text(found: Verification) -> str:
     if len(found.findings) > _SHOWN:
         lines.append(f"... and {len(found.findings) - _SHOWN:,} more")
     looked = (
-        f"metadata and sizes of {plural(found.shards, 'shard')}"
+        # A listing of a bucket has the checksums of what it stores.
+        f"metadata, sizes{' and checksums' if '://' in found.dataset else ''} of "
+        f"{plural(found.shards, 'shard')}"
         if found.quick
         else f"{plural(found.records, 'record')} ({size_text(found.raw_bytes)}) in "
         f"{plural(found.shards, 'shard')}, every byte"

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import posixpath
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -35,8 +35,9 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.manifest import Split, open_manifest, read_table
 from gristmill.dataset.shard_index import ShardIndex, parse_index
 from gristmill.dataset.shard_table import ShardTable
-from gristmill.dataset.storage import Storage, storage_for
+from gristmill.dataset.storage import FileInfo, Storage, storage_for
 from gristmill.transforms.official_reader import read_with_official_reader
+from gristmill.transforms.output_split import shard_prefix
 
 _BLOCK_BYTES = 4 << 20
 _SHOWN_RECORDS = 10  # A finding for each of the first; the others are counted.
@@ -106,14 +107,17 @@ class ShardCheck(NamedTuple):
 def verify_metadata(dataset: str) -> list[Finding]:
     """Checks `dataset.json`, the tables of shards, and that all files are there.
 
-    Lists two directories and opens no shard, so it takes seconds on any dataset.
+    Lists two directories and opens no shard, so it takes seconds on any dataset. In a
+    bucket that proves that every shard is the file that was written: a listing there
+    has the checksums of all objects, which were computed when they arrived.
 
     Args:
         dataset: The directory of a committed dataset.
 
     Returns:
-        What is wrong: files that are missing or have the wrong size, tables that are
-        not the ones that `dataset.json` describes, totals that do not add up.
+        What is wrong: shards that are missing, too short or not the ones that were
+        written, files that readers would take for shards, tables that are not the
+        ones that `dataset.json` describes, totals that do not add up.
 
     Raises:
         NotADatasetError: The dataset is not committed.
@@ -122,24 +126,40 @@ def verify_metadata(dataset: str) -> list[Finding]:
     """
     manifest = open_manifest(dataset)
     findings: list[Finding] = []
-    sizes = _FileSizes(dataset)
+    listings = _Listings(dataset)
     owners: dict[str, str] = {}
+    readable = []
     for name, split in manifest.splits.items():
         try:
             table = _table(dataset, split)
         except _UNREADABLE as error:
             findings.append(_of_error(split.table, error))
             continue
-        for path, file_bytes in zip(
-            table.paths, table.file_bytes.tolist(), strict=True
+        readable.append(name)
+        for path, file_bytes, file_crc32c in zip(
+            table.paths,
+            table.file_bytes.tolist(),
+            table.file_crc32cs.tolist(),
+            strict=True,
         ):
             if path in owners:
                 findings.append(
                     Finding(path, f"shard of two splits, {owners[path]} and {name}")
                 )
             owners[path] = name
-            findings += sizes.compare(path, file_bytes, "shard")
-            findings += sizes.compare(layout.index_path(path), None, "shard index")
+            found = listings.find(path)
+            findings += _compare_listed(path, found, file_bytes, file_crc32c)
+            if listings.find(layout.index_path(path)) is None:
+                findings.append(
+                    Finding(layout.index_path(path), "shard index is missing")
+                )
+    for name in readable:
+        prefix = shard_prefix(manifest.name, name)
+        findings += [
+            Finding(file, f"file has the name of a shard of {name}, but is none of its")
+            for file in listings.of("")
+            if file.startswith(prefix) and file not in owners
+        ]
     return findings
 
 
@@ -199,7 +219,7 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
                 findings.append(
                     _wrong_size(task.path, task.file_bytes, info.size_bytes)
                 )
-            digest = _read_shard(storage, task, info.size_bytes, index, findings)
+            digest = _read_shard(storage, task, info, index, findings)
     except StorageError as error:
         findings.append(_of_error(task.path, error))
     # A sum that differs says less than a record that does: told for want of better.
@@ -220,11 +240,12 @@ def _open_index(
 ) -> ShardIndex | None:
     relative = layout.index_path(task.path)
     path = layout.join(task.dataset, relative)
-    if storage.stat(path) is None:
+    content = storage.load(path)
+    if content is None:
         findings.append(Finding(relative, "shard index is missing"))
         return None
     try:
-        index = parse_index(storage.read(path), path=path)
+        index = parse_index(content.data, path=path)
         index.check()
     except _UNREADABLE as error:
         findings.append(_of_error(relative, error))
@@ -247,7 +268,7 @@ def _open_index(
 def _read_shard(
     storage: Storage,
     task: VerifyTask,
-    size: int,
+    info: FileInfo,
     index: ShardIndex | None,
     findings: list[Finding],
 ) -> RecordsDigest:
@@ -256,7 +277,7 @@ def _read_shard(
     read = functools.partial(storage.read, path)
     footer = None
     try:
-        footer = read_footer(read, size, path=path)
+        footer = read_footer(read, info.size_bytes, path=path)
     except CorruptShardError as error:
         findings.append(_of_error(task.path, error))
     if footer is not None and index is not None:
@@ -273,22 +294,24 @@ def _read_shard(
     file_crc = 0
     first_record = 0
     different = _DifferentRecords(task.path)
-    for begin, end, chunks in _pieces(footer, size):
-        data = read(begin, end)
-        file_crc = google_crc32c.extend(file_crc, data)
-        if footer is None or chunks is None:
-            continue
-        decoded = _decode_window(data, footer, chunks, path, first_record)
-        for part in decoded:
-            if isinstance(part, Finding):
-                findings.append(dataclasses.replace(part, path=task.path))
+    # One after the other: where answers take a while, the next are on their way.
+    with storage.open(path, version=info.version) as file:
+        for begin, end, chunks in _pieces(footer, info.size_bytes):
+            data = _read_fully(file, end - begin)
+            file_crc = google_crc32c.extend(file_crc, data)
+            if footer is None or chunks is None:
                 continue
-            number, crcs, lengths = part
-            digest += RecordsDigest.of(crcs, lengths)
-            if index is not None:
-                stored = index.crc32cs[number : number + len(crcs)]
-                different.compare(number, stored, crcs)
-        first_record += int(footer.chunk_records[slice(*chunks)].sum())
+            decoded = _decode_window(data, footer, chunks, path, first_record)
+            for part in decoded:
+                if isinstance(part, Finding):
+                    findings.append(dataclasses.replace(part, path=task.path))
+                    continue
+                number, crcs, lengths = part
+                digest += RecordsDigest.of(crcs, lengths)
+                if index is not None:
+                    stored = index.crc32cs[number : number + len(crcs)]
+                    different.compare(number, stored, crcs)
+            first_record += int(footer.chunk_records[slice(*chunks)].sum())
     findings += different.findings()
     if file_crc != task.file_crc32c and not findings:
         findings.append(
@@ -300,6 +323,14 @@ def _read_shard(
             )
         )
     return digest
+
+
+def _read_fully(file: BinaryIO, size_bytes: int) -> bytes:
+    """Reads so many bytes, fewer only at the end of the file."""
+    data = file.read(size_bytes)
+    while len(data) < size_bytes and (piece := file.read(size_bytes - len(data))):
+        data += piece
+    return data
 
 
 def _same_chunks(index: ShardIndex, footer: Footer) -> bool:
@@ -413,27 +444,48 @@ def _table(dataset: str, split: Split) -> ShardTable:
     return table
 
 
-class _FileSizes:
-    """Sizes of the files of a dataset, from one listing of each directory."""
+class _Listings:
+    """What the storage says of the files of a dataset, one listing a directory."""
 
     def __init__(self, dataset: str):
         self._dataset = dataset
         self._storage = storage_for(dataset)
-        self._directories: dict[str, dict[str, int]] = {}
+        self._directories: dict[str, dict[str, FileInfo]] = {}
 
-    def compare(self, path: str, expected: int | None, what: str) -> list[Finding]:
-        directory, name = posixpath.split(path)
+    def of(self, directory: str) -> dict[str, FileInfo]:
+        """Returns the files of a directory of the dataset, by name."""
         if directory not in self._directories:
             listing = self._storage.list(layout.join(self._dataset, directory))
             self._directories[directory] = {
-                posixpath.basename(info.path): info.size_bytes for info in listing
+                posixpath.basename(info.path): info for info in listing
             }
-        got = self._directories[directory].get(name)
-        if got is None:
-            return [Finding(path, f"{what} is missing")]
-        if expected is not None and got != expected:
-            return [_wrong_size(path, expected, got)]
-        return []
+        return self._directories[directory]
+
+    def find(self, path: str) -> FileInfo | None:
+        """Returns a file, None if it is not there."""
+        directory, name = posixpath.split(path)
+        return self.of(directory).get(name)
+
+
+def _compare_listed(
+    path: str, found: FileInfo | None, file_bytes: int, file_crc32c: int
+) -> list[Finding]:
+    """Compares a shard with what the storage says of it."""
+    if found is None:
+        return [Finding(path, "shard is missing")]
+    if found.size_bytes != file_bytes:
+        return [_wrong_size(path, file_bytes, found.size_bytes)]
+    # Buckets keep a checksum of every object; a local disk has none.
+    if found.crc32c not in (None, file_crc32c):
+        return [
+            Finding(
+                path,
+                "shard is not the file that was written",
+                expected=f"crc32c {file_crc32c:#010x}",
+                got=f"{found.crc32c:#010x}",
+            )
+        ]
+    return []
 
 
 def _wrong_size(path: str, expected: int, got: int) -> Finding:
