@@ -29,6 +29,8 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.shard_report import ShardReport
 
 MAGIC = b"GMINDEX\n"
+# Of an index without checksums and report, which no dataset has: loaders keep these.
+_FOOTER_MAGIC = b"GMFOOTR\n"
 VERSION = 1
 HEADER_BYTES = 80
 
@@ -280,11 +282,24 @@ def encode_index(
         crc32cs: uint32 [records], the checksum of each record.
         report: What was counted while it was written.
     """
+    if len(crc32cs) != footer.records:
+        raise ValueError(f"{len(crc32cs)} checksums for {footer.records} records")
+    return _encode(MAGIC, footer, crc32cs, report.to_json(), report.file_bytes)
+
+
+def encode_footer(footer: Footer, *, file_bytes: int) -> bytes:
+    """Returns what `index_of_footer` does as the bytes of a file for `map_footer`."""
+    return _encode(_FOOTER_MAGIC, footer, np.empty(0, np.uint32), b"", file_bytes)
+
+
+def _encode(
+    magic: bytes,
+    footer: Footer,
+    crc32cs: npt.NDArray[np.uint32],
+    meta: bytes,
+    file_bytes: int,
+) -> bytes:
     columns = _compact(footer)
-    records = int(footer.chunk_records.sum())
-    if len(crc32cs) != records:
-        raise ValueError(f"{len(crc32cs)} checksums for {records} records")
-    meta = report.to_json()
     body = b"".join(
         (
             columns.bases.tobytes(),
@@ -295,13 +310,13 @@ def encode_index(
         )
     )
     header = _HEADER.pack(
-        MAGIC,
+        magic,
         VERSION,
         columns.group_size,
-        records,
+        footer.records,
         len(footer.chunk_records),
         int(footer.chunk_offsets[-1]),
-        report.file_bytes,
+        file_bytes,
         int(footer.chunk_decoded_bytes.max(initial=0)),
         columns.stride,
         len(meta),
@@ -321,9 +336,18 @@ def map_index(path: str) -> ShardIndex:
         FormatVersionError: Its version is unknown.
         StorageError: It cannot be opened.
     """
+    return _parse(_mapped(path), MAGIC, path)
+
+
+def map_footer(path: str) -> ShardIndex:
+    """Opens a file that `encode_footer` made, as `map_index` does."""
+    return _parse(_mapped(path), _FOOTER_MAGIC, path)
+
+
+def _mapped(path: str) -> bytes | mmap.mmap:
     try:
         with open(path, "rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as e:
         raise StorageError(
             "cannot open shard index",
@@ -332,8 +356,7 @@ def map_index(path: str) -> ShardIndex:
             cure="restore it from a copy, or run the conversion again with --overwrite",
         ) from e
     except ValueError:  # An empty file cannot be mapped.
-        return parse_index(b"", path=path)
-    return parse_index(data, path=path)
+        return b""
 
 
 def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
@@ -347,14 +370,17 @@ def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
         InvalidDatasetError: It is no index, or damaged.
         FormatVersionError: Its version is unknown.
     """
+    return _parse(data, MAGIC, path)
 
+
+def _parse(data: bytes | mmap.mmap, magic: bytes, path: str) -> ShardIndex:
     def invalid(what: str, *, expected: Any = None, got: Any = None) -> Exception:
         return InvalidDatasetError(
             what, where=path, expected=expected, got=got, cure=_CURE
         )
 
-    if len(data) < HEADER_BYTES or data[:8] != MAGIC:
-        raise invalid("not a shard index", expected=MAGIC, got=bytes(data[:8]))
+    if len(data) < HEADER_BYTES or data[:8] != magic:
+        raise invalid("not a shard index", expected=magic, got=bytes(data[:8]))
     (
         _,
         version,
@@ -396,7 +422,8 @@ def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
         raise invalid("shard index contradicts itself")
     bases = -(-chunks // stride)
     first = 0 if group_size else chunks
-    sizes = (8 * bases, 8 * first, 4 * chunks, 4 * records, report_bytes)
+    checksums = records if magic == MAGIC else 0
+    sizes = (8 * bases, 8 * first, 4 * chunks, 4 * checksums, report_bytes)
     if len(data) != HEADER_BYTES + sum(sizes):
         raise invalid(
             "shard index has the wrong size",
@@ -413,7 +440,7 @@ def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
         group_size=group_size,
         file_bytes=file_bytes,
         max_chunk_decoded_bytes=decoded,
-        crc32cs=np.frombuffer(data, "<u4", records, at[3]),
+        crc32cs=np.frombuffer(data, "<u4", checksums, at[3]),
         _stride=stride,
         _bases=np.frombuffer(data, "<i8", bases, at[0]),
         _first_records=np.frombuffer(data, "<i8", first, at[1]),

@@ -13,17 +13,17 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
 
 import numpy as np
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.batch_read import BatchReader, Verify
+from gristmill.loader.count_files import count_files
+from gristmill.loader.footer_cache import footer_cache
 from gristmill.loader.index_arrays import OutOfRangeError
-from gristmill.loader.shard_files import ShardFile, ShardList, open_shard
+from gristmill.loader.shard_files import ShardList
 
-_THREADS = 32
 _SLICE = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
 
@@ -53,6 +53,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
             not opened before they are read.
         reader_options: For the official reader, which reads transposed files only.
         verify: As for `gristmill.loader.open`.
+        cache_dir: As for `gristmill.loader.open`.
 
     Raises:
         InputError: `paths` is none of these, or a range is backwards.
@@ -64,33 +65,34 @@ class ArrayRecordDataSource(Sequence[bytes]):
         reader_options: Mapping[str, str] | None = None,
         *,
         verify: Verify | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
     ):
         allow_unparsed_flags()
-        items = _as_list(paths)
-        with ThreadPoolExecutor(min(len(items), _THREADS)) as pool:
-            parts = list(pool.map(_part_of, items))
-        names = [path for path, _, _, _ in parts]
-        starts = np.array([start for _, start, _, _ in parts], np.int64)
-        counts = np.array([end - start for _, start, end, _ in parts], np.int64)
-        whole = [opened for _, _, _, opened in parts]
+        footers = footer_cache(None if cache_dir is None else os.fspath(cache_dir))
+        parts = [_part_of(item) for item in _as_list(paths)]
+        whole = [number for number, (_, _, end) in enumerate(parts) if end is None]
+        counted = count_files([parts[i][0] for i in whole], footers=footers)
+        starts = np.array([start for _, start, _ in parts], np.int64)
+        ends = np.array([0 if end is None else end for _, _, end in parts], np.int64)
+        ends[whole] = [count.records for count in counted]
+        file_records = np.full(len(parts), -1)
+        file_records[whole] = ends[whole]
+        file_bytes = np.full(len(parts), -1)
+        file_bytes[whole] = [count.file_bytes for count in counted]
         shards = ShardList(
-            paths=names,
+            paths=[path for path, _, _ in parts],
             index_paths=None,
             starts=starts,
-            ends=np.cumsum(counts),
-            file_records=np.array(
-                [opened.index.records if opened else -1 for opened in whole], np.int64
-            ),
-            file_bytes=np.array(
-                [opened.index.file_bytes if opened else -1 for opened in whole],
-                np.int64,
-            ),
+            ends=np.cumsum(ends - starts),
+            file_records=file_records,
+            file_bytes=file_bytes,
             name="ArrayRecordDataSource",
+            footers=footers,
         )
         self.__setstate__((shards, dict(reader_options or {}), verify))
-        for number, opened in enumerate(whole):
-            if opened is not None:
-                self._reader.open_shards.add(number, opened)
+        for number, count in zip(whole, counted, strict=True):
+            if count.opened is not None:
+                self._reader.open_shards.add(number, count.opened)
 
     @property
     def paths(self) -> list[str]:
@@ -167,17 +169,15 @@ def _as_list(paths: Any) -> list[Any]:
     return list(items)
 
 
-def _part_of(item: Any) -> tuple[str, int, int, ShardFile | None]:
-    """Returns the file, its range of records, and the file if it had to be opened."""
+def _part_of(item: Any) -> tuple[str, int, int | None]:
+    """Returns the file and its range of records, which ends with None if it is all."""
     if isinstance(item, FileInstruction):
         path, start = os.fspath(item.filename), operator.index(item.skip)
         end = start + operator.index(item.take)
     elif match := _SLICE.fullmatch(os.fspath(item)):
         path, start, end = match[1], int(match[2]), int(match[3])
     else:
-        path = os.fspath(item)
-        opened = open_shard(path)
-        return path, 0, opened.index.records, opened
+        return os.fspath(item), 0, None
     if not 0 <= start <= end < 1 << 62:
         raise InputError(
             "range of records is backwards or negative",
@@ -185,7 +185,7 @@ def _part_of(item: Any) -> tuple[str, int, int, ShardFile | None]:
             expected="0 <= start <= end",
             got=f"{start} to {end}",
         )
-    return path, start, end, None
+    return path, start, end
 
 
 def allow_unparsed_flags() -> None:

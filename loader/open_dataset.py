@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, overload
 
 import numpy as np
@@ -31,13 +30,14 @@ from gristmill.dataset.shard_report import SourceSpan
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.storage import storage_for
 from gristmill.loader.batch_read import BatchReader, Verify
+from gristmill.loader.count_files import CountedFile, count_files
+from gristmill.loader.footer_cache import footer_cache
 from gristmill.loader.index_arrays import IntArray, OutOfRangeError, checked_indices
 from gristmill.loader.range_fetch import ReadOptions
 from gristmill.loader.remote_shards import RemoteShards
-from gristmill.loader.shard_files import ShardFile, ShardList, open_shard
+from gristmill.loader.shard_files import ShardList
 from gristmill.loader.tfds_files import read_tfds_files
 
-_THREADS = 32
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -292,8 +292,9 @@ def open(
             there are checksums: in what gristmill has converted or indexed.
         read_options: How to read object storage, as in gs:// paths.
         cache_dir: Local directory for what is fetched once per host: indexes of
-            datasets in object storage. By default `GRISTMILL_CACHE_DIR`, or one of
-            this user's under `TMPDIR`.
+            datasets in object storage, and those made of the footers of plain files;
+            "" keeps nothing of the latter. By default `GRISTMILL_CACHE_DIR`, or one
+            of this user's under `TMPDIR`.
 
     Raises:
         NotADatasetError: There is nothing, or nothing finished.
@@ -355,6 +356,7 @@ def _open_tfds(path: str, split: str | None, how: Reading) -> Dataset:
         file_records=counts,
         file_bytes=np.full_like(counts, -1),
         name=f"{path} ({name}, split {own})",
+        footers=footer_cache(how.cache_dir),
     )
     return Dataset(
         path=path, split=own, shards=shards, table=None, manifest=None, how=how
@@ -413,26 +415,27 @@ def _open_files(patterns: tuple[str, ...], how: Reading) -> Dataset:
         paths += found
     if not paths:
         raise NotADatasetError("no files given", expected="ArrayRecord files")
-    with ThreadPoolExecutor(min(len(paths), _THREADS)) as pool:
-        opened = list(pool.map(open_shard, paths))
-    counts = np.array([shard.index.records for shard in opened], np.int64)
+    footers = footer_cache(how.cache_dir)
+    counted = count_files(paths, footers=footers)
+    counts = np.array([count.records for count in counted], np.int64)
     shards = ShardList(
         paths=paths,
         index_paths=None,
         starts=np.zeros_like(counts),
         ends=_checked_ends(counts, paths[0]),
         file_records=counts,
-        file_bytes=np.array([shard.index.file_bytes for shard in opened], np.int64),
+        file_bytes=np.array([count.file_bytes for count in counted], np.int64),
         name=patterns[0] if len(patterns) == 1 else f"{paths[0]} and others",
+        footers=footers,
     )
-    return _open_counted(shards, patterns, how, opened)
+    return _open_counted(shards, patterns, how, counted)
 
 
 def _open_counted(
     shards: ShardList,
     patterns: tuple[str, ...],
     how: Reading,
-    opened: Sequence[ShardFile] = (),
+    counted: Sequence[CountedFile] = (),
 ) -> Dataset:
     dataset = Dataset(
         path=shards.paths[0],
@@ -443,8 +446,9 @@ def _open_counted(
         how=how,
         files=patterns,
     )
-    for number, shard in enumerate(opened):
-        dataset._reader.open_shards.add(number, shard)
+    for number, count in enumerate(counted):
+        if count.opened is not None:
+            dataset._reader.open_shards.add(number, count.opened)
     return dataset
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gristmill.dataset import layout
-from gristmill.dataset.arrayrecord import BLOCK_BYTES, logical, read_footer
+from gristmill.dataset.arrayrecord import BLOCK_BYTES, Footer, logical, read_footer
 from gristmill.dataset.errors import CorruptShardError, StorageError
 from gristmill.dataset.shard_index import (
     ShardIndex,
@@ -28,6 +28,7 @@ from gristmill.dataset.shard_index import (
     parse_index,
 )
 from gristmill.dataset.storage import storage_for
+from gristmill.loader.footer_cache import FooterCache
 from gristmill.loader.index_arrays import IntArray
 from gristmill.loader.remote_shards import RemoteShards
 
@@ -94,13 +95,19 @@ def without_block_headers(data: bytes | memoryview, begin: int) -> bytes | memor
     return data
 
 
-def open_shard(path: str, *, index_path: str | None = None) -> ShardFile:
+def open_shard(
+    path: str,
+    *,
+    index_path: str | None = None,
+    footers: FooterCache | None = None,
+) -> ShardFile:
     """Opens a shard.
 
     Args:
         path: The shard.
         index_path: Its index. By default the one that a conversion would have put
             beside the shard if it is there, else one made of the shard's footer.
+        footers: Has those, or keeps them.
 
     Raises:
         CorruptShardError: The shard is truncated or damaged, or not the one that was
@@ -108,7 +115,7 @@ def open_shard(path: str, *, index_path: str | None = None) -> ShardFile:
         InvalidDatasetError: The index is damaged.
         StorageError: A file is not there or cannot be read.
     """
-    size, data, version = _open_bytes(path)
+    size, data, version, stamp = _open_bytes(path)
     if index_path is None:
         directory, _, name = path.rpartition("/")
         index_path = layout.index_path(name)
@@ -117,8 +124,14 @@ def open_shard(path: str, *, index_path: str | None = None) -> ShardFile:
         if storage_for(index_path).stat(index_path) is None:
             index_path = None
     if index_path is None:
-        footer = read_footer(lambda begin, end: data[begin:end], size, path=path)
-        index = index_of_footer(footer, path=path, file_bytes=size)
+
+        def read() -> Footer:
+            return read_footer(lambda begin, end: data[begin:end], size, path=path)
+
+        if footers is None:
+            index = index_of_footer(read(), path=path, file_bytes=size)
+        else:
+            index = footers.index(path, file_bytes=size, stamp=stamp, read=read)
     elif "://" in index_path:
         index = parse_index(storage_for(index_path).read(index_path), path=index_path)
     else:
@@ -139,19 +152,21 @@ def open_shard(path: str, *, index_path: str | None = None) -> ShardFile:
     return dataclasses.replace(shard, transposed=_is_transposed(shard))
 
 
-def _open_bytes(path: str) -> tuple[int, Bytes, str | None]:
+def _open_bytes(path: str) -> tuple[int, Bytes, str | None, str]:
+    """Returns size, bytes, the version of an object, and what tells versions apart."""
     if "://" in path:
         info = storage_for(path).stat(path)
         if info is None:
             raise StorageError("no such shard", where=path, cure="check the path")
-        return info.size_bytes, _StoredBytes(path), info.version
+        return info.size_bytes, _StoredBytes(path), info.version, info.version
     with _explained(path), open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
+        about = os.fstat(file.fileno())
+        size, stamp = about.st_size, f"{about.st_mtime_ns} {about.st_ctime_ns}"
         if not size:  # An empty file cannot be mapped.
-            return 0, b"", None
+            return 0, b"", None, stamp
         # A view of it, which can be sliced without a copy.
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        return size, data, None
+        return size, data, None, stamp
 
 
 @contextlib.contextmanager
@@ -191,6 +206,7 @@ class ShardList:
         file_bytes: Size of each file, -1 where nobody has looked.
         name: The dataset, for messages.
         remote: What opens the shards of a dataset in object storage.
+        footers: Has the indexes of plain files.
     """
 
     paths: Sequence[str]
@@ -201,6 +217,7 @@ class ShardList:
     file_bytes: IntArray
     name: str
     remote: RemoteShards | None = None
+    footers: FooterCache | None = None
 
     @property
     def records(self) -> int:
@@ -242,6 +259,7 @@ class ShardList:
                     index_path=None
                     if self.index_paths is None
                     else self.index_paths[shard],
+                    footers=self.footers,
                 )
                 for shard in shards
             ]
@@ -314,7 +332,7 @@ class OpenShards:
     def _keep(self, opened: dict[int, ShardFile]) -> None:
         with self._lock:
             if self._most is None:
-                self._most = _most_open(len(self._shards.paths))
+                self._most = most_open(len(self._shards.paths))
             for shard, file in opened.items():
                 while len(self._open) >= self._most:
                     # The one opened first: in random order it is as good as any.
@@ -323,10 +341,9 @@ class OpenShards:
                 self._open[shard] = file
 
     def add(self, shard: int, opened: ShardFile) -> None:
-        """Keeps a shard that was opened already."""
+        """Keeps a shard that was opened already, one of `most_open`."""
         with self._lock:
-            if len(self._open) < _MOST_OPEN_SHARDS:
-                self._open[shard] = opened
+            self._open[shard] = opened
 
     def close(self) -> None:
         """Lets go of all shards. What is read next is opened again."""
@@ -334,7 +351,7 @@ class OpenShards:
             self._open.clear()
 
 
-def _most_open(shards: int) -> int:
+def most_open(shards: int) -> int:
     """Returns how many shards may be open, and lets the process have that many.
 
     A map keeps a descriptor of its file. The usual soft limit of 1,024 stands for

@@ -3,6 +3,7 @@
 import os
 
 import hypothesis
+import pytest
 
 # Before anything imports TensorFlow: no log on stderr, no search for accelerators.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -15,3 +16,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("search", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps what tests and their processes cache out of the user's directories."""
+    os.environ["GRISTMILL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
