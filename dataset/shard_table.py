@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import io
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
 
 VERSION = 1
+_PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
@@ -75,6 +77,10 @@ class Texts(Sequence[str]):
         begin = int(self._ends[index - 1]) if index else 0
         text = self._blob[begin : int(self._ends[index])]
         return text.decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        for begin, end in itertools.pairwise([0, *self._ends.tolist()]):
+            yield self._blob[begin:end].decode("utf-8", "surrogateescape")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -315,9 +321,12 @@ class ShardTable:
         Raises:
             InvalidDatasetError: One does not, or is.
         """
+        seen = set()
         for path in self.paths:
-            layout.check_relative(path, where=where)
-        if len(set(self.paths)) != len(self.paths):
+            if not _PLAIN_NAME.fullmatch(path):  # Which takes a tenth of the time.
+                layout.check_relative(path, where=where)
+            seen.add(path)
+        if len(seen) != len(self.paths):
             raise InvalidDatasetError("table of shards lists a file twice", where=where)
 
 
