@@ -114,10 +114,10 @@ class _Gate:
 
     def enter(self, *, wait_seconds: float) -> bool:
         with self._changed:
-            if self._inside >= int(self.limit):
+            if self._inside >= int(self.limit) and wait_seconds:
                 self._changed.wait(wait_seconds)
-                if self._inside >= int(self.limit):
-                    return False
+            if self._inside >= int(self.limit):
+                return False
             self._inside += 1
             return True
 
@@ -218,6 +218,8 @@ class _Call:
         while self._open:
             self._follow_agenda(time.monotonic())
             self._start_waiting()
+            if not self._in_flight and self._waiting:
+                continue  # Others have all the places.
             try:
                 number, begun, outcome = self._answers.get(timeout=self._patience())
             except queue.Empty:

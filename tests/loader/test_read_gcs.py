@@ -173,6 +173,18 @@ def test_threads_share_a_dataset(server: GcsServer, opened: loader.Dataset) -> N
     assert sum(name.endswith(".index") for _, name, _ in server.log) == 3
 
 
+def test_threads_take_turns_where_few_requests_may_be_in_flight(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    dataset = open_c4(tmp_path, ReadOptions(in_flight=2, hedge_factor=None))
+    warm(dataset, server)
+    server.latency_seconds = 0.005
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(dataset.read, [ORDER[:30]] * 8)) == [EXPECTED[:30]] * 8
+    assert time.monotonic() - begin < 5
+
+
 def _read_in_a_process(data: bytes) -> list[bytes]:
     dataset = pickle.loads(data)
     return dataset[ORDER]
