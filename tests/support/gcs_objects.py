@@ -101,6 +101,13 @@ class Objects:
             )
         return generation
 
+    def tamper(self, bucket: str, name: str, how: str) -> None:
+        """Lets somebody `replace` an object by other bytes, or `remove` it."""
+        with self.lock:
+            found = self.buckets[bucket].pop(name, None)
+            if found is not None and how == "replace":
+                self.put(bucket, name, found.data[::-1])
+
     def find(self, bucket: str, name: str, query: dict[str, str]) -> StoredObject:
         objects = self._bucket(bucket)
         found = objects.get(name)

@@ -38,7 +38,9 @@ class Fault:
             of the body and the end of the connection; `short`, half of the body with
             a Content-Length to match; `stall`, half of the body and then nothing;
             `slow`, an answer that takes `seconds` more; `flip`, one bit of the content
-            that is sent or received.
+            that is sent or received; `replace` or `remove`, what happens to the object
+            before it; `hold`, a request that waits until `release` is set; `down`, the
+            end of the server.
         operation: `list`, `stat`, `media`, `insert`, `start` or `chunk` (of a resumable
             upload), `delete`, `bucket`, `permissions`; any if empty.
         name: Part of the object's name.
@@ -90,6 +92,8 @@ class GcsServer:
         latency_seconds: Added to every answer.
         connect_seconds: Added to the first answer of a connection, as TCP and TLS do.
         bytes_per_second: Of one connection, in either direction; 0 for no bound.
+        held: Set when a request waits.
+        release: Set it to let it go on.
     """
 
     def __init__(self, *buckets: str):
@@ -103,6 +107,8 @@ class GcsServer:
         self.bytes_per_second = 0
         self.connections = 0
         self.closing = threading.Event()
+        self.held = threading.Event()
+        self.release = threading.Event()
         self._http = _HttpServer(
             ("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self})
         )
@@ -114,7 +120,12 @@ class GcsServer:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.go_down()
+
+    def go_down(self) -> None:
+        """Refuses connections and ends those that there are."""
         self.closing.set()
+        self.release.set()
         self._http.shutdown()
         self._http.server_close()
 
@@ -188,7 +199,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         time.sleep(self.store.latency_seconds + self._transfer_seconds(request.data))
         if fault.kind == "slow":
             self.store.closing.wait(fault.seconds)
-        if fault.kind == "reset":
+        elif fault.kind == "hold":
+            self.store.held.set()
+            self.store.release.wait(60)
+        elif fault.kind == "down":
+            self.store.go_down()
+        elif fault.kind in ("replace", "remove"):
+            self.store.objects.tamper(request.bucket, request.name, fault.kind)
+        if fault.kind == "reset" or self.store.closing.is_set():
             self._reset()
             return
         try:
