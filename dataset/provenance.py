@@ -9,6 +9,7 @@ input itself is not needed. Every answer is checked against the end of the range
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -67,11 +68,17 @@ def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
         dataset: The dataset's directory.
         split: The split, as `dataset.json` has it.
     """
-    relative = split.source.get("file_list")
-    if not isinstance(relative, str):
+    relative, digest = map(split.source.get, ("file_list", "file_list_digest"))
+    if not isinstance(relative, str) or not isinstance(digest, str):
         return ()
     place = layout.join(dataset, layout.DATASET_JSON)
     path = layout.join(dataset, layout.check_relative(relative, where=place))
+    return _source_files(path, digest)
+
+
+@functools.lru_cache(maxsize=8)
+def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
+    # Who asks for one record often asks for many.
     if storage_for(path).stat(path) is None:
         return ()
     hasher = hashlib.sha256()
@@ -88,9 +95,7 @@ def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
             hasher.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
     except (GristmillError, IndexError, KeyError, TypeError, ValueError):
         return ()  # The records can be read without it.
-    if f"sha256:{hasher.hexdigest()}" != split.source.get("file_list_digest"):
-        return ()
-    return files
+    return files if f"sha256:{hasher.hexdigest()}" == digest else ()
 
 
 def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:

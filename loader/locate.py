@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from gristmill.dataset.storage import storage_for
 from gristmill.loader.index_arrays import IntArray, checked_count
 from gristmill.loader.mixed_schedule import MixedSchedule
 from gristmill.loader.open_dataset import Dataset, ShardInfo
+from gristmill.loader.open_dataset import open as open_dataset
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches
@@ -169,7 +171,13 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
         for region in read_damaged_regions(dataset.path, shard)
         if region.path == found["source_path"]
     ]
-    lengths = _lengths(dataset, info, first, first + span.records)
+    lengths = _lengths(
+        info.path,
+        info.file_bytes or 0,
+        info.records_digest,
+        first,
+        first + span.records,
+    )
     offsets = frame_offsets(span, lengths, regions)
     if offsets is None:
         return found | {
@@ -198,19 +206,23 @@ def _one_of(spans: list[SourceSpan], files: Any) -> dict[str, Any]:
     }
 
 
-def _lengths(dataset: Dataset, info: ShardInfo, begin: int, end: int) -> IntArray:
-    """Returns int64 [end - begin], the lengths of records of a shard in bytes."""
-    storage = storage_for(info.path)
+@functools.lru_cache(maxsize=16)
+def _lengths(
+    shard: str, file_bytes: int, digest: str | None, begin: int, end: int
+) -> IntArray:
+    """Returns int64 [end - begin], the lengths of records of a shard in bytes.
+
+    Who asks for one record often asks for more of the batch: they are kept by all that
+    tells the shard from another.
+    """
+    storage = storage_for(shard)
     footer = read_footer(
-        lambda first, last: storage.read(info.path, first, last),
-        info.file_bytes or 0,
-        path=info.path,
+        lambda first, last: storage.read(shard, first, last), file_bytes, path=shard
     )
     if (footer.chunk_records == 1).all():
         return footer.chunk_decoded_bytes[begin:end]
-    first = info.first_record
+    records = open_dataset(shard)
     lengths: list[int] = []
-    for at in range(first + begin, first + end, _READ_RECORDS):
-        block = np.arange(at, min(at + _READ_RECORDS, first + end))
-        lengths += map(len, dataset.read(block))
+    for at in range(begin, end, _READ_RECORDS):
+        lengths += map(len, records[at : min(at + _READ_RECORDS, end)])
     return np.array(lengths, np.int64)

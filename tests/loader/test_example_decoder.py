@@ -16,7 +16,7 @@ from gristmill.dataset.errors import GristmillError, InputError
 from gristmill.loader.decode_error import DecodeError
 from gristmill.loader.example_scan import scan_examples
 from tests.support import examples
-from tests.support.examples import entry, example, message, tf_example, varint
+from tests.support.examples import UNUSUAL, entry, example, message, parsed, tf_example
 
 Fixed, Padded, Ragged = (
     loader.FixedFeature,
@@ -171,52 +171,6 @@ def test_a_batch_of_no_records():
     shapes = {name: decoded[name].shape for name in "xpmq"}
     assert shapes == {"x": (0, 2, 3), "p": (0, 5), "m": (0, 5), "q": (0, 0)}
     assert decoded["r"].row_splits.tolist() == [0]
-
-
-# What protocol buffers allow and the official writers do not write.
-INTS, FLOATS, BYTES = examples.int64_list, examples.float_list, examples.bytes_list
-UNUSUAL = {
-    "unpacked integers": example(entry("i", INTS([1, -2, 1 << 40], packed=False))),
-    "unpacked floats": example(entry("f", FLOATS([1.5, -2.0], packed=False))),
-    "packed in pieces": example(
-        entry("i", message(3, message(1, varint(5) + varint(300)) + b"\x08\x07"))
-    ),
-    "a name twice": example(
-        entry("i", INTS([1])), entry("b", BYTES([b"x"])), entry("i", INTS([2]))
-    ),
-    "other order": example(
-        entry("f", FLOATS([1.0])), entry("b", BYTES([b"y"])), entry("i", INTS([3]))
-    ),
-    "features in two pieces": example(entry("i", INTS([1])))
-    + example(entry("f", FLOATS([2.0]))),
-    "a kind twice": example(entry("i", INTS([1]) + INTS([2, 3]))),
-    "two kinds": example(entry("i", BYTES([b"no"]) + INTS([2]))),
-    "value before name": message(
-        1, message(1, message(2, INTS([4])) + message(1, b"i"))
-    ),
-    "value in two pieces": message(
-        1, message(1, message(1, b"i") + message(2, INTS([4])) + message(2, INTS([5])))
-    ),
-    "long lengths": b"\x0a\x8c\x80\x00" + entry("i", INTS([6])),
-    "ten-byte numbers": example(entry("i", INTS([-1, 7, -(1 << 63)]))),
-    "unset feature": example(entry("i", b""), entry("b", BYTES([b"z"]))),
-    "empty lists": example(
-        entry("i", INTS([])), entry("f", message(2, b"")), entry("b", BYTES([]))
-    ),
-    "no features": example(),
-    "nothing": b"",
-    "no value": example(message(1, message(1, b"i"))),
-    "no name": example(message(1, message(2, INTS([8])))),
-}
-
-
-def parsed(record: bytes) -> dict[str, list]:
-    """What protocol buffers make of a record."""
-    found = {}
-    for name, feature in tf.train.Example.FromString(record).features.feature.items():
-        kind = feature.WhichOneof("kind")
-        found[name] = [] if kind is None else list(getattr(feature, kind).value)
-    return found
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
@@ -494,6 +448,9 @@ def test_names_of_all_lengths_and_letters():
 
 def test_the_scan_reads_no_byte_for_what_nobody_asked():
     # Names and bounds only: broken numbers of another feature are not looked at.
-    broken = example(entry("x", message(3, message(1, b"\x83"))), entry("y", INTS([1])))
+    broken = example(
+        entry("x", message(3, message(1, b"\x83"))),
+        entry("y", examples.int64_list([1])),
+    )
     assert decode({"y": Fixed((), "int8")}, [broken])["y"].tolist() == [1]
     assert scan_examples([broken]).names_of(0) == ["x", "y"]

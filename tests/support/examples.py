@@ -78,3 +78,64 @@ def entry(name: str, feature: bytes) -> bytes:
 def example(*entries: bytes) -> bytes:
     """Returns an example of entries, in their order."""
     return message(1, b"".join(entries))
+
+
+# What protocol buffers allow and the official writers do not write.
+UNUSUAL = {
+    "unpacked integers": example(
+        entry("i", int64_list([1, -2, 1 << 40], packed=False))
+    ),
+    "unpacked floats": example(entry("f", float_list([1.5, -2.0], packed=False))),
+    "packed in pieces": example(
+        entry("i", message(3, message(1, varint(5) + varint(300)) + b"\x08\x07"))
+    ),
+    "a name twice": example(
+        entry("i", int64_list([1])),
+        entry("b", bytes_list([b"x"])),
+        entry("i", int64_list([2])),
+    ),
+    "other order": example(
+        entry("f", float_list([1.0])),
+        entry("b", bytes_list([b"y"])),
+        entry("i", int64_list([3])),
+    ),
+    "features in two pieces": example(entry("i", int64_list([1])))
+    + example(entry("f", float_list([2.0]))),
+    "a kind twice": example(entry("i", int64_list([1]) + int64_list([2, 3]))),
+    "two kinds": example(entry("i", bytes_list([b"no"]) + int64_list([2]))),
+    "value before name": message(
+        1, message(1, message(2, int64_list([4])) + message(1, b"i"))
+    ),
+    "value in two pieces": message(
+        1,
+        message(
+            1,
+            message(1, b"i")
+            + message(2, int64_list([4]))
+            + message(2, int64_list([5])),
+        ),
+    ),
+    "long lengths": b"\x0a\x8c\x80\x00" + entry("i", int64_list([6])),
+    "ten-byte numbers": example(entry("i", int64_list([-1, 7, -(1 << 63)]))),
+    "unset feature": example(entry("i", b""), entry("b", bytes_list([b"z"]))),
+    "empty lists": example(
+        entry("i", int64_list([])),
+        entry("f", message(2, b"")),
+        entry("b", bytes_list([])),
+    ),
+    "no features": example(),
+    "nothing": b"",
+    "no value": example(message(1, message(1, b"i"))),
+    "no name": example(message(1, message(2, int64_list([8])))),
+}
+
+
+def parsed(record: bytes) -> dict[str, list[Any]]:
+    """What protocol buffers make of a record."""
+    import tensorflow as tf
+
+    found = {}
+    for name, feature in tf.train.Example.FromString(record).features.feature.items():
+        kind = feature.WhichOneof("kind")
+        found[name] = [] if kind is None else list(getattr(feature, kind).value)
+    return found

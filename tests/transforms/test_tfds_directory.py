@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gristmill import loader
 from gristmill.dataset.errors import (
     CorruptInputError,
     DataLossError,
@@ -20,6 +21,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.manifest import open_manifest, read_table
 from gristmill.dataset.shard_writer import WriterOptions
 from gristmill.dataset.storage import LocalStorage
+from gristmill.dataset.tfrecord import encode_frame
 from gristmill.transforms.conversion_job import ConversionJob
 from gristmill.transforms.prepare import prepare
 from gristmill.transforms.shard_plan import PlanOptions
@@ -709,3 +711,23 @@ class TestRecordsRead:
         write_tfrecords(other, read_tfrecords(other)[:-1])
         with pytest.raises(DataLossError, match=re.escape(other.name)):
             convert(source, tmp_path / "less", plan=match, on_corrupt="quarantine")
+
+
+def test_rows_of_batches_are_traced_to_the_files_of_tfds(made, tmp_path):
+    convert(made, tmp_path)
+    for split, count in SPLIT_RECORDS.items():
+        dataset = loader.open(str(tmp_path), split=split)
+        batches = loader.global_batches(dataset, batch_size=count, seed=3)
+        for row, record in enumerate(batches.read(0)):
+            place = batches.locate(0, row)
+            source = pathlib.Path(place.source_path)
+            assert source.parent == made
+            data = source.read_bytes()[place.source_offset_bytes :]
+            assert data.startswith(encode_frame(record))
+
+    # The files with what TFDS says of them, and without what gristmill does.
+    (tmp_path / "dataset.json").unlink()
+    dataset = loader.open(str(tmp_path), split="train")
+    place = loader.global_batches(dataset, batch_size=5).locate(0, 0)
+    assert place.shard.startswith(str(tmp_path))
+    assert (place.source_path, place.source_offset_bytes) == (None, None)
