@@ -21,6 +21,7 @@ class DataflowServer:
         requests: (method, path) of every request.
         jobs: Jobs as they were sent to be created, by their ids.
         states: What a job is in, one state for each look at it; the last one stays.
+        errors: What the log of every job says.
         refusal: (status, message) of the answer to the creation of jobs, if refused.
     """
 
@@ -28,6 +29,7 @@ class DataflowServer:
         self.requests: list[tuple[str, str]] = []
         self.jobs: dict[str, dict[str, Any]] = {}
         self.states = list(states) or ["JOB_STATE_RUNNING"]
+        self.errors: list[str] = []
         self.refusal: tuple[int, str] | None = None
         self._http = http.server.ThreadingHTTPServer(
             ("localhost", 0), type("Handler", (_Handler,), {"service": self})
@@ -56,6 +58,18 @@ class DataflowServer:
         about = {"id": job_id, "projectId": project, "location": region}
         return about | {"name": self.jobs[job_id]["name"], "currentState": state}
 
+    def messages(self) -> list[dict[str, Any]]:
+        """Returns the log of a job."""
+        return [
+            {
+                "id": f"message-{number}",
+                "time": "2026-01-02T03:04:05.678Z",
+                "messageText": text,
+                "messageImportance": "JOB_MESSAGE_ERROR",
+            }
+            for number, text in enumerate(self.errors)
+        ]
+
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     service: DataflowServer
@@ -81,8 +95,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(404, _error(404, f"no such job: {job_id}"))
         elif part is None:
             self._send(200, self.service.look(project, region, job_id))
-        else:  # Its messages or metrics: there are none.
-            self._send(200, {})
+        elif part == "/messages":
+            self._send(200, {"jobMessages": self.service.messages()})
+        else:
+            self._send(404, _error(404, f"no such method: {path}"))
 
     do_POST = do_GET  # noqa: N815
 

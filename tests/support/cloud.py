@@ -1,0 +1,146 @@
+"""Google Cloud as tests see it: a Storage and a Dataflow on loopback, and a worker.
+
+What was submitted to this Dataflow is run as its workers would run it: the staged
+pipeline, by Python processes of another environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability import python_urns
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+
+from gristmill.dataset.storage import storage_for
+from gristmill.pipelines import cli
+from tests.support.dataflow_server import DataflowServer
+from tests.support.gcs_server import GcsServer
+from tests.support.records import frames_of, text_records
+
+FILES, RECORDS = 3, 200
+
+
+class Done(NamedTuple):
+    """What a command did."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Cloud:
+    """Both services, with TFRecord files in gs://raw/texts.
+
+    Attributes:
+        storage: Buckets `raw`, `data` and `scratch`.
+        dataflow: The service of jobs.
+        environment: Variables that lead clients to them.
+    """
+
+    def __init__(self, storage: GcsServer, dataflow: DataflowServer):
+        self.storage, self.dataflow = storage, dataflow
+        self.environment = {
+            "STORAGE_EMULATOR_HOST": storage.url,
+            "CLOUD_STORAGE_EMULATOR_ENDPOINT": storage.url,
+            "NO_GCE_CHECK": "true",
+        }
+        for file in range(FILES):
+            data = frames_of(text_records(RECORDS, seed=file))
+            storage.objects.put("raw", f"texts/part-{file}.tfrecord", data)
+
+    @property
+    def arguments(self) -> list[str]:
+        """Options of Beam's that lead it to these services."""
+        return ["--no_auth", f"--dataflow_endpoint={self.dataflow.url}"]
+
+    def gristmill(self, *arguments: str) -> Done:
+        """Runs a command in this process."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                cli.main(arguments)
+                code = 0
+            except SystemExit as e:
+                code = int(e.code or 0)
+        return Done(code, out.getvalue(), err.getvalue())
+
+    def submit(self, command: str, *arguments: str) -> Done:
+        """Runs a command on Dataflow, as from a laptop."""
+        return self.gristmill(
+            *(command, *arguments, "--runner", "DataflowRunner", *self.arguments),
+            *("--project", "my-project", "--region", "us-central1"),
+        )
+
+    def files(self, directory: str) -> dict[str, bytes]:
+        """Returns all objects below a gs:// directory, by relative path."""
+        storage = storage_for(directory)
+        return {
+            info.path.removeprefix(f"{directory}/"): storage.read(info.path)
+            for info in storage.match(f"{directory}/**")
+        }
+
+    def staged(self, job: dict[str, Any]) -> dict[str, bytes]:
+        """Returns the files that were staged with a job, by name."""
+        url = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
+        return self.files(url.rpartition("/")[0])
+
+
+@contextlib.contextmanager
+def running(*states: str) -> Iterator[Cloud]:
+    """Runs both services, and leads the clients of this process to them."""
+    with (
+        GcsServer("raw", "data", "scratch") as storage,
+        DataflowServer(*states) as dataflow,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        cloud = Cloud(storage, dataflow)
+        for name, value in cloud.environment.items():
+            patch.setenv(name, value)
+        # Worker processes must find their packages in their own environment.
+        patch.delenv("PYTHONPATH", raising=False)
+        yield cloud
+
+
+def run_staged(pipeline: bytes, python: pathlib.Path) -> str:
+    """Runs a staged pipeline with workers of another environment.
+
+    Args:
+        pipeline: The content of `pipeline.pb`.
+        python: That environment's interpreter.
+
+    Returns:
+        How the pipeline ended.
+    """
+    proto = beam_runner_api_pb2.Pipeline.FromString(pipeline)
+    worker = f"{python} -m apache_beam.runners.worker.sdk_worker_main"
+    for environment in proto.components.environments.values():
+        environment.urn = python_urns.SUBPROCESS_SDK
+        environment.payload = worker.encode()
+        # Installed there already, as a worker does before it starts.
+        del environment.dependencies[:]
+    result = FnApiRunner().run_via_runner_api(proto, PipelineOptions([]))
+    return result.wait_until_finish()
+
+
+def job_of(cloud: Cloud) -> dict[str, Any]:
+    """Returns the one job that was created, as it was sent."""
+    (job,) = cloud.dataflow.jobs.values()
+    return job
+
+
+def options_of_job(job: dict[str, Any]) -> dict[str, Any]:
+    """Returns the pipeline options of a job."""
+    return job["environment"]["sdkPipelineOptions"]["options"]
+
+
+def written_job(cloud: Cloud, path: str) -> dict[str, Any]:
+    """Returns the description of a job that was written instead of sent."""
+    return json.loads(storage_for(path).read(path))
