@@ -9,6 +9,7 @@ chain of small elements, since that is what every runner executes:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -37,11 +38,35 @@ from gristmill.transforms.shard_tasks import (
     shard_tasks,
 )
 
+_MOST_STRIDES = 4096
+
 
 class _CountTask(NamedTuple):
     job: ConversionJob
     files: InputFiles
     file: int  # -1: nothing to count, but the job and its files travel on.
+
+
+class _Stride(NamedTuple):
+    """Every `step`-th shard of a job, from one on."""
+
+    first: ShardTask
+    shards: int
+    step: int
+
+
+def _strides(jobs: Iterable[PreparedJob]) -> Iterator[_Stride]:
+    """Yields the shards of jobs as few elements: a graph has to hold them all."""
+    for prepared in jobs:
+        shards = prepared.plan.shards
+        step = min(shards, _MOST_STRIDES)
+        for task in itertools.islice(shard_tasks(prepared), step):
+            yield _Stride(task, shards, step)
+
+
+def _tasks_of(stride: _Stride) -> Iterator[ShardTask]:
+    for shard in range(stride.first.shard, stride.shards, stride.step):
+        yield stride.first._replace(shard=shard)
 
 
 def _list_inputs(job: ConversionJob) -> Iterator[_CountTask]:
@@ -195,8 +220,11 @@ class ConvertTFRecords(
     def _tasks(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
         tasks: beam.PCollection[Any]
         if self.prepared:
-            made = [task for job in self.prepared for task in shard_tasks(job)]
-            tasks = begin | "Tasks" >> beam.Create(made, reshuffle=True)
+            tasks = (
+                begin
+                | "Strides" >> beam.Create([*_strides(self.prepared)], reshuffle=True)
+                | "Tasks" >> beam.FlatMap(_tasks_of)
+            )
         else:
             tasks = (
                 begin

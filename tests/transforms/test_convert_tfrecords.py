@@ -91,6 +91,12 @@ class TestDeterminism:
         run(*RUNNERS[runner], jobs=(job,), prepared=(prepared,))
         assert contents(tmp_path / "out") == reference[PLANS[0][0]]
 
+    def test_few_elements_stand_for_many_shards(
+        self, inputs, reference, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(convert_tfrecords, "_MOST_STRIDES", 4)  # Of 9 shards.
+        self.test_prepared_before(inputs, reference, tmp_path, "in memory")
+
 
 class TestRetries:
     FLAKY = """
