@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         RaggedFeature,
     )
     from gristmill.loader.feed import Feed
+    from gristmill.loader.feed_state import StateMismatchError
+    from gristmill.loader.feed_stats import FeedStats
     from gristmill.loader.jax_feed import JaxFeed, rows_of, to_jax
     from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import Dataset, ShardInfo, open
@@ -31,6 +33,7 @@ __all__ = [
     "DecodeError",
     "ExampleDecoder",
     "Feed",
+    "FeedStats",
     "FixedFeature",
     "GlobalBatches",
     "GlobalShuffle",
@@ -42,6 +45,7 @@ __all__ = [
     "RaggedFeature",
     "ReadOptions",
     "ShardInfo",
+    "StateMismatchError",
     "TokenDecoder",
     "global_batches",
     "open",
@@ -57,6 +61,7 @@ _HOMES = {
     "DecodeError": "decode_error",
     "ExampleDecoder": "example_decoder",
     "Feed": "feed",
+    "FeedStats": "feed_stats",
     "FixedFeature": "example_features",
     "GlobalBatches": "batches",
     "GlobalShuffle": "shuffle",
@@ -68,6 +73,7 @@ _HOMES = {
     "RaggedFeature": "example_features",
     "ReadOptions": "range_fetch",
     "ShardInfo": "open_dataset",
+    "StateMismatchError": "feed_state",
     "TokenDecoder": "token_decoder",
     "global_batches": "batches",
     "open": "open_dataset",

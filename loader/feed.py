@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Self
@@ -174,8 +175,15 @@ def _read_batches(
         try:
             element = next(iterator)
         except Exception as e:
+            # Through the error's traceback Grain's iterators would live until Python
+            # ends, and complain then.
+            del iterator
+            if packed:
+                traceback.clear_frames(e.__traceback__)
             error = explained(e)
             if error is e:
                 raise
-            raise error from e
-        yield unpack(element) if packed else element
+            raise error from None
+        batch = unpack(element) if packed else element
+        del element  # While this waits to go on, the shared memory shall be gone.
+        yield batch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gristmill.dataset.errors import FormatVersionError, GristmillError
+from gristmill.dataset.errors import FormatVersionError, GristmillError, InputError
 from gristmill.loader.index_arrays import checked_count
 from gristmill.loader.mixed_schedule import MixedSchedule
 from gristmill.loader.mixture import Mixture
@@ -62,9 +62,10 @@ def step_of(state: Mapping[str, Any], batches: GlobalBatches) -> int:
     Raises:
         FormatVersionError: Another version wrote the state.
         StateMismatchError: It is of other datasets or of another order.
+        InputError: It is no state.
     """
     if not isinstance(state, Mapping) or "version" not in state:
-        raise StateMismatchError(
+        raise InputError(
             "not the state of a feed",
             expected="what get_state of a feed returned",
             got=f"{state!r:.200}",

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -25,6 +26,7 @@ from gristmill.loader.data_source import allow_unparsed_flags
 from gristmill.loader.feed_source import BatchSource
 
 _START_SECONDS = 30
+_SILENT_SECONDS = 20
 _POLL_SECONDS = 0.005
 
 # Feeds start their workers one feed at a time: they tell their own by the difference.
@@ -37,11 +39,17 @@ class Workers:
     def __init__(self, processes: Sequence[BaseProcess] = ()):
         self._processes = tuple(processes)
 
-    def check(self) -> None:
-        """Raises WorkerDiedError if one has ended: none does so by itself."""
+    def check(self, waited_seconds: float) -> None:
+        """Raises WorkerDiedError if a worker has ended: none does so by itself.
+
+        Args:
+            waited_seconds: How long the caller waits for a batch. Grain ends a worker
+                in good order when it failed, with the error on its way to the caller;
+                one that left by itself looks alike, but then nothing comes.
+        """
         for process in self._processes:
             code = process.exitcode
-            if code is not None:
+            if code or (code == 0 and waited_seconds > _SILENT_SECONDS):
                 raise _died(f"process {process.pid} with exit code {code}", code)
 
     def kill(self) -> None:
@@ -186,6 +194,8 @@ def _environment(**values: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[None]:
     """Lets the threads and processes that are started meanwhile miss every Ctrl-C."""
+    # It starts with the first worker, and lets interrupts through when it has.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

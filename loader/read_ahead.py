@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -10,7 +11,9 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.5
+# How long to wait for an orderly end, and for one after a kill.
 _PATIENCE_SECONDS = 5
+_PATIENCE_AFTER_SECONDS = 2
 
 
 class ReadAhead(Generic[T]):
@@ -20,7 +23,8 @@ class ReadAhead(Generic[T]):
         iterator: Used and closed by the thread alone, as it may be unsafe to share.
         depth: Most items that are ready at a time.
         close: Closes the iterator. It is called once.
-        check: Raises if what feeds the iterator is dead.
+        check: Raises if what feeds the iterator is dead; its argument is how many
+            seconds the caller of `get` has waited.
         kill: Makes the iterator fail if it does not return.
     """
 
@@ -30,17 +34,20 @@ class ReadAhead(Generic[T]):
         *,
         depth: int,
         close: Callable[[], None],
-        check: Callable[[], None],
+        check: Callable[[float], None],
         kill: Callable[[], None],
     ):
-        self._iterator, self._depth = iterator, depth
-        self._close, self._check, self._kill = close, check, kill
+        self._depth, self._check, self._kill = depth, check, kill
         self._ready: deque[T] = deque()
         self._changed = threading.Condition()
-        self._stop = self._ended = False
+        self._stop = self._ended = self._begun = self._dead = False
         self._error: Exception | None = None
         self._thread = threading.Thread(
-            target=self._run, name="gristmill-feed", daemon=True
+            target=self._run,
+            # Nobody else holds these: they are gone when the thread is.
+            args=(iterator, close),
+            name="gristmill-feed",
+            daemon=True,
         )
         self._thread.start()
 
@@ -55,10 +62,11 @@ class ReadAhead(Generic[T]):
             StopIteration: There is none.
             Exception: What the iterator raised after the items before it.
         """
+        asked_at = time.monotonic()
         with self._changed:
             while True:
-                if not self._ended:
-                    self._check()  # At every item: the sooner it is known the better.
+                if not self._ended:  # Even if items are ready: better soon.
+                    self._check_life(time.monotonic() - asked_at)
                 if self._ready:
                     self._changed.notify_all()
                     return self._ready.popleft()
@@ -69,21 +77,34 @@ class ReadAhead(Generic[T]):
                 self._changed.wait(_POLL_SECONDS)
 
     def close(self) -> None:
-        """Ends the thread and closes the iterator. It may be called again."""
+        """Ends the thread and closes the iterator. It may be called again.
+
+        What takes its time to start is not waited for.
+        """
         with self._changed:
             self._stop = True
             self._changed.notify_all()
         if self._thread is threading.current_thread():
             return  # The garbage collector came by here: the thread is on its way out.
-        self._thread.join(_PATIENCE_SECONDS)
+        if self._begun and not self._dead:
+            self._thread.join(_PATIENCE_SECONDS)
         if self._thread.is_alive():
             self._kill()
-            self._thread.join(_PATIENCE_SECONDS)
+            self._thread.join(_PATIENCE_AFTER_SECONDS)
+        self._error = None
 
-    def _run(self) -> None:
+    def _check_life(self, waited_seconds: float) -> None:
         try:
-            for item in self._iterator:
+            self._check(waited_seconds)
+        except Exception:
+            self._dead = True
+            raise
+
+    def _run(self, iterator: Iterator[T], close: Callable[[], None]) -> None:
+        try:
+            for item in iterator:
                 with self._changed:
+                    self._begun = True
                     while len(self._ready) >= self._depth and not self._stop:
                         self._changed.wait()
                     if self._stop:
@@ -98,4 +119,5 @@ class ReadAhead(Generic[T]):
                 if self._stop:
                     self._ready.clear()
                 self._changed.notify_all()
-            self._close()
+            close()
+            del iterator, close

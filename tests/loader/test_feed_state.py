@@ -3,7 +3,7 @@ import json
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import FormatVersionError
+from gristmill.dataset.errors import FormatVersionError, InputError
 from gristmill.loader.feed_state import StateMismatchError
 from gristmill.loader.mixture import Mixture
 from tests.support.datasets import convert
@@ -200,7 +200,7 @@ def test_state_of_another_version_or_of_nothing_is_refused(web, code):
     with pytest.raises(FormatVersionError, match="mixture's state"):
         feed.set_state(feed.get_state() | {"mixture": mixture})
     for nothing in ({}, {"step": 3}, None, [1]):
-        with pytest.raises(StateMismatchError, match="not the state of a feed"):
+        with pytest.raises(InputError, match="not the state of a feed"):
             feed.set_state(nothing)
 
 

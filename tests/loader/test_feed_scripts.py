@@ -1,0 +1,196 @@
+"""Feeds in scripts as users write them: how they start, end, and are ended."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.support.datasets import convert
+from tests.support.records import text_records
+
+# Shared memory gets a name of its own, in workers too, which run this as well.
+HEAD = """\
+import multiprocessing.shared_memory, os, signal, sys, time
+DATASET, MARK = sys.argv[1:3]
+multiprocessing.shared_memory._SHM_NAME_PREFIX = "/" + MARK
+from gristmill import loader
+from tests.support import decoders
+
+def make_feed(**options):
+    batches = loader.global_batches(loader.open(DATASET), batch_size=12)
+    return batches.feed(process_index=0, process_count=1, **options)
+"""
+
+
+class Script:
+    """A running script."""
+
+    def __init__(self, folder: pathlib.Path, dataset: str, body: str):
+        self.mark = f"gm{os.urandom(3).hex()}"
+        path = folder / "script.py"
+        path.write_text(HEAD + body)
+        root = pathlib.Path(__file__).parents[2]
+        self.process = subprocess.Popen(
+            [sys.executable, str(path), dataset, self.mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(root)},
+            start_new_session=True,  # Ctrl-C goes to all processes of the script
+        )
+
+    def wait_for(self, word: str) -> None:
+        line = self.process.stdout.readline()
+        assert line == word + "\n", self.process.stderr.read()
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def end(self, *, within_seconds: float = 20) -> tuple[int, str]:
+        """Waits for the end, and returns exit code and stderr."""
+        _, stderr = self.process.communicate(timeout=within_seconds)
+        return self.process.returncode, stderr
+
+    def leftovers(self, children: list[psutil.Process] = ()) -> list[str]:
+        """What is left of the script a moment after its end."""
+        deadline = time.monotonic() + 5
+        while True:
+            left = [name for name in os.listdir("/dev/shm") if self.mark in name]
+            left += [str(child) for child in children if child.is_running()]
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> str:
+    files = [text_records(40, seed=1), text_records(59, seed=2)]
+    return convert(tmp_path_factory.mktemp("data"), files)
+
+
+@pytest.fixture
+def run(dataset, tmp_path):
+    scripts = []
+
+    def start(body: str) -> Script:
+        scripts.append(Script(tmp_path, dataset, body))
+        return scripts[-1]
+
+    yield start
+    for script in scripts:
+        if script.process.poll() is None:
+            os.killpg(script.process.pid, signal.SIGKILL)
+            script.process.communicate()
+
+
+ENDS = {
+    "closed": "    feed.close()",
+    "not closed, in use": "    pass",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_plain_script_ends_in_silence_and_leaves_nothing(run, end):
+    # absl's flags are not parsed; feed and batches are alive when Python ends.
+    script = run(f"""
+if __name__ == "__main__":
+    feed = make_feed(workers=2, decode=decoders.large)
+    kept = [next(feed) for _ in range(3)]
+    view = kept[0][2:4]
+    while not any(MARK in name for name in os.listdir("/dev/shm")):
+        time.sleep(0.01)
+    print("reading", flush=True)
+    sys.stdin.readline()
+{ENDS[end]}
+""")
+    script.wait_for("reading")
+    children = script.children()
+    assert script.end() == (0, "")
+    assert script.leftovers(children) == []
+
+
+def test_ctrl_c_ends_a_trainer_and_its_workers_at_once(run):
+    script = run("""
+if __name__ == "__main__":
+    with make_feed(workers=2, decode=decoders.large) as feed:
+        for number, batch in enumerate(feed):
+            if number == 3:
+                print("training", flush=True)
+""")
+    script.wait_for("training")
+    children = script.children()
+    os.killpg(script.process.pid, signal.SIGINT)
+    code, stderr = script.end(within_seconds=15)
+    assert code == -signal.SIGINT
+    assert stderr.count("Traceback") == 1  # the trainer's own
+    assert stderr.endswith("KeyboardInterrupt\n")
+    assert script.leftovers(children) == []
+
+
+def test_ctrl_c_while_workers_start_is_the_trainers_alone(run):
+    script = run("""
+if __name__ == "__main__":
+    feed = make_feed(workers=2)
+    feed.start_prefetch()
+    print("started", flush=True)
+    next(feed)
+    time.sleep(60)
+""")
+    script.wait_for("started")
+    children = script.children()
+    os.killpg(script.process.pid, signal.SIGINT)
+    code, stderr = script.end(within_seconds=20)
+    assert (code, stderr.count("Traceback")) == (-signal.SIGINT, 1)
+    assert script.leftovers(children) == []
+
+
+def test_workers_do_not_outlive_a_killed_trainer(run):
+    script = run("""
+if __name__ == "__main__":
+    feed = make_feed(workers=2, decode=decoders.large)
+    kept = next(feed)
+    print("reading", flush=True)
+    time.sleep(60)
+""")
+    script.wait_for("reading")
+    children = script.children()
+    assert len(children) >= 2
+    script.process.kill()
+    assert script.leftovers(children) == []
+    script.end()
+
+
+def test_no_worker_runs_the_script_with_an_accelerator_in_sight(run):
+    # At its top level, where workers run it as well, a script may start JAX.
+    script = run("""
+import jax
+seen = [os.environ.get("JAX_PLATFORMS"), jax.devices()[0].platform]
+print(__name__, *seen, flush=True)
+if __name__ == "__main__":
+    os.environ["JAX_PLATFORMS"] = "tpu"
+    with make_feed(workers=1) as feed:
+        next(feed)
+    print(os.environ["JAX_PLATFORMS"])
+""")
+    stdout, stderr = script.process.communicate(timeout=60)
+    assert stdout.splitlines() == ["__main__ cpu cpu", "__mp_main__ cpu cpu", "tpu"]
+    assert stderr == ""
+
+
+def test_a_script_without_a_guard_is_told_so(run):
+    script = run("""
+feed = make_feed(workers=1)
+next(feed)
+""")
+    code, stderr = script.end(within_seconds=40)
+    assert code == 1
+    assert "WorkerDiedError: a worker of the feed died" in stderr
+    assert stderr.count("put what the script does under if __name__ ==") == 1
+    assert "A script that uses workers must be importable" in stderr
+    assert script.leftovers() == []

@@ -1,0 +1,68 @@
+"""Functions that feeds call in worker processes, which import little to have them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def lengths(records: Sequence[bytes]) -> dict[str, Any]:
+    """A small tree of arrays, of several types and one without elements."""
+    return {
+        "lengths": np.array([len(record) for record in records], np.int32),
+        "heads": [np.frombuffer(record[:1], np.uint8) for record in records],
+        "none": np.empty((0, 4), np.float64),
+    }
+
+
+def environment(records: Sequence[bytes]) -> dict[str, Any]:
+    """What a worker sees of the machine."""
+    import jax
+
+    return {
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS"),
+        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "platforms": sorted({device.platform for device in jax.devices()}),
+        "main": hasattr(sys.modules.get("__mp_main__"), "DATASET"),
+    }
+
+
+def large(records: Sequence[bytes]) -> Any:
+    """More than goes through a pipe at once."""
+    return np.full((len(records), 100_000), len(records[0]), np.int64)
+
+
+class Failing:
+    """Fails at a record, in one of many ways."""
+
+    def __init__(self, record: bytes, how: str):
+        self.record, self.how = record, how
+
+    def __call__(self, records: Sequence[bytes]) -> list[int]:
+        if self.record in records:
+            getattr(self, self.how)()
+        return [len(record) for record in records]
+
+    def value_error(self) -> None:
+        raise ValueError("not a cat")
+
+    def unpicklable_error(self) -> None:
+        class LocalError(Exception):
+            pass
+
+        raise LocalError("not a dog")
+
+    def stop_iteration(self) -> None:
+        next(iter(()))
+
+    def leave(self) -> None:
+        sys.exit(0)
+
+    def leave_at_once(self) -> None:
+        os._exit(0)
