@@ -21,6 +21,7 @@ from gristmill.dataset.manifest import (
     Manifest,
     Split,
     open_manifest,
+    read_manifest,
     read_versioned_manifest,
 )
 from gristmill.dataset.shard_report import ShardReport
@@ -135,6 +136,27 @@ def _is_ours(plan: WritePlan, found: Content | None) -> bool:
     return marker.get("fingerprint") == plan.fingerprint
 
 
+def _check_current(plan: WritePlan) -> None:
+    """Checks that the output still belongs to a plan.
+
+    Raises:
+        JobChangedError: Another write has taken it over.
+    """
+    job = plan.job
+    if _is_ours(plan, storage_for(job.output).load(_marker_path(job))):
+        return
+    manifest = read_manifest(job.output)
+    split = manifest.splits.get(job.split) if manifest is not None else None
+    # A repeated attempt comes late, which does no harm.
+    if split is None or split.source.get("write") != plan.fingerprint:
+        raise JobChangedError(
+            "another write has taken over the output",
+            where=f"{job.output}, split {job.split}",
+            expected=f"write {plan.fingerprint}",
+            cure="run one write at a time into one output",
+        )
+
+
 def _check_free(plan: WritePlan, split: Split | None, marker: Content | None) -> None:
     job = plan.job
     cure = "choose another split or output, or replace it with overwrite=True"
@@ -196,6 +218,7 @@ def write_group(
 
     Raises:
         DataLossError: The records are not those that were counted for the plan.
+        JobChangedError: Another write has taken over the output.
         StorageError: Reading or writing failed.
     """
     job = plan.job
@@ -263,6 +286,7 @@ def _write_shard(
             read=written.digest,
             written=written.digest,
         )
+        _check_current(plan)  # Hours may have passed.
         place.publish(local, written, report)
     return report
 
@@ -279,6 +303,8 @@ def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult
 
     Raises:
         DataLossError: Shards are missing, or do not hold all records.
+        JobChangedError: Another write has taken over the output.
+        StorageChangedError: It has written the table meanwhile.
     """
     job = plan.job
     if plan.committed:
@@ -303,7 +329,10 @@ def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult
     path = layout.table_path(job.name, job.split)
     place = layout.join(job.output, path)
     storage = storage_for(job.output)
-    storage.write(place, encoded, replaces=version_of(place))
+    seen = version_of(place)
+    # Then: whoever takes over the output from here on is not written over.
+    _check_current(plan)
+    storage.write(place, encoded, replaces=seen)
     split = Split.of_table(
         table,
         encoded,

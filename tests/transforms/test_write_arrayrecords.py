@@ -475,8 +475,9 @@ def test_memory_a_record_is_bounded(tmp_path: pathlib.Path) -> None:
     count = 100_000
     records = [b"%06d" % number for number in range(count)]
     writer = WriterOptions(group_size=1000)
-    plan = plan_of(tmp_path / "out", records[:1], writer=writer)
-    plan = dataclasses.replace(plan, digests=(digest_of(records),))
+    job = plan_of(tmp_path / "out", records[:1], writer=writer).job
+    digests = [(0, digest_of(records))]
+    plan = plan_write(job, digests, groups=1, overwrite=True)
     with peak_memory() as peak:
         list(write_group(plan, 0, iter(records)))
     assert peak.bytes < 160 * count
