@@ -21,6 +21,8 @@ import numpy as np
 from gristmill.dataset.errors import UserFunctionError
 from gristmill.loader.decode_error import DecodeError
 from gristmill.loader.locate import describe
+from gristmill.loader.schedule import Schedule
+from gristmill.loader.window_reads import WindowReads
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches
@@ -79,6 +81,13 @@ class BatchSource:
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
         self._start_step, self._packed = start_step, packed
+        # Worker processes take turns with the steps: each would read whole windows.
+        schedule = batches.schedule
+        self._windows = (
+            WindowReads.of(batches.datasets[0], schedule, rows)
+            if isinstance(schedule, Schedule) and not packed
+            else None
+        )
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -103,7 +112,10 @@ class BatchSource:
 
     def _read(self, step: int) -> ReadBatch:
         started, cpu_started = time.perf_counter(), time.thread_time()
-        records = self._batches.read(step, self._rows)
+        if self._windows is not None:
+            records = self._windows.read(step)
+        else:
+            records = self._batches.read(step, self._rows)
         cpu_read, read = time.thread_time(), time.perf_counter()
         batch: Any = records
         if self._decode is not None:

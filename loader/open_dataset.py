@@ -138,6 +138,12 @@ class Dataset(Sequence[bytes]):
         return self._manifest
 
     @property
+    def read_options(self) -> ReadOptions | None:
+        """How object storage is read, None for a dataset on a local disk."""
+        remote = self._shards.remote
+        return None if remote is None else remote.fetcher.options
+
+    @property
     def num_shards(self) -> int:
         """Number of shards."""
         return len(self._shards.paths)

@@ -59,6 +59,9 @@ class ReadOptions:
         deadline_seconds: How long to try again after failures that pass.
         hedge_factor: A request that takes so many times as long as 95 of 100 others
             gets a second one beside it, at most one in a hundred; None for never.
+        window_bytes: Memory for the records of two windows of a block shuffle, in each
+            process that reads batches. Where they are larger, batches are read one by
+            one, with about a request for each record.
         index_bytes: Local disk for the indexes of one dataset. Where they are larger,
             entries are read by ranges as well: two more requests for a record.
     """
@@ -67,6 +70,7 @@ class ReadOptions:
     timeout_seconds: float = 10.0
     deadline_seconds: float = 120.0
     hedge_factor: float | None = 3.0
+    window_bytes: int = 1 << 30
     index_bytes: int = 64 << 30
 
     def __post_init__(self) -> None:

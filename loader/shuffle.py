@@ -231,6 +231,16 @@ class BlockShuffle:
             "permutation_version": PERMUTATION_VERSION,
         }
 
+    def window(
+        self, position: int, *, num_records: int, seed: int, epoch: int, stream: str
+    ) -> tuple[int, int]:
+        """Returns the half-open positions of the window that holds one of them."""
+        layout = self._layout(num_records, seed, np.int64(epoch), stream)
+        place = np.array([position], np.int64)
+        window = layout.window_of(layout.slot_at(place))
+        ends = [layout.slot_start(layout.window_slot(window + i)) for i in (0, 1)]
+        return int(ends[0][0]), int(ends[1][0])
+
     def _layout(
         self, num_records: int, seed: int, epochs: npt.ArrayLike, stream: str
     ) -> _BlockLayout:
