@@ -70,10 +70,10 @@ def new_state(args: argparse.Namespace) -> dict[str, Any]:
     shapes = {name: shape for name, (shape, _) in parameter_shapes(args).items()}
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
     # One draw for all: a generator for each takes long to compile.
-    drawn = jax.random.normal(jax.random.key(args.seed), ends[-1:]) / args.width**0.5
+    drawn = jax.random.normal(jax.random.key(args.seed), (ends[-1],))
     pieces = jnp.split(drawn, ends[:-1])
     parameters = {
-        name: piece.reshape(shape)
+        name: piece.reshape(shape) / math.sqrt(args.width)
         for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
     zeros = jax.tree.map(jnp.zeros_like, parameters)
@@ -164,9 +164,9 @@ def train(args: argparse.Namespace) -> None:
     on_mesh = functools.partial(NamedSharding, Mesh(devices, ("data", "model")))
     shapes = parameter_shapes(args)
     parameters = {name: on_mesh(spec) for name, (_, spec) in shapes.items()}
-    moments = {"mean": parameters, "square": parameters}
-    layout = {"parameters": parameters, **moments, "step": on_mesh(P())}
-    rows = on_mesh(P("data"))
+    layout = dict.fromkeys(("parameters", "mean", "square"), parameters)
+    layout |= {"step": on_mesh(P())}
+    rows = on_mesh(P("data"))  # what of a batch this process reads follows from it
     step_function = jax.jit(
         functools.partial(train_step, rate=args.rate),
         out_shardings=(layout, on_mesh(P())),
@@ -185,10 +185,10 @@ def train(args: argparse.Namespace) -> None:
     options = ocp.CheckpointManagerOptions(
         save_interval_steps=args.save_every, max_to_keep=2
     )
-    directory = os.path.abspath(args.output)
+    output = args.output if "://" in args.output else os.path.abspath(args.output)
     with (
         loader.to_jax(feed, rows) as feed,
-        ocp.CheckpointManager(directory, options=options) as manager,
+        ocp.CheckpointManager(output, options=options) as manager,
     ):
         first, last = manager.latest_step() or 0, None
         if first:
@@ -205,6 +205,8 @@ def train(args: argparse.Namespace) -> None:
             last = step, metrics
         if last:
             report(*last)
+        if jax.process_index() == 0:
+            print(f"waited for data {feed.stats.waiting_share:.1%} of the time")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -225,12 +227,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--model-axis", default=1, help="devices that share a copy of the model")
     add("--workers", default=0, help="processes that read and decode")
     add("--seed", default=0, help="of parameters and order")
-    add(
-        "--distributed",
-        type=str,
-        metavar="auto|HOST:PORT,COUNT,INDEX",
-        help="join a job of several processes",
-    )
+    add("--distributed", type=str, help="auto, or HOST:PORT,COUNT,INDEX of a process")
     args = parser.parse_args(argv)
     if args.distributed == "auto":
         jax.distributed.initialize()
