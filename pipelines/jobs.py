@@ -13,6 +13,7 @@ from gristmill.pipelines.sizes import parse_size
 from gristmill.transforms.conversion_job import ConversionJob
 from gristmill.transforms.shard_plan import PlanKind, PlanOptions
 from gristmill.transforms.tfds_directory import is_tfds_directory, tfds_jobs
+from gristmill.transforms.user_function import split_name
 
 
 class Conversion(NamedTuple):
@@ -46,6 +47,8 @@ def conversion_of(options: ConvertOptions) -> Conversion:
         "max_corrupt": options.max_corrupt,
         "check": options.check,
     }
+    if options.map is not None:
+        split_name(options.map)  # The module itself may be on the workers only.
     if len(options.input) == 1 and is_tfds_directory(options.input[0]):
         directory = options.input[0]
         splits = None if options.split is None else (options.split,)

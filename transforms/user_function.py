@@ -15,6 +15,21 @@ from gristmill.dataset.errors import InputError, UserFunctionError
 RecordFunction = Callable[[bytes], bytes | Sequence[bytes] | None]
 
 
+_CURE = "give module:function, importable from the current directory or installed"
+
+
+def split_name(spec: str) -> tuple[str, str]:
+    """Returns the module and the function that `module:function` names.
+
+    Raises:
+        InputError: It is not of that form.
+    """
+    module_name, colon, name = spec.partition(":")
+    if not (module_name and colon and name):
+        raise InputError("not the name of a function", got=repr(spec), cure=_CURE)
+    return module_name, name
+
+
 def load_function(spec: str) -> RecordFunction:
     """Imports the function that `module:function` names.
 
@@ -26,10 +41,7 @@ def load_function(spec: str) -> RecordFunction:
     Raises:
         InputError: There is no such function.
     """
-    module_name, colon, name = spec.partition(":")
-    cure = "give module:function, importable from the current directory or installed"
-    if not (module_name and colon and name):
-        raise InputError("not the name of a function", got=repr(spec), cure=cure)
+    module_name, name = split_name(spec)
     directory = os.getcwd()
     if directory not in sys.path:
         sys.path.append(directory)
@@ -42,10 +54,10 @@ def load_function(spec: str) -> RecordFunction:
             "cannot import the function",
             where=spec,
             got=f"{type(e).__name__}: {e}",
-            cure=cure,
+            cure=_CURE,
         ) from e
     if not callable(function):
-        raise InputError("not a function", where=spec, got=repr(function), cure=cure)
+        raise InputError("not a function", where=spec, got=repr(function), cure=_CURE)
     return function
 
 
