@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         RaggedFeature,
     )
     from gristmill.loader.feed import Feed
+    from gristmill.loader.feed_metrics import export_stats
     from gristmill.loader.feed_state import StateMismatchError
     from gristmill.loader.feed_stats import FeedStats
     from gristmill.loader.jax_feed import JaxFeed, rows_of, to_jax
@@ -47,6 +48,7 @@ __all__ = [
     "ShardInfo",
     "StateMismatchError",
     "TokenDecoder",
+    "export_stats",
     "global_batches",
     "open",
     "rows_of",
@@ -75,6 +77,7 @@ _HOMES = {
     "ShardInfo": "open_dataset",
     "StateMismatchError": "feed_state",
     "TokenDecoder": "token_decoder",
+    "export_stats": "feed_metrics",
     "global_batches": "batches",
     "open": "open_dataset",
     "rows_of": "jax_feed",
