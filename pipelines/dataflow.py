@@ -202,6 +202,7 @@ def _check(
     options: Options, launch: LaunchOptions, beam_options: PipelineOptions
 ) -> list[str]:
     """Checks all that can be known before the job runs; returns notes."""
+    plan = plan_of(options) if isinstance(options, ConvertOptions) else None
     cloud = beam_options.view_as(GoogleCloudOptions)
     temporary = dict.fromkeys(
         filter(None, [cloud.temp_location, cloud.staging_location])
@@ -213,10 +214,9 @@ def _check(
         uses, client=client, region=cloud.region, cross_region=launch.cross_region
     )
     preflight.check_inputs(uses, client=client)
-    if isinstance(options, ConvertOptions):
+    if isinstance(options, ConvertOptions) and plan is not None:
         splits = [job.split for job in conversion_of(options).jobs]
         notes += preflight.check_output(options, splits=splits)
-        plan = plan_of(options)
         workers = beam_options.view_as(WorkerOptions)
         notes += preflight.check_disk(
             shard_bytes=plan.value if plan.kind == "shard_bytes" else None,

@@ -80,7 +80,7 @@ def plan_of(options: ConvertOptions) -> PlanOptions:
     if len(wanted) + options.match_shards > 1:
         raise InputError(
             "more than one way to make shards",
-            expected="one of --match-shards, --num-shards, --shard-size and "
+            cure="give one of --match-shards, --num-shards, --shard-size and "
             "--records-per-shard",
         )
     if options.match_shards:
