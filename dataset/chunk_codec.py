@@ -430,52 +430,77 @@ def decode_records(
         return run.pick(chunks, rows)
 
 
-_LONE_HEADER = struct.Struct("<8xQ8xQQBB")
-_LONE_RECORD = 1 << 8 | _SIMPLE
+_LONE_HEADER = struct.Struct("<8xQ8xQQB")
 
 
 def decode_lone_record(
-    chunk: bytes | memoryview, *, max_decoded_bytes: int
+    chunk: bytes | memoryview, *, row: int = 0, count: int = 1, max_decoded_bytes: int
 ) -> bytes | None:
-    """Decodes a chunk of one record, with zstd: in a tenth of `decode_chunks`' time.
+    """Decodes one record of a zstd chunk: in a tenth of the time of `decode_chunks`.
 
     Args:
         chunk: Logical bytes from the chunk's header on.
+        row: Number of the record within the chunk, below `count`.
+        count: How many records the chunk has to hold.
         max_decoded_bytes: Most bytes that it may decode to.
 
     Returns:
         The record, or None for whatever is not as usual, damage included: that is for
         `decode_chunks`, which says what it is.
     """
-    at = _LONE_HEADER.size
-    if len(chunk) < at + 16:
+    if len(chunk) < _LONE_HEADER.size + 16:
         return None
-    size, kind, decoded_bytes, compression, sizes_bytes = _LONE_HEADER.unpack_from(
-        chunk
-    )
+    size, kind, decoded_bytes, compression = _LONE_HEADER.unpack_from(chunk)
     end = CHUNK_HEADER_BYTES + size
     if (
-        (kind, compression) != (_LONE_RECORD, ord("z"))
+        (kind, compression) != (count << 8 | _SIMPLE, ord("z"))
         or not 0 < decoded_bytes <= max_decoded_bytes
         or end > len(chunk)
-        or sizes_bytes >= 0x80
     ):
         return None
-    at += sizes_bytes
-    claim = shift = 0
-    while at < end and shift < 63:
-        byte = chunk[at]
-        at += 1
-        claim |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    if claim != decoded_bytes or at >= end:
-        return None
     try:
-        return decompress_frame(chunk[at:end], decoded_bytes)
-    except ValueError:
+        sizes_bytes, sizes_at = _varint(chunk, _LONE_HEADER.size)
+        claim, at = _varint(chunk, sizes_at + sizes_bytes)
+        if claim != decoded_bytes or at >= end:
+            return None
+        begin, past = 0, decoded_bytes
+        if count > 1:
+            sizes = chunk[sizes_at : sizes_at + sizes_bytes]
+            begin, past = _span(sizes, row, count, decoded_bytes)
+        frame = memoryview(chunk)[at:end]
+        return decompress_frame(frame, decoded_bytes, begin=begin, end=past)
+    except (ValueError, IndexError):
         return None
+
+
+def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Returns the varint at a position, and the position after it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 56:
+            raise ValueError("varint above 2**63")
+
+
+def _span(
+    part: bytes | memoryview, row: int, count: int, decoded_bytes: int
+) -> tuple[int, int]:
+    """Returns where a record begins and ends among those of its chunk."""
+    claim, at = _varint(part, 0)
+    if not count <= claim <= MAX_VARINT_BYTES * count:
+        raise ValueError("sizes of records claim to decode to what cannot be")
+    lengths = decode_varints(
+        np.frombuffer(decompress_frame(part[at:], claim), np.uint8)
+    ).tolist()
+    if len(lengths) != count or sum(lengths) != decoded_bytes:
+        raise ValueError("the sizes of a chunk's records do not add up")
+    begin = sum(lengths[:row])
+    return begin, begin + lengths[row]
 
 
 def checksum_chunks(

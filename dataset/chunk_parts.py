@@ -23,6 +23,8 @@ _CALL_BYTES = 256 << 10
 # Frames that decode to so many go one by one: such a call keeps its context, and its
 # result needs no copy.
 _LARGE_BYTES = 16 << 10
+# Zstd decodes blocks of so many bytes, never a part of one.
+_BLOCK_BYTES = 128 << 10
 
 _NONE, _ZSTD, _BROTLI, _SNAPPY = 0, ord("z"), ord("b"), ord("s")
 
@@ -111,8 +113,16 @@ class _Local(threading.local):
 _LOCAL = _Local()
 
 
-def decompress_frame(frame: Any, decoded_bytes: int) -> bytes:
+def decompress_frame(
+    frame: Any, decoded_bytes: int, *, begin: int = 0, end: int | None = None
+) -> bytes:
     """Decompresses one zstd frame that claims to decode to at least one byte.
+
+    Args:
+        frame: The frame.
+        decoded_bytes: How much it claims to decode to.
+        begin: First decoded byte that is wanted.
+        end: One past the last. A large frame is not decoded further.
 
     Raises:
         ValueError: It cannot be decompressed, or decodes to another size.
@@ -122,6 +132,8 @@ def decompress_frame(frame: Any, decoded_bytes: int) -> bytes:
         claim = zstandard.frame_content_size(frame)
         if claim not in (-1, decoded_bytes):
             raise ValueError(f"decodes to {claim:,} bytes instead of {decoded_bytes:,}")
+        if end is not None and end < decoded_bytes and decoded_bytes > _BLOCK_BYTES:
+            return _decompress_some(frame, begin, end)
         decoded = _LOCAL.zstd.decompress(frame, max_output_size=decoded_bytes)
     except zstandard.ZstdError as e:
         raise ValueError(f"cannot be decompressed: {e}") from e
@@ -129,6 +141,21 @@ def decompress_frame(frame: Any, decoded_bytes: int) -> bytes:
         raise ValueError(
             f"decompressed to {len(decoded):,} bytes instead of {decoded_bytes:,}"
         )
+    return decoded[begin:end]
+
+
+def _decompress_some(frame: Any, begin: int, end: int) -> bytes:
+    passed = memoryview(bytearray(min(begin, _BLOCK_BYTES)))
+    with _LOCAL.zstd.stream_reader(frame) as reader:
+        left = begin
+        while left:
+            got = reader.readinto(passed[: min(left, len(passed))])
+            if not got:
+                raise ValueError("it ends too soon")
+            left -= got
+        decoded: bytes = reader.read(end - begin)
+    if len(decoded) != end - begin:
+        raise ValueError("it ends too soon")
     return decoded
 
 

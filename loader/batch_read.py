@@ -134,21 +134,22 @@ class BatchReader:
             return None
         shard = self.open_shards.get(number)
         index = shard.index
-        if (
-            shard.version is not None
-            or shard.transposed
-            or index.group_size != 1
-            or index.records != index.chunks
-        ):
+        if shard.version is not None or shard.transposed:
             return None
         if self._verify == "always" and not shard.has_crc32cs:
             return None
-        ((_, begin, end, _, _),) = index.find_records([row])
-        if not 0 < begin < end <= index.file_bytes:
+        try:
+            ((_, begin, end, count, place),) = index.find_records([row])
+        except IndexError:
             return None
-        chunk = shard.logical(begin, end)
-        limit = index.max_chunk_decoded_bytes
-        found = decode_lone_record(chunk, max_decoded_bytes=limit)
+        if not (0 < begin < end <= index.file_bytes and 0 <= place < count):
+            return None
+        found = decode_lone_record(
+            shard.logical(begin, end),
+            row=place,
+            count=count,
+            max_decoded_bytes=index.max_chunk_decoded_bytes,
+        )
         if found is None or not self._checks(shard):
             return found
         return found if google_crc32c.value(found) == index.crc32cs[row] else None

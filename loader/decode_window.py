@@ -29,6 +29,8 @@ from gristmill.loader.shard_files import ShardFile
 
 # A chunk of one record that takes more is decoded by itself, without being copied.
 _LARGE_BYTES = 24 << 10
+# So is one of many of which a single record is wanted: no further than to its end.
+_LARGE_GROUP_BYTES = 128 << 10
 
 
 def decode_window(
@@ -50,16 +52,21 @@ def decode_window(
     for chunk in np.flatnonzero(headers).tolist():
         pieces[chunk] = logical(pieces[chunk], int(window.begin[chunk]))
     sizes = window.end - window.begin - BLOCK_HEADER_BYTES * headers
-    large = np.flatnonzero((sizes > _LARGE_BYTES) & (window.count == 1))
+    few = np.where(window.count == 1, _LARGE_BYTES, _LARGE_GROUP_BYTES)
+    large = np.flatnonzero(sizes > few)
     if not len(large):
         _decode(window, pieces, sizes, out, name)
         return
     for first, last in _around(large.tolist(), len(sizes)):
         part, mine = window.part(first, last), pieces[first:last]
         record = None
-        if last - first == 1:
-            limit = int(part.limit[0])
-            record = decode_lone_record(mine[0], max_decoded_bytes=limit)
+        if last - first == 1 and (part.row == part.row[0]).all():
+            record = decode_lone_record(
+                mine[0],
+                row=int(part.row[0]),
+                count=int(part.count[0]),
+                max_decoded_bytes=int(part.limit[0]),
+            )
         if record is None:
             _decode(part, mine, sizes[first:last], out, name)
         else:

@@ -51,3 +51,51 @@ def test_damage_gives_no_more_than_the_general_decoder_does(at, value, cut) -> N
     assert [found] == decode_chunks(
         damaged, np.array([0]), path="test", max_decoded_bytes=1000
     )
+
+
+@given(
+    records=st.lists(st.binary(max_size=300), min_size=2, max_size=20), data=st.data()
+)
+def test_record_among_others(records: list[bytes], data: st.DataObject) -> None:
+    row = data.draw(st.integers(0, len(records) - 1))
+    packed = chunk(records, compression="z")
+    size = len(b"".join(records))
+    wanted = {"row": row, "max_decoded_bytes": size}
+    found = decode_lone_record(packed, count=len(records), **wanted)
+    assert found == (records[row] if size else None)
+    assert decode_lone_record(packed, count=len(records) + 1, **wanted) is None
+
+
+@pytest.mark.parametrize("row", [0, 1, 3])
+def test_a_large_chunk_is_not_decoded_further_than_needed(row: int) -> None:
+    chance = np.random.default_rng(0)
+    records = [chance.bytes(1 << 20) for _ in range(4)]
+    packed = chunk(records, compression="z")
+    wanted = {"row": row, "count": 4, "max_decoded_bytes": 4 << 20}
+    with peak_memory() as peak:
+        assert decode_lone_record(packed, **wanted) == records[row]
+    assert peak.bytes < 1.5 * (1 << 20)
+    damaged = bytearray(packed)
+    damaged[-(1 << 19)] ^= 1
+    damaged[-3:] = b"end"
+    found = decode_lone_record(bytes(damaged), **wanted)
+    assert found == records[row] if row < 3 else found != records[row]
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+def test_damage_among_others_is_seen_as_the_general_decoder_does(flip: int) -> None:
+    packed = chunk([b"some words", b"more words", b"words"] * 2, compression="z")
+    seen = 0
+    for at in range(len(packed)):
+        damaged = bytearray(packed)
+        damaged[at] ^= flip
+        found = decode_lone_record(
+            bytes(damaged), row=3, count=6, max_decoded_bytes=1000
+        )
+        if found is not None:
+            general = decode_chunks(
+                bytes(damaged), np.array([0]), path="test", max_decoded_bytes=1000
+            )
+            assert found == general[3]
+        seen += found != b"some words"
+    assert seen > 20
