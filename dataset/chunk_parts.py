@@ -122,7 +122,7 @@ def decompress_frame(
         frame: The frame.
         decoded_bytes: How much it claims to decode to.
         begin: First decoded byte that is wanted.
-        end: One past the last. A large frame is not decoded further.
+        end: One past the last. What a large frame has besides is passed over.
 
     Raises:
         ValueError: It cannot be decompressed, or decodes to another size.
@@ -132,7 +132,7 @@ def decompress_frame(
         claim = zstandard.frame_content_size(frame)
         if claim not in (-1, decoded_bytes):
             raise ValueError(f"decodes to {claim:,} bytes instead of {decoded_bytes:,}")
-        if end is not None and end < decoded_bytes and decoded_bytes > _BLOCK_BYTES:
+        if end is not None and decoded_bytes - (end - begin) > _BLOCK_BYTES:
             return _decompress_some(frame, begin, end)
         decoded = _LOCAL.zstd.decompress(frame, max_output_size=decoded_bytes)
     except zstandard.ZstdError as e:
