@@ -51,7 +51,7 @@ def cases(*, scale: float, seed: int = 0) -> list[Case]:
     def batch(records: int, make: Callable[[int], Mapping[str, Any]]) -> list[bytes]:
         return [_example(make(i)) for i in range(max(2, int(records * scale)))]
 
-    text, label = FixedFeature((), bytes), FixedFeature((), "int32")
+    text, label = FixedFeature(bytes), FixedFeature("int32")
     tf_text, tf_label = (tf.io.FixedLenFeature([], t) for t in (tf.string, tf.int64))
     tokens = {"tokens": tf.io.FixedLenFeature([2048], tf.int64)}
     many = [f"feature_{number:02d}" for number in range(40)]
@@ -59,13 +59,13 @@ def cases(*, scale: float, seed: int = 0) -> list[Case]:
         Case(
             name="2,048 tokens, most of them frequent ones",
             records=batch(256, lambda _: {"tokens": rng.zipf(1.2, 2048) % 50_257}),
-            features={"tokens": FixedFeature((2048,), "int32")},
+            features={"tokens": FixedFeature("int32", shape=(2048,))},
             spec=tokens,
         ),
         Case(
             name="2,048 tokens, any of 128,000",
             records=batch(256, lambda _: {"tokens": rng.integers(0, 128_000, 2048)}),
-            features={"tokens": FixedFeature((2048,), "int32")},
+            features={"tokens": FixedFeature("int32", shape=(2048,))},
             spec=tokens,
         ),
         Case(
@@ -83,7 +83,7 @@ def cases(*, scale: float, seed: int = 0) -> list[Case]:
         Case(
             name="1,024 floats",
             records=batch(256, lambda _: {"x": rng.random(1024)}),
-            features={"x": FixedFeature((1024,), "float32")},
+            features={"x": FixedFeature("float32", shape=(1024,))},
             spec={"x": tf.io.FixedLenFeature([1024], tf.float32)},
         ),
         Case(
@@ -101,8 +101,8 @@ def cases(*, scale: float, seed: int = 0) -> list[Case]:
             features={
                 "text": text,
                 "label": label,
-                "embedding": FixedFeature((16,), "float32"),
-                "ids": PaddedFeature(dtype="int32", length=64),
+                "embedding": FixedFeature("float32", shape=(16,)),
+                "ids": PaddedFeature("int32", length=64),
                 "url": text,
             },
             spec={

@@ -177,15 +177,16 @@ class FixedFeature:
     It gives an array [records, *shape]; bytes are an array of objects.
 
     Attributes:
-        shape: Shape of the values of a record; () for a single one.
         dtype: Type of the array: bytes, bool, any integer or floating-point type.
             Integers that do not fit it are errors.
+        shape: Shape of the values of a record; () for a single one.
         default: What stands for the feature in records that lack it: a value, or
             values of the shape. None makes that an error.
     """
 
-    shape: tuple[int, ...]
     dtype: npt.DTypeLike
+    _: dataclasses.KW_ONLY
+    shape: tuple[int, ...] = ()
     default: Any = None
 
     def __post_init__(self) -> None:
@@ -226,7 +227,7 @@ class FixedFeature:
         return {name: out}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class PaddedFeature:
     """A feature with some number of values in each record, padded to one length.
 
@@ -247,6 +248,7 @@ class PaddedFeature:
     """
 
     dtype: npt.DTypeLike
+    _: dataclasses.KW_ONLY
     length: int | None = None
     buckets: tuple[int, ...] | None = None
     pad: Any = None
@@ -325,7 +327,7 @@ class PaddedFeature:
         return most
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class RaggedFeature:
     """A feature with some number of values in each record, as they are.
 
@@ -337,6 +339,7 @@ class RaggedFeature:
     """
 
     dtype: npt.DTypeLike
+    _: dataclasses.KW_ONLY
     optional: bool = False
 
     def __post_init__(self) -> None:

@@ -56,7 +56,7 @@ class TokenDecoder:
             DecodeError: A record has another size, or a token that `dtype` cannot hold.
         """
         if self.feature is not None:
-            tokens = FixedFeature((self.length,), self.dtype)
+            tokens = FixedFeature(self.dtype, shape=(self.length,))
             arrays = tokens.arrays(self.feature, scan_examples(records))
             found: npt.NDArray[Any] = arrays[self.feature]
             return found

@@ -30,9 +30,9 @@ def decode(features, records):
 
 
 RAGGED = {
-    "b": Ragged(dtype=bytes, optional=True),
-    "f": Ragged(dtype="float32", optional=True),
-    "i": Ragged(dtype="int64", optional=True),
+    "b": Ragged(bytes, optional=True),
+    "f": Ragged("float32", optional=True),
+    "i": Ragged("int64", optional=True),
 }
 LISTS = {
     "b": st.lists(examples.BYTES, max_size=4),
@@ -89,9 +89,9 @@ def test_fixed_features_are_tensorflows(data, shape):
     records = [tf_example(features) for features in batch]
     ours = decode(
         {
-            "i": Fixed(shape, "int64", default=-7),
-            "f": Fixed(shape, np.float32, default=0.5),
-            "b": Fixed(shape, bytes, default=b"none"),
+            "i": Fixed("int64", shape=shape, default=-7),
+            "f": Fixed(np.float32, shape=shape, default=0.5),
+            "b": Fixed(bytes, shape=shape, default=b"none"),
         },
         records,
     )
@@ -114,8 +114,8 @@ def test_padded_features_are_tensorflows(batch, length):
     options = {"length": length, "truncate": length is not None, "optional": True}
     ours = decode(
         {
-            "i": Padded(dtype="int64", pad=-1, lengths="n", mask="m", **options),
-            "b": Padded(dtype=bytes, pad=b"pad", **options),
+            "i": Padded("int64", pad=-1, lengths="n", mask="m", **options),
+            "b": Padded(bytes, pad=b"pad", **options),
         },
         records,
     )
@@ -138,7 +138,7 @@ def test_long_rows_are_padded_like_short_ones():
     records = [example(entry("i", examples.int64_list(row))) for row in rows]
     for length in (300, 999, 1000, 1001):
         decoded = decode(
-            {"i": Padded(dtype="int32", length=length, truncate=True, pad=9)}, records
+            {"i": Padded("int32", length=length, truncate=True, pad=9)}, records
         )
         expected = [(row + [9] * length)[:length] for row in rows]
         assert decoded["i"].tolist() == expected
@@ -148,7 +148,7 @@ def test_buckets_give_the_least_length_that_holds_the_longest():
     def rows(*counts):
         return [tf_example({"i": [7] * count}) for count in counts]
 
-    feature = Padded(dtype="int32", buckets=(8, 2, 4))
+    feature = Padded("int32", buckets=(8, 2, 4))
     lengths = [
         decode({"i": feature}, rows(*counts))["i"].shape
         for counts in ([1], [2, 1], [3], [4, 4], [1, 8])
@@ -156,16 +156,16 @@ def test_buckets_give_the_least_length_that_holds_the_longest():
     assert lengths == [(1, 2), (2, 2), (1, 4), (2, 4), (2, 8)]
     with pytest.raises(DecodeError, match=r"at most 8\s+got: +9"):
         decode({"i": feature}, rows(1, 9))
-    cut = Padded(dtype="int32", buckets=(8, 2), truncate=True)
+    cut = Padded("int32", buckets=(8, 2), truncate=True)
     assert decode({"i": cut}, rows(1, 9))["i"].shape == (2, 8)
 
 
 def test_a_batch_of_no_records():
     features = {
-        "x": Fixed((2, 3), "float32"),
-        "p": Padded(dtype="int32", length=5, mask="m"),
-        "q": Padded(dtype=bytes),
-        "r": Ragged(dtype="int64"),
+        "x": Fixed("float32", shape=(2, 3)),
+        "p": Padded("int32", length=5, mask="m"),
+        "q": Padded(bytes),
+        "r": Ragged("int64"),
     }
     decoded = decode(features, [])
     shapes = {name: decoded[name].shape for name in "xpmq"}
@@ -239,97 +239,97 @@ GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
     ("features", "bad", "message"),
     [
         (
-            {"x": Fixed((3,), "int64")},
+            {"x": Fixed("int64", shape=(3,))},
             tf_example({"y": [1], "z": [b""]}),
             r"record lacks a feature: 'x'\n  where:    record 2 of the batch\n"
             r"  expected: feature 'x', int64_list\n  got:      the features y, z\n"
             r"  to do:    .*default",
         ),
         (
-            {"x": Padded(dtype="int64")},
+            {"x": Padded("int64")},
             tf_example({}),
             r"lacks a feature: 'x'(.|\n)*the features none",
         ),
         (
-            {"x": Fixed((3,), "int64")},
+            {"x": Fixed("int64", shape=(3,))},
             tf_example({"x": [0.5, 1.0, 2.0]}),
             r"of another kind: 'x'(.|\n)*record 2 of(.|\n)*"
             r"expected: int64_list, for int64\n  got:      float_list",
         ),
         (
-            {"w": Ragged(dtype="float32")},
+            {"w": Ragged("float32")},
             tf_example({"w": [1]}),
             r"expected: float_list, for float32\n  got:      int64_list",
         ),
         (
-            {"name": Fixed((), bytes)},
+            {"name": Fixed(bytes)},
             tf_example({"name": [1]}),
             r"expected: bytes_list, for bytes\n  got:      int64_list",
         ),
         (
-            {"x": Fixed((3,), "int64")},
+            {"x": Fixed("int64", shape=(3,))},
             tf_example({"x": [1, 2]}),
             r"another number of values: 'x'(.|\n)*record 2 of"
             r"(.|\n)*expected: 3, for shape \(3,\)\n  got:      2\n",
         ),
         (
-            {"x": Fixed((3,), "int64", default=0)},
+            {"x": Fixed("int64", shape=(3,), default=0)},
             example(entry("x", examples.int64_list([]))),
             r"expected: 3, for shape \(3,\)\n  got:      0\n",
         ),
         (
-            {"x": Padded(dtype="int64", length=3)},
+            {"x": Padded("int64", length=3)},
             tf_example({"x": [1] * 5}),
             r"more values than rows(.|\n)*record 2 of(.|\n)*at most 3\n  got:      5",
         ),
         (
-            {"x": Fixed((3,), "int32")},
+            {"x": Fixed("int32", shape=(3,))},
             tf_example({"x": [1, 1 << 31, 3]}),
             r"cannot hold: 'x'(.|\n)*record 2 of(.|\n)*-2147483648 to 2147483647\n"
             r"  got:      2147483648",
         ),
         (
-            {"x": Ragged(dtype="uint8")},
+            {"x": Ragged("uint8")},
             tf_example({"x": [1, -1]}),
             r"record 2 of(.|\n)*uint8, 0 to 255\n  got:      -1",
         ),
         (
-            {"x": Ragged(dtype=bool, optional=True), "w": Ragged(dtype="f4")},
+            {"x": Ragged(bool, optional=True), "w": Ragged("f4")},
             tf_example({"w": [1.0], "x": [2]}),
             r"record 0 of(.|\n)*bool, 0 to 1\n  got:      2",
         ),
         (
-            {"x": Fixed((3,), "int64")},
+            {"x": Fixed("int64", shape=(3,))},
             GOOD[:-2],
             r"record is no tf.train.Example\n  wh",
         ),
         (
-            {"x": Fixed((3,), "int64")},
+            {"x": Fixed("int64", shape=(3,))},
             b"plain text",
             r"record 2 of(.|\n)*10 bytes: not",
         ),
         (
-            {"x": Fixed((3,), "int64")},
+            {"x": Fixed("int64", shape=(3,))},
             GOOD + b"\x12\x00",
             r"Example has a field 2 of wire type 2(.|\n)*gristmill head",
         ),
         (
-            {"x": Fixed((3,), "int64")},
+            {"x": Fixed("int64", shape=(3,))},
             example(entry("x", message(3, message(1, b"\x01\x02\x83")))),
             "ends within a number",
         ),
         (
-            {"x": Fixed((3,), "int64")},
+            {"x": Fixed("int64", shape=(3,))},
             example(entry("x", message(3, message(1, b"\x81" * 10 + b"\x01")))),
             "integer of more than 10 bytes",
         ),
         (
-            {"w": Ragged(dtype="float32")},
+            {"w": Ragged("float32")},
             example(entry("w", message(2, message(1, b"12345")))),
             "list of floats cut short",
         ),
         (
-            {"name": Ragged(dtype=bytes)},
+            {"name": Ragged(bytes)},
             example(entry("name", message(1, b"\x0a\x05abc"))),
             "broken list of bytes",
         ),
@@ -349,7 +349,7 @@ def test_errors_name_record_feature_expected_and_got(features, bad, message, oth
 
 def test_an_error_travels_and_can_be_told_which_record_it_was():
     with pytest.raises(DecodeError) as caught:
-        decode({"x": Fixed((3,), "int64")}, [GOOD, tf_example({"x": [1]})])
+        decode({"x": Fixed("int64", shape=(3,))}, [GOOD, tf_example({"x": [1]})])
     travelled = pickle.loads(pickle.dumps(caught.value))
     assert (str(travelled), travelled.row) == (str(caught.value), 1)
     named = travelled.of("record 123 of c4, row 1 of step 9")
@@ -360,31 +360,31 @@ def test_an_error_travels_and_can_be_told_which_record_it_was():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Fixed((3,), "datetime64[s]"), "no feature .* of this type"),
-        (lambda: Fixed((3,), "complex64"), "bytes, bool, an integer"),
-        (lambda: Fixed((0,), "int32"), "dimension of shape"),
+        (lambda: Fixed("datetime64[s]", shape=(3,)), "no feature .* of this type"),
+        (lambda: Fixed("complex64", shape=(3,)), "bytes, bool, an integer"),
+        (lambda: Fixed("int32", shape=(0,)), "dimension of shape"),
         (
-            lambda: Fixed((3,), "int32", default=[1, 2]),
+            lambda: Fixed("int32", shape=(3,), default=[1, 2]),
             r"default does not .*(.|\n)*\(3,\)",
         ),
-        (lambda: Fixed((), "uint8", default=256), "default does not fit"),
-        (lambda: Fixed((), "int32", default=0.5), "default does not fit"),
-        (lambda: Fixed((), bytes, default="text"), "default does not fit"),
-        (lambda: Fixed((), "float32", default="x"), "default does not fit"),
-        (lambda: Padded(dtype="int32", pad="x"), "pad does not fit"),
-        (lambda: Padded(dtype="int32", pad=[1, 2]), "pad does not fit"),
-        (lambda: Padded(dtype="int32", length=0), "length is out of range"),
+        (lambda: Fixed("uint8", default=256), "default does not fit"),
+        (lambda: Fixed("int32", default=0.5), "default does not fit"),
+        (lambda: Fixed(bytes, default="text"), "default does not fit"),
+        (lambda: Fixed("float32", default="x"), "default does not fit"),
+        (lambda: Padded("int32", pad="x"), "pad does not fit"),
+        (lambda: Padded("int32", pad=[1, 2]), "pad does not fit"),
+        (lambda: Padded("int32", length=0), "length is out of range"),
         (
-            lambda: Padded(dtype="int32", length=4, buckets=(8,)),
+            lambda: Padded("int32", length=4, buckets=(8,)),
             "one length, or buckets",
         ),
-        (lambda: Padded(dtype="int32", buckets=()), "one length, or buckets"),
-        (lambda: Padded(dtype="int32", buckets=(0, 4)), "least of buckets"),
-        (lambda: Padded(dtype="int32", truncate=True), "truncate has no effect"),
+        (lambda: Padded("int32", buckets=()), "one length, or buckets"),
+        (lambda: Padded("int32", buckets=(0, 4)), "least of buckets"),
+        (lambda: Padded("int32", truncate=True), "truncate has no effect"),
         (lambda: loader.ExampleDecoder({"x": "int32"}), "feature 'x' is not said"),
         (
             lambda: loader.ExampleDecoder(
-                {"x": Padded(dtype="int32", mask="m"), "m": Ragged(dtype="int32")}
+                {"x": Padded("int32", mask="m"), "m": Ragged("int32")}
             ),
             r"same key\n  got:      \['m'\]",
         ),
@@ -409,7 +409,7 @@ def test_specs_that_make_no_sense(make, message):
 )
 def test_arrays_have_the_dtype_that_was_asked_for(dtype, values):
     record = tf_example({"x": values})
-    for feature in (Fixed((2,), dtype), Padded(dtype=dtype, length=2)):
+    for feature in (Fixed(dtype, shape=(2,)), Padded(dtype, length=2)):
         array = decode({"x": feature}, [record, record])["x"]
         assert array.dtype == (object if dtype == "S" else dtype)
         assert (
@@ -423,9 +423,9 @@ def test_arrays_have_the_dtype_that_was_asked_for(dtype, values):
 def test_decoders_pickle_and_do_not_change():
     decoder = loader.ExampleDecoder(
         {
-            "x": Fixed((3,), "int64", default=1),
-            "name": Padded(dtype=bytes, buckets=(2, 4), lengths="n", optional=True),
-            "w": Ragged(dtype="float16"),
+            "x": Fixed("int64", shape=(3,), default=1),
+            "name": Padded(bytes, buckets=(2, 4), lengths="n", optional=True),
+            "w": Ragged("float16"),
         }
     )
     again = pickle.loads(pickle.dumps(decoder))
@@ -440,7 +440,7 @@ def test_decoders_pickle_and_do_not_change():
 def test_names_of_all_lengths_and_letters():
     names = ["", "a", "b", "ab", "ba", "x" * 200, "Grüße", "a/b"]
     batch = [{name: [i * 10 + n] for n, name in enumerate(names)} for i in range(3)]
-    features = {name: Fixed((), "int32") for name in names}
+    features = {name: Fixed("int32") for name in names}
     decoded = decode(features, [tf_example(features) for features in batch])
     for n, name in enumerate(names):
         assert decoded[name].tolist() == [n, 10 + n, 20 + n]
@@ -452,5 +452,5 @@ def test_the_scan_reads_no_byte_for_what_nobody_asked():
         entry("x", message(3, message(1, b"\x83"))),
         entry("y", examples.int64_list([1])),
     )
-    assert decode({"y": Fixed((), "int8")}, [broken])["y"].tolist() == [1]
+    assert decode({"y": Fixed("int8")}, [broken])["y"].tolist() == [1]
     assert scan_examples([broken]).names_of(0) == ["x", "y"]
