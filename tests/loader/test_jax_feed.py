@@ -1,3 +1,5 @@
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -223,24 +225,38 @@ if __name__ == "__main__":
     batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=8)
     feed = batches.feed(decode=decode, process_index=0, process_count=1, workers=1)
     feed = loader.to_jax(feed, SingleDeviceSharding(jax.devices()[0]), ahead=3)
-    first = next(feed)
-    for _ in range(20):
-        next(feed)
-    print(first.sum(), feed.stats.batches)
+    for batch in feed:
+        if feed.stats.batches == 20:
+            print(batch.sum(), flush=True)
 """
 
 
-def test_a_script_that_forgets_to_close_its_workers_ends_in_peace(path, tmp_path):
+@pytest.mark.parametrize(
+    ("end", "code", "last_line"),
+    [
+        ("            break  # and nobody closes the feed", 0, ""),
+        ("# until Ctrl-C", -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+)
+def test_a_script_ends_at_once_however_it_ends(path, tmp_path, end, code, last_line):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
+    script.write_text(SCRIPT + end)
+    with subprocess.Popen(
         [sys.executable, str(script), path],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "28 21\n", "")
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "28\n"
+            if code:
+                os.killpg(process.pid, signal.SIGINT)
+            _, said = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, said.count("Traceback")) == (code, bool(code))
+    assert said.rstrip("\n").rpartition("\n")[2] == last_line
 
 
 def of(array):
