@@ -112,21 +112,23 @@ class _Gate:
 
     def __init__(self, most: int):
         self._most, self.limit = most, float(most)
-        self._inside = 0
+        self._inside = self._waiting = 0
         self._last_cut = 0.0
-        self._changed = threading.Condition()
+        self._freed = threading.Condition(threading.Lock())
 
     def enter(self, *, wait_seconds: float) -> bool:
-        with self._changed:
-            if self._inside >= int(self.limit) and wait_seconds:
-                self._changed.wait(wait_seconds)
-            if self._inside >= int(self.limit):
+        with self._freed:
+            if self._inside >= self.limit and wait_seconds:
+                self._waiting += 1
+                self._freed.wait(wait_seconds)
+                self._waiting -= 1
+            if self._inside >= self.limit:
                 return False
             self._inside += 1
             return True
 
     def leave(self, *, throttled: bool) -> None:
-        with self._changed:
+        with self._freed:
             self._inside -= 1
             if throttled:
                 # Those in flight together are one event.
@@ -134,9 +136,10 @@ class _Gate:
                 if now - self._last_cut > _FIRST_PAUSE_SECONDS:
                     self._last_cut = now
                     self.limit = max(self.limit / 2, min(_FEWEST_IN_FLIGHT, self._most))
-            else:
+            elif self.limit < self._most:
                 self.limit = min(self.limit + 1 / self.limit, self._most)
-            self._changed.notify()
+            if self._waiting:
+                self._freed.notify()
 
 
 class _Lateness:
