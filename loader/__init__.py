@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from gristmill.loader.feed_metrics import export_stats
     from gristmill.loader.feed_state import StateMismatchError
     from gristmill.loader.feed_stats import FeedStats
-    from gristmill.loader.jax_feed import JaxFeed, rows_of, to_jax
+    from gristmill.loader.global_arrays import rows_of
+    from gristmill.loader.jax_feed import JaxFeed, to_jax
     from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import Dataset, ShardInfo, open
     from gristmill.loader.range_fetch import ReadOptions
@@ -80,7 +81,7 @@ _HOMES = {
     "export_stats": "feed_metrics",
     "global_batches": "batches",
     "open": "open_dataset",
-    "rows_of": "jax_feed",
+    "rows_of": "global_arrays",
     "to_jax": "jax_feed",
 }
 
