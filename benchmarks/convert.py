@@ -215,11 +215,16 @@ class Benchmark:
         )
 
 
-def describe_environment() -> dict[str, Any]:
+_PACKAGES = (
+    *("apache-beam", "array-record", "tensorflow", "tensorflow-datasets"),
+    *("zstandard", "numpy"),
+)
+
+
+def describe_environment(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
     """Returns what the numbers depend on: processors, Python, versions."""
-    packages = "apache-beam array-record tensorflow tensorflow-datasets zstandard numpy"
     versions = {}
-    for name in packages.split():
+    for name in packages:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -177,7 +177,7 @@ def _above_imports(results: Results, run: Run) -> int:
     return int(run["peak_process_bytes"] - entry["imports_rss_bytes"])
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns a markdown table, its first column to the left."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -264,14 +264,14 @@ def render_markdown(results: Results) -> str:
             "start-up wall s|start-up CPU s|peak memory of the tree, MB|"
             "largest process / bare imports, MB|output / input"
         )
-        parts.append(_table(header.split("|"), rows))
+        parts.append(show_table(header.split("|"), rows))
     rows = _ratio_rows(results)
     if rows:
         header = (
             "how many times as fast|wall|wall, start-up aside|per CPU second|"
             "per CPU second, start-up aside"
         )
-        parts += ["## Against the peers", _table(header.split("|"), rows)]
+        parts += ["## Against the peers", show_table(header.split("|"), rows)]
     targets = list_targets(results)
     if targets:
         rows = [
@@ -283,7 +283,7 @@ def render_markdown(results: Results) -> str:
             ]
             for target in targets
         ]
-        parts += ["## Targets", _table(["", "target", "measured", "met"], rows)]
+        parts += ["## Targets", show_table(["", "target", "measured", "met"], rows)]
     rows = [
         [
             results["contestants"][key]["label"],
@@ -301,7 +301,7 @@ def render_markdown(results: Results) -> str:
             "memory, MB|input, MB|wall s|peak of the tree|largest process|"
             "the same above bare imports"
         )
-        parts += ["## Memory as the input grows", _table(header.split("|"), rows)]
+        parts += ["## Memory as the input grows", show_table(header.split("|"), rows)]
     for entry in results["contestants"].values():
         if entry["status"] == "crashed":
             parts.append(

@@ -1,0 +1,294 @@
+"""What the runs of `benchmarks.load` say: ratios, targets, tables and a figure.
+
+Contestants are compared within a round, and the median of the rounds is given with its
+smallest and largest value. CPU time is of all threads and processes of a contestant.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.convert_report import Spread, Target, show_table
+
+Run = Mapping[str, Any]
+Results = Mapping[str, Any]
+
+_DATASETS = {
+    "text_g1": "text, 2.2 KB, one record a chunk",
+    "text_g16": "text, 2.2 KB, sixteen records a chunk",
+    "binary_g1": "binary, 100 KB, one record a chunk",
+    "binary_g16": "binary, 100 KB, sixteen records a chunk",
+}
+
+
+def _runs(results: Results, contestant: str, dataset: str) -> dict[int, Run]:
+    """Returns the runs of a contestant on a dataset by round."""
+    if not _group_size_matters(results, contestant):
+        dataset = dataset.partition("_")[0] + "_g1"
+    return {
+        run["round"]: run
+        for run in results["runs"]
+        if (run["contestant"], run["dataset"]) == (contestant, dataset)
+    }
+
+
+def _group_size_matters(results: Results, contestant: str) -> bool:
+    return any(
+        run["contestant"] == contestant and run["dataset"].endswith("_g16")
+        for run in results["runs"]
+    )
+
+
+def _per_second(run: Run) -> float:
+    return float(run["records"] / run["wall_seconds"])
+
+
+def _cpu_us(run: Run) -> float:
+    return float(run["cpu_seconds"] / run["records"] * 1e6)
+
+
+def _per_cpu_second(run: Run) -> float:
+    return float(run["records"] / run["cpu_seconds"])
+
+
+def ratio(
+    results: Results,
+    ours: str,
+    peer: str,
+    dataset: str,
+    *,
+    value: Callable[[Run], float],
+) -> Spread | None:
+    """Returns how many times a peer's value one contestant has, round by round.
+
+    Args:
+      results: of the benchmark.
+      ours: a contestant.
+      peer: another.
+      dataset: that both read.
+      value: of a run.
+
+    Returns:
+      None where no round has both.
+    """
+    mine, theirs = _runs(results, ours, dataset), _runs(results, peer, dataset)
+    ratios = [value(mine[n]) / value(theirs[n]) for n in sorted(mine) if n in theirs]
+    return Spread.of(ratios) if ratios else None
+
+
+def list_targets(results: Results) -> list[Target]:
+    """Returns the targets for which there are measurements."""
+    read, official, floor = "gristmill_read", "official_read", "decompression"
+    compared: list[tuple[str, float, bool, Spread | None]] = [
+        (
+            "records per CPU second over the official batch read's",
+            2.0,
+            True,
+            ratio(results, read, official, "text_g1", value=_per_cpu_second),
+        ),
+        (
+            "CPU time over that of decompression alone",
+            1.7,
+            False,
+            ratio(results, read, floor, "text_g1", value=_cpu_us),
+        ),
+        (
+            "records/s of the feed over Grain's default pipeline's, one process each",
+            20.0,
+            True,
+            ratio(results, "feed_0", "guide_grain_0", "text_g1", value=_per_second),
+        ),
+        (
+            "bytes of index a record",
+            8.5,
+            False,
+            _index_bytes(results, "text_g1"),
+        ),
+    ]
+    return [
+        Target(name=name, bound=bound, at_least=at_least, measured=measured)
+        for name, bound, at_least, measured in compared
+        if measured is not None
+    ]
+
+
+def _index_runs(results: Results, dataset: str) -> list[Run]:
+    return [
+        run
+        for run in results["runs"]
+        if run["dataset"] == dataset and run["index"]["processes"]
+    ]
+
+
+def _index_bytes(results: Results, dataset: str) -> Spread | None:
+    """Returns the size of indexes by record, of which all processes map one copy."""
+    records = results["datasets"].get(dataset, {}).get("records")
+    found = [r["index"]["file_bytes"] / records for r in _index_runs(results, dataset)]
+    return Spread.of(found) if found else None
+
+
+def _dataset_table(results: Results, dataset: str) -> str:
+    about = results["datasets"][dataset]
+    rows = []
+    for key, entry in results["contestants"].items():
+        runs = list(_runs(results, key, dataset).values())
+        if not runs:
+            if entry["status"] != "ok":
+                rows.append([entry["label"], f"**{entry['status']}**", "", "", "", ""])
+            continue
+        cpu = ratio(results, key, "gristmill_read", dataset, value=_cpu_us)
+        rows.append(
+            [
+                entry["label"],
+                Spread.of([_per_second(run) for run in runs]).show(0),
+                f"{_median(runs, _per_second) * about['record_bytes'] / 1e6:,.0f}",
+                Spread.of([_cpu_us(run) for run in runs]).show(1),
+                cpu.show(2) if cpu else "",
+                f"{_median(runs, lambda run: run['first_seconds']):.2f}",
+            ]
+        )
+    header = [
+        *("", "records/s", "MB/s", "CPU us a record"),
+        *("CPU over gristmill's read", "s to the first batch"),
+    ]
+    return (
+        f"## {_DATASETS.get(dataset, dataset)}\n\n"
+        f"{about['records']:,} records of {about['record_bytes']:,.0f} bytes in "
+        f"{about['shards']} shards of {about['shard_bytes'] / 1e6:,.0f} MB in all, "
+        f"batches of {about['batch_size']:,}.\n\n" + show_table(header, rows)
+    )
+
+
+def _median(runs: list[Run], value: Callable[[Run], float]) -> float:
+    return Spread.of([value(run) for run in runs]).median
+
+
+def _index_table(results: Results) -> str | None:
+    """Says what indexes take in the memory of processes that share them."""
+    rows = []
+    for dataset, about in results["datasets"].items():
+        for key, entry in results["contestants"].items():
+            runs = [
+                run
+                for run in _index_runs(results, dataset)
+                if run["contestant"] == key and key in ("gristmill_read", "feed_2")
+            ]
+            if not runs:
+                continue
+            index = runs[0]["index"]
+            rows.append(
+                [
+                    f"{dataset}, {entry['label']}",
+                    f"{index['file_bytes'] / about['records']:.2f}",
+                    f"{index['file_bytes'] / 1e3:,.0f}",
+                    str(index["processes"]),
+                    f"{index['rss_bytes'] / 1e3:,.0f}",
+                    f"{index['pss_bytes'] / 1e3:,.0f}",
+                    f"{index['private_dirty_bytes'] / 1e3:,.0f}",
+                ]
+            )
+    if not rows:
+        return None
+    header = [
+        *("", "bytes a record", "KB of files", "processes"),
+        *("KB mapped, sum", "KB of memory (PSS), sum", "KB of one process alone"),
+    ]
+    return (
+        "## Memory of the index\n\nWhat `/proc/*/smaps` says of the maps of index "
+        "files, over the process and its workers: the pages of one file are in memory "
+        "once, however many processes map them.\n\n" + show_table(header, rows)
+    )
+
+
+def render_markdown(results: Results) -> str:
+    """Returns the report."""
+    environment, settings = results["environment"], results["settings"]
+    packages = ", ".join(f"{k} {v}" for k, v in environment["packages"].items())
+    parts = [
+        "# Reading in random order: what it costs",
+        f"{environment['cpu_count']} processors ({environment['cpu']}), "
+        f"Python {environment['python']}, {packages}.",
+        f"Shards on a local disk, in the page cache; zstd:3. "
+        f"{settings['rounds']} alternating rounds of {settings['seconds']:g} s, "
+        f"{settings['worker_rounds']} for those with workers; medians, and "
+        "(lowest..highest). CPU is that of all threads and processes. gristmill "
+        "compares the checksum of every record.",
+    ]
+    targets = list_targets(results)
+    if targets:
+        rows = [
+            [
+                target.name,
+                ("at least " if target.at_least else "at most ") + f"{target.bound:g}",
+                target.measured.show(2),
+                "yes" if target.met else "**no**",
+            ]
+            for target in targets
+        ]
+        header = ["text, one record a chunk", "target", "measured", "met"]
+        parts += ["## Targets", show_table(header, rows)]
+    parts += [_dataset_table(results, dataset) for dataset in results["datasets"]]
+    index = _index_table(results)
+    if index:
+        parts.append(index)
+    for entry in results["contestants"].values():
+        if entry["status"] == "failed":
+            parts.append(f"## Failed: {entry['label']}\n\n```\n{entry['error']}\n```")
+        elif entry["status"] != "ok":
+            parts.append(f"{entry['label']}: {entry['status']} ({entry['error']}).")
+    return "\n\n".join(parts) + "\n"
+
+
+def draw_plot(results: Results, path: pathlib.Path) -> None:
+    """Draws records/s and CPU time of every contestant on every dataset.
+
+    Args:
+      results: of the benchmark.
+      path: of the figure; its suffix says the format.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    datasets = list(results["datasets"])
+    keys = [k for k in results["contestants"] if _runs(results, k, datasets[0])]
+    panels: list[tuple[str, Callable[[Run], float]]] = [
+        ("records/s", _per_second),
+        ("CPU us a record", _cpu_us),
+    ]
+    figure, axes = plt.subplots(
+        len(panels),
+        len(datasets),
+        figsize=(4.2 * len(datasets) + 2, 2 * (1.2 + 0.28 * len(keys))),
+        sharey=True,
+        squeeze=False,
+    )
+    labels = [results["contestants"][k]["label"].replace("`", "") for k in keys]
+    for row, (title, value) in zip(axes, panels, strict=True):
+        for axis, dataset in zip(row, datasets, strict=True):
+            for place, key in enumerate(keys):
+                runs = list(_runs(results, key, dataset).values())
+                if not runs:
+                    continue
+                spread = Spread.of([value(run) for run in runs])
+                error = [[spread.median - spread.low], [spread.high - spread.median]]
+                color = "C1" if key in _OURS else "C0"
+                axis.barh(place, spread.median, xerr=error, color=color, capsize=2)
+            axis.set_xscale("log")
+            axis.set_title(f"{_DATASETS.get(dataset, dataset)}\n{title}", fontsize=9)
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.grid(axis="x", alpha=0.3)
+        row[0].set_yticks(range(len(keys)), labels, fontsize=8)
+        row[0].invert_yaxis()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+_OURS = (
+    *("gristmill_read", "feed_0", "feed_2"),
+    *(f"guide_gristmill_{workers}" for workers in (0, 2, 4)),
+)
