@@ -132,13 +132,14 @@ class BatchSource:
                 place = self._batches.schedule.positions(step, self._rows)[e.row]
                 row = int(place) - step * self._batches.batch_size
                 raise e.of(describe(self._batches, step, row)) from e
+        decoded = time.perf_counter()
         return ReadBatch(
             batch=batch,
             records=len(records),
             record_bytes=sum(map(len, records)),
             read_seconds=read - started,
             read_cpu_seconds=cpu_read - cpu_started,
-            decode_seconds=time.perf_counter() - read,
+            decode_seconds=decoded - read,
         )
 
 

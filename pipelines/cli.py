@@ -153,7 +153,10 @@ _workers_option = click.option(
 
 
 # Commands that have modules of their own, whose `command` they are.
-_MODULES = {"trace": "gristmill.pipelines.trace"}
+_MODULES = {
+    "bench-loader": "gristmill.pipelines.bench_loader",
+    "trace": "gristmill.pipelines.trace",
+}
 
 
 class _Commands(click.Group):
