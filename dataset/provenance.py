@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -123,31 +123,65 @@ def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
         return ()  # Then the frames do not add up to their range, which is noticed.
 
 
-def frame_offsets(
-    span: SourceSpan, lengths: IntArray, regions: Sequence[DamagedRegion] = ()
-) -> IntArray | None:
-    """Returns where the frames of a span begin, None if they do not fit the span.
+def frame_offset(
+    span: SourceSpan,
+    record: int,
+    runs: IntArray,
+    *,
+    lengths_of: Callable[[int, int], Sequence[int]],
+    regions: Sequence[DamagedRegion] = (),
+) -> int | None:
+    """Returns where the frame of a record begins, None if all does not fit the span.
 
     Args:
         span: The range of the input that was taken.
-        lengths: int64 [records], length of each of its records in bytes, in order.
+        record: Number of the record among those of the span.
+        runs: int64 [runs, 2], how many records there are in each run of the span's
+            records and their bytes: what one chunk of a shard holds.
+        lengths_of: Returns the lengths of records [first, stop) of the span, in bytes.
+            It is asked about few runs.
         regions: What was set aside of that file.
 
     Returns:
-        int64 [records], byte offsets in the decompressed file.
+        The byte offset in the decompressed file.
     """
     if span.start_bytes is None or span.stop_bytes is None:
         return None
-    ends = span.start_bytes + np.cumsum(lengths + FRAME_OVERHEAD_BYTES)
-    # Frames and the end of the last one, as if nothing lay between them.
-    offsets = np.concatenate([[span.start_bytes], ends]).astype(np.int64)
+
+    def cut(runs: IntArray, run: int) -> IntArray:
+        """Cuts a run into its records."""
+        first = int(runs[:run, 0].sum())
+        lengths = lengths_of(first, first + int(runs[run, 0]))
+        singles = np.stack([np.ones(len(lengths), np.int64), lengths], axis=1)
+        return np.concatenate([runs[:run], singles, runs[run + 1 :]])
+
+    def edges(runs: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the records before each run and where it begins; and of the end."""
+        sizes = runs[:, 0] * FRAME_OVERHEAD_BYTES + runs[:, 1]
+        offsets = np.concatenate([[span.start_bytes], sizes]).cumsum()
+        return np.concatenate([[0], runs[:, 0]]).cumsum(), offsets
+
     for region in sorted(regions, key=lambda region: region.begin_bytes):
         if region.compressed or not (
             span.start_bytes <= region.begin_bytes < span.stop_bytes
         ):
             continue
-        behind = int(np.searchsorted(offsets, region.begin_bytes))
-        if behind == len(offsets) or offsets[behind] != region.begin_bytes:
+        _, offsets = edges(runs)
+        run = int(np.searchsorted(offsets, region.begin_bytes, side="right")) - 1
+        if offsets[run] != region.begin_bytes and run < len(runs):
+            runs = cut(runs, run)
+            _, offsets = edges(runs)
+            run = int(np.searchsorted(offsets, region.begin_bytes, side="right")) - 1
+        if offsets[run] != region.begin_bytes:
             return None
-        offsets[behind:] += region.end_bytes - region.begin_bytes
-    return offsets[:-1] if offsets[-1] == span.stop_bytes else None
+        # A run of no records: nothing but bytes between two frames.
+        gap = [[0, region.end_bytes - region.begin_bytes]]
+        runs = np.concatenate([runs[:run], gap, runs[run:]])
+    before, offsets = edges(runs)
+    if offsets[-1] != span.stop_bytes or not 0 <= record < before[-1]:
+        return None
+    run = int(np.searchsorted(before, record, side="right")) - 1
+    if before[run] != record:
+        before, offsets = edges(cut(runs, run))
+        run = int(np.searchsorted(before, record, side="right")) - 1
+    return int(offsets[run])

@@ -20,14 +20,22 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.example import BYTES, FLOATS, INTS, NO_KIND
+from gristmill.dataset.example import NO_KIND
 from gristmill.loader.decode_error import DecodeError
+from gristmill.loader.example_dtypes import (
+    cast,
+    checked_dtype,
+    constant,
+    first_outside,
+    kind_of,
+    limits_of,
+    name_of,
+)
 from gristmill.loader.example_scan import Scan
-from gristmill.loader.example_values import Values, values_of
+from gristmill.loader.example_values import BrokenListError, Values, values_of
 from gristmill.loader.index_arrays import IntArray, checked_count
 
 _KIND_NAMES = ("nothing", "bytes_list", "float_list", "int64_list")
-_KINDS = {"b": INTS, "i": INTS, "u": INTS, "f": FLOATS, "O": BYTES}
 
 
 class Ragged(NamedTuple):
@@ -51,47 +59,12 @@ class Feature(Protocol):
         ...
 
 
-def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Returns a dtype that values of a feature can have; bytes are objects."""
-    found = np.dtype(dtype)
-    if found.kind == "S" and not found.itemsize:
-        return np.dtype(object)
-    if found.kind not in _KINDS:
-        raise InputError(
-            "no feature of a tf.train.Example has values of this type",
-            expected="bytes, bool, an integer or a floating-point type",
-            got=found,
-        )
-    return found
-
-
-def _constant(
-    value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str
-) -> npt.NDArray[Any]:
-    """Returns a default or a padding as an array of a shape, if it can be one."""
-    try:
-        given = np.array(value, object)
-        array = given.astype(dtype)
-        same = dtype.kind == "f" or bool((array == given).all())
-        if dtype.kind == "O":
-            same = all(isinstance(item, bytes) for item in given.flat)
-        if same:
-            return np.broadcast_to(array, shape)
-    except (OverflowError, TypeError, ValueError):
-        pass  # Said below, as for any other value that does not fit.
-    raise InputError(
-        f"{what} does not fit the feature",
-        expected=f"{_name_of(dtype)}" + (f" of shape {shape}, or one" if shape else ""),
-        got=repr(value),
-    )
-
-
 def _decode(
     name: str, scan: Scan, dtype: np.dtype[Any], *, optional: bool
 ) -> tuple[Values, npt.NDArray[np.bool_]]:
     """Returns the values of a feature as `dtype`, and which records have it."""
     column = scan.column(name.encode())
-    kind = _KINDS[dtype.kind]
+    kind = kind_of(dtype)
     missing = column.kinds == NO_KIND
     wrong = (column.kinds != kind) & ~missing
     if not optional:
@@ -113,57 +86,34 @@ def _decode(
             name,
             row,
             "feature is of another kind",
-            expected=f"{_KIND_NAMES[kind]}, for {_name_of(dtype)}",
+            expected=f"{_KIND_NAMES[kind]}, for {name_of(dtype)}",
             got=_KIND_NAMES[column.kinds[row]],
             cure="choose a dtype for what is there",
         )
-    values, counts = values_of(scan, column, kind)
-    return Values(_cast(name, values, counts, dtype), counts), ~missing
-
-
-def _name_of(dtype: np.dtype[Any]) -> str:
-    return "bytes" if dtype.kind == "O" else dtype.name
-
-
-def _cast(
-    name: str, values: Any, counts: IntArray, dtype: np.dtype[Any]
-) -> npt.NDArray[Any]:
-    if dtype.kind == "O":
-        out = np.empty(len(values), object)
-        out[:] = values
-        return out
-    # Integers that come as int32 are known to be in [0, 2^28).
-    if dtype.kind != "f" and (values.dtype != "i4" or _range_of(dtype)[1] < 1 << 28):
-        _check_range(name, values, counts, dtype)
-    # Overflow of floats gives infinity, as any conversion to such a type does.
-    with np.errstate(over="ignore"):
-        cast: npt.NDArray[Any] = values.astype(dtype, copy=False)
-    return cast
-
-
-def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
-    if dtype.kind == "b":
-        return 0, 1
-    # int64 holds all there is: beyond it nothing needs to be compared.
-    info = np.iinfo(dtype)
-    return int(info.min), min(int(info.max), (1 << 63) - 1)
-
-
-def _check_range(
-    name: str, values: npt.NDArray[Any], counts: IntArray, dtype: np.dtype[Any]
-) -> None:
-    least, most = _range_of(dtype)
-    if not values.size or least <= values.min() <= values.max() <= most:
-        return
-    number = int(np.argmax((values < least) | (values > most)))
-    _fail(
-        name,
-        int(np.searchsorted(np.cumsum(counts), number, side="right")),
-        "feature has a value that its dtype cannot hold",
-        expected=f"{dtype.name}, {least} to {most}",
-        got=int(values[number]),
-        cure="choose a larger dtype",
-    )
+    try:
+        values, counts = values_of(scan, column, kind)
+    except BrokenListError as e:
+        _fail(
+            name,
+            e.row,
+            "feature cannot be decoded",
+            expected=_KIND_NAMES[kind],
+            got=str(e),
+            cure="check where the records come from: they were damaged before they "
+            "were converted",
+        )
+    number = first_outside(values, dtype)
+    if number is not None:
+        least, most = limits_of(dtype)
+        _fail(
+            name,
+            int(np.searchsorted(np.cumsum(counts), number, side="right")),
+            "feature has a value that its dtype cannot hold",
+            expected=f"{dtype.name}, {least} to {most}",
+            got=int(values[number]),
+            cure="choose a larger dtype",
+        )
+    return Values(cast(values, dtype), counts), ~missing
 
 
 def _fail(name: str, row: int, what: str, **facts: Any) -> NoReturn:
@@ -194,17 +144,17 @@ class FixedFeature:
         for size in shape:
             checked_count(size, what="a dimension of shape")
         object.__setattr__(self, "shape", shape)
-        dtype = _checked_dtype(self.dtype)
+        dtype = checked_dtype(self.dtype)
         object.__setattr__(self, "dtype", dtype)
         if self.default is not None:
             self._default(dtype)
 
     def _default(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        return _constant(self.default, dtype, self.shape, "default")
+        return constant(self.default, dtype, shape=self.shape, what="default")
 
     def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
         """See `Feature.arrays`."""
-        dtype = _checked_dtype(self.dtype)
+        dtype = checked_dtype(self.dtype)
         optional = self.default is not None
         (values, counts), there = _decode(name, scan, dtype, optional=optional)
         size = math.prod(self.shape)
@@ -258,7 +208,7 @@ class PaddedFeature:
     mask: str | None = None
 
     def __post_init__(self) -> None:
-        dtype = _checked_dtype(self.dtype)
+        dtype = checked_dtype(self.dtype)
         object.__setattr__(self, "dtype", dtype)
         if self.length is not None:
             checked_count(self.length, what="length")
@@ -279,12 +229,12 @@ class PaddedFeature:
         pad = self.pad
         if pad is None:
             pad = b"" if dtype.kind == "O" else 0
-        _constant(pad, dtype, (), "pad")
+        constant(pad, dtype, shape=(), what="pad")
         object.__setattr__(self, "pad", pad)
 
     def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
         """See `Feature.arrays`."""
-        dtype = _checked_dtype(self.dtype)
+        dtype = checked_dtype(self.dtype)
         (values, counts), _ = _decode(name, scan, dtype, optional=self.optional)
         longest = int(counts.max(initial=0))
         length = self._length(name, counts, longest)
@@ -343,11 +293,11 @@ class RaggedFeature:
     optional: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", _checked_dtype(self.dtype))
+        object.__setattr__(self, "dtype", checked_dtype(self.dtype))
 
     def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
         """See `Feature.arrays`."""
-        dtype = _checked_dtype(self.dtype)
+        dtype = checked_dtype(self.dtype)
         (values, counts), _ = _decode(name, scan, dtype, optional=self.optional)
         row_splits = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return {name: Ragged(values, row_splits)}

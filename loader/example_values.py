@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.example import BYTES, FLOATS
-from gristmill.loader.decode_error import DecodeError
 from gristmill.loader.example_scan import Column, Scan, lengths_at
 from gristmill.loader.index_arrays import IntArray
 
@@ -19,6 +18,18 @@ _BLOCK = 1 << 14
 _MOST_VARINT_BYTES = 10
 # With fewer records left than this, numpy costs more than a loop.
 _FEW = 8
+
+
+class BrokenListError(ValueError):
+    """The list of a record is not what protocol buffers would write.
+
+    Attributes:
+        row: The record.
+    """
+
+    def __init__(self, row: int, what: str) -> None:
+        super().__init__(what)
+        self.row = row
 
 
 class Values(NamedTuple):
@@ -45,7 +56,7 @@ def values_of(scan: Scan, column: Column, kind: int) -> Values:
         The values; integers as int32 where all of them are in [0, 2^28).
 
     Raises:
-        DecodeError: A record holds no such list.
+        BrokenListError: A record holds no such list.
     """
     if kind == BYTES:
         return _bytes(scan, column)
@@ -54,13 +65,11 @@ def values_of(scan: Scan, column: Column, kind: int) -> Values:
     if kind == FLOATS:
         counts, left = np.divmod(sizes, 4)
         if left.any():
-            _fail(int(np.argmax(left > 0)), "a list of floats cut short")
+            raise BrokenListError(
+                int(np.argmax(left > 0)), "a list of floats cut short"
+            )
         return Values(payload.view("<f4"), counts)
     return _ints(payload, sizes)
-
-
-def _fail(row: int, got: str) -> NoReturn:
-    raise DecodeError("record is no tf.train.Example", row=row, got=got)
 
 
 def _gather(scan: Scan, begins: IntArray, sizes: IntArray) -> npt.NDArray[np.uint8]:
@@ -85,7 +94,7 @@ def _ints(payload: npt.NDArray[np.uint8], sizes: IntArray) -> Values:
     cut = np.flatnonzero(payload[bounds[filled] - 1] >= 0x80)
     if len(cut):
         row = int(np.flatnonzero(filled)[cut[0]])
-        _fail(row, "a list of integers that ends within a number")
+        raise BrokenListError(row, "a list of integers that ends within a number")
     until = np.searchsorted(ends, bounds)
     counts = np.diff(until, prepend=0)
     values = _varints(payload, ends)
@@ -93,7 +102,9 @@ def _ints(payload: npt.NDArray[np.uint8], sizes: IntArray) -> Values:
         lengths = np.diff(ends, prepend=-1)
         number = int(np.argmax(lengths > _MOST_VARINT_BYTES))
         row = int(np.searchsorted(until, number, side="right"))
-        _fail(row, f"an integer of more than {_MOST_VARINT_BYTES} bytes")
+        raise BrokenListError(
+            row, f"an integer of more than {_MOST_VARINT_BYTES} bytes"
+        )
     return Values(values, counts)
 
 
@@ -150,7 +161,7 @@ def _bytes(scan: Scan, column: Column) -> Values:
         end = begin + length
         good &= (scan.data[at] == 0x0A) & (end <= limits)
         if not good.all():
-            _fail(int(rows[np.argmin(good)]), "a broken list of bytes")
+            raise BrokenListError(int(rows[np.argmin(good)]), "a broken list of bytes")
         found.append(np.stack([rows, begin, end]))
         left = end < limits
         rows, at, limits = rows[left], end[left], limits[left]
@@ -172,7 +183,7 @@ def _bytes_of(scan: Scan, row: int, at: int, limit: int) -> IntArray:
     at, limit = int(at), int(limit)
     while at < limit:
         if data[at] != 0x0A:
-            _fail(row, "a broken list of bytes")
+            raise BrokenListError(row, "a broken list of bytes")
         size = shift = 0
         while True:
             at += 1
@@ -182,6 +193,6 @@ def _bytes_of(scan: Scan, row: int, at: int, limit: int) -> IntArray:
                 break
         at += 1 + size
         if at > limit:
-            _fail(row, "a broken list of bytes")
+            raise BrokenListError(row, "a broken list of bytes")
         found.append((row, at - size, at))
     return np.array(found, np.int64).T

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord import read_footer
+from gristmill.dataset.arrayrecord import Footer, read_footer
 from gristmill.dataset.provenance import (
-    frame_offsets,
+    frame_offset,
     read_damaged_regions,
     read_source_files,
 )
@@ -19,12 +20,9 @@ from gristmill.dataset.storage import storage_for
 from gristmill.loader.index_arrays import IntArray, checked_count
 from gristmill.loader.mixed_schedule import MixedSchedule
 from gristmill.loader.open_dataset import Dataset, ShardInfo
-from gristmill.loader.open_dataset import open as open_dataset
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches
-
-_READ_RECORDS = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,7 @@ def locate(batches: GlobalBatches, step: int, row: int) -> Location:
     """Returns where a row of a step's global batch comes from.
 
     It reads no source file. Of a shard it reads the index and the footer; where several
-    records share a chunk, also the records of the shard that one input file gave.
+    records share a chunk, also the chunk that holds this one and a few others.
 
     Args:
         batches: The global batches.
@@ -171,20 +169,24 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
         for region in read_damaged_regions(dataset.path, shard)
         if region.path == found["source_path"]
     ]
-    lengths = _lengths(
-        info.path,
-        info.file_bytes or 0,
-        info.records_digest,
-        first,
-        first + span.records,
+
+    def lengths_of(begin: int, end: int) -> list[int]:
+        at = info.first_record + first
+        return list(map(len, dataset.read(np.arange(at + begin, at + end))))
+
+    offset = frame_offset(
+        span,
+        record - first,
+        _runs(info, first, first + span.records, lengths_of),
+        lengths_of=lengths_of,
+        regions=regions,
     )
-    offsets = frame_offsets(span, lengths, regions)
-    if offsets is None:
+    if offset is None:
         return found | {
             "source_note": "frames do not add up to the range: what was set aside of "
             "this input is not known any more"
         }
-    return found | {"source_offset_bytes": int(offsets[record - first])}
+    return found | {"source_offset_bytes": offset}
 
 
 def _relative(path: str, directory: str) -> str:
@@ -206,23 +208,40 @@ def _one_of(spans: list[SourceSpan], files: Any) -> dict[str, Any]:
     }
 
 
-@functools.lru_cache(maxsize=16)
-def _lengths(
-    shard: str, file_bytes: int, digest: str | None, begin: int, end: int
-) -> IntArray:
-    """Returns int64 [end - begin], the lengths of records of a shard in bytes.
-
-    Who asks for one record often asks for more of the batch: they are kept by all that
-    tells the shard from another.
-    """
+@functools.lru_cache(maxsize=64)
+def _footer(shard: str, file_bytes: int, digest: str | None) -> Footer:
+    # Who asks for one record often asks for all of a batch.
+    del digest  # It tells the shard from one that was there before.
     storage = storage_for(shard)
-    footer = read_footer(
-        lambda first, last: storage.read(shard, first, last), file_bytes, path=shard
+    return read_footer(
+        lambda begin, end: storage.read(shard, begin, end), file_bytes, path=shard
     )
-    if (footer.chunk_records == 1).all():
-        return footer.chunk_decoded_bytes[begin:end]
-    records = open_dataset(shard)
-    lengths: list[int] = []
-    for at in range(begin, end, _READ_RECORDS):
-        lengths += map(len, records[at : min(at + _READ_RECORDS, end)])
-    return np.array(lengths, np.int64)
+
+
+def _runs(
+    info: ShardInfo,
+    begin: int,
+    end: int,
+    lengths_of: Callable[[int, int], Sequence[int]],
+) -> IntArray:
+    """Returns int64 [runs, 2], records and bytes of what each chunk has of a range.
+
+    Args:
+        info: The shard.
+        begin: First record of the range, in the shard.
+        end: One past its last.
+        lengths_of: Returns the lengths of records by their numbers in the range.
+    """
+    footer = _footer(info.path, info.file_bytes or 0, info.records_digest)
+    ends = np.cumsum(footer.chunk_records)
+    begins = ends - footer.chunk_records
+    chunks = slice(
+        int(np.searchsorted(ends, begin, side="right")),
+        int(np.searchsorted(begins, end, side="left")),
+    )
+    firsts, lasts = np.maximum(begins[chunks], begin), np.minimum(ends[chunks], end)
+    sizes = footer.chunk_decoded_bytes[chunks].copy()
+    for chunk in np.flatnonzero(lasts - firsts < footer.chunk_records[chunks]).tolist():
+        part = lengths_of(int(firsts[chunk]) - begin, int(lasts[chunk]) - begin)
+        sizes[chunk] = sum(part)
+    return np.stack([lasts - firsts, sizes], axis=1)

@@ -316,7 +316,8 @@ GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
         (
             {"x": Fixed("int64", shape=(3,))},
             example(entry("x", message(3, message(1, b"\x01\x02\x83")))),
-            "ends within a number",
+            r"cannot be decoded: 'x'(.|\n)*record 2 of(.|\n)*expected: int64_list\n"
+            r"  got:      a list of integers that ends within a number",
         ),
         (
             {"x": Fixed("int64", shape=(3,))},

@@ -11,12 +11,14 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.provenance import DamagedRegion, frame_offsets
+from gristmill.dataset.provenance import DamagedRegion, frame_offset
 from gristmill.dataset.shard_report import SourceSpan
 from gristmill.dataset.shard_writer import WriterOptions
 from gristmill.dataset.tfrecord import encode_frame
 from gristmill.loader.index_arrays import OutOfRangeError
+from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of, quarantined, varied_records
+from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, read_tfrecords, write_array_records
 
 PLANS = [
@@ -192,6 +194,23 @@ def drop_some(record: bytes) -> bytes | None:
     return None if len(record) % 2 else record
 
 
+@pytest.mark.parametrize("group_size", [1, 6])
+def test_a_dataset_in_a_bucket(inputs, tmp_path, monkeypatch, group_size):
+    writer = WriterOptions(group_size=group_size)
+    convert(job_of(inputs, tmp_path / "out", plan=("num_shards", 2), writer=writer))
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, str(tmp_path / "out"), "c4")
+        dataset = loader.open("gs://bucket/c4", cache_dir=tmp_path / "cache")
+        batches = loader.global_batches(
+            dataset, batch_size=16, epochs=1, drop_remainder=False
+        )
+        assert {place.shard for place in check(batches)} == {
+            dataset.shard(0).path,
+            dataset.shard(1).path,
+        }
+
+
 def test_what_went_through_a_function_has_a_range_at_most(inputs, tmp_path):
     function = "tests.loader.test_locate:drop_some"
     convert(job_of(inputs, tmp_path / "out", plan=("match_shards", None), map=function))
@@ -295,9 +314,20 @@ def region(begin: int, end: int, *, compressed: bool = False) -> DamagedRegion:
         ([4, 40, 8], [region(30, 80, compressed=True)], [10, 30, 86]),
     ],
 )
-def test_frames_and_regions_fill_the_range_or_are_unknown(lengths, regions, expected):
-    offsets = frame_offsets(SPAN, np.array(lengths), regions)
-    assert (None if offsets is None else offsets.tolist()) == expected
+@pytest.mark.parametrize("cuts", [[1, 2], [], [2], [1]])
+def test_frames_and_regions_fill_the_range_or_are_unknown(
+    lengths, regions, expected, cuts
+):
+    runs = [[len(part), sum(part)] for part in np.split(lengths, cuts)]
+    for record in range(3):
+        offset = frame_offset(
+            SPAN,
+            record,
+            np.array(runs, np.int64),
+            lengths_of=lambda first, stop: lengths[first:stop],
+            regions=regions,
+        )
+        assert offset == (None if expected is None else expected[record])
 
 
 def test_a_location_is_plain_values(inputs, tmp_path):
