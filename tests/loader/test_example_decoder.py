@@ -144,6 +144,21 @@ def test_long_rows_are_padded_like_short_ones():
         assert decoded["i"].tolist() == expected
 
 
+@pytest.mark.parametrize("large", [None, 0, 3, 7])
+def test_many_numbers_of_all_sizes(large):
+    # More than are decoded at once, with numbers beyond int32 in one row or none.
+    rng = np.random.default_rng(1)
+    rows = rng.integers(0, 1 << rng.integers(1, 29, (8, 5000)))
+    if large is not None:
+        rows[large] = rng.integers(-(1 << 63), (1 << 63) - 1, 5000)
+        rows[large, ::7] = (1 << 63) - 1
+        rows[large, 1::7] = -(1 << 63)
+    records = [tf_example({"i": row}) for row in rows]
+    decoded = decode({"i": Fixed("int64", shape=(50, 100))}, records)["i"]
+    np.testing.assert_array_equal(decoded.reshape(8, 5000), rows)
+    np.testing.assert_array_equal(decode(RAGGED, records)["i"].values, rows.ravel())
+
+
 def test_buckets_give_the_least_length_that_holds_the_longest():
     def rows(*counts):
         return [tf_example({"i": [7] * count}) for count in counts]

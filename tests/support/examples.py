@@ -23,7 +23,7 @@ def tf_feature(values: Values) -> Any:
     """Returns a feature of the kind of its first value; without one, of bytes."""
     import tensorflow as tf
 
-    first = values[0] if values else b""
+    first = values[0] if len(values) else b""
     if isinstance(first, bytes):
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
     if isinstance(first, float):
