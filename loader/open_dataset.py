@@ -155,7 +155,7 @@ class Dataset(Sequence[bytes]):
 
     @functools.cached_property
     def order_digest(self) -> str:
-        """SHA-256 over what is known of the records of each shard, in order.
+        """Half a SHA-256 over what is known of the records of each shard, in order.
 
         That is how many there are, with their digest, or else with the size of the
         file. It differs where records are stored in another order, unless that is
@@ -169,7 +169,7 @@ class Dataset(Sequence[bytes]):
             columns += [self._table.columns[f"digest_{end}"] for end in ("low", "high")]
         for column in columns:
             hasher.update(column.astype("<u8").tobytes())
-        return hasher.hexdigest()
+        return hasher.hexdigest()[:32]
 
     def shard(self, index: int) -> ShardInfo:
         """Returns what is known of a shard, without opening it.
