@@ -140,10 +140,16 @@ class FixedFeature:
     default: Any = None
 
     def __post_init__(self) -> None:
-        shape = (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
-        for size in shape:
-            checked_count(size, what="a dimension of shape")
-        object.__setattr__(self, "shape", shape)
+        if not isinstance(self.shape, tuple | list):
+            raise InputError(
+                "shape of a feature is no tuple",
+                expected="a tuple such as (2048,), () for a single value",
+                got=repr(self.shape),
+            )
+        shape = [
+            checked_count(size, what="a dimension of shape") for size in self.shape
+        ]
+        object.__setattr__(self, "shape", tuple(shape))
         dtype = checked_dtype(self.dtype)
         object.__setattr__(self, "dtype", dtype)
         if self.default is not None:

@@ -96,7 +96,7 @@ def _words(data: npt.NDArray[np.uint8], names: IntArray) -> npt.NDArray[np.uint6
         names: Where each begins and ends: int64 [names, 2].
     """
     begins, ends = names.T
-    words = (ends - begins).astype(np.uint64)
+    words: npt.NDArray[np.uint64] = (ends - begins).astype(np.uint64)
     # Before an empty name is its length, which is 0.
     last, within = ends - 1, np.maximum(ends - begins - 1, 0)
     for at in (

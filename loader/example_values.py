@@ -165,7 +165,8 @@ def _bytes(scan: Scan, column: Column) -> Values:
         found.append(np.stack([rows, begin, end]))
         left = end < limits
         rows, at, limits = rows[left], end[left], limits[left]
-    found += [_bytes_of(scan, *rest) for rest in zip(rows, at, limits, strict=True)]
+    rest = zip(rows.tolist(), at.tolist(), limits.tolist(), strict=True)
+    found += [_bytes_of(scan, row, begin, end) for row, begin, end in rest]
     table = np.hstack(found) if found else np.zeros((3, 0), np.int64)
     if len(found) > 1:
         table = table[:, np.argsort(table[0], kind="stable")]
@@ -180,7 +181,6 @@ def _bytes(scan: Scan, column: Column) -> Values:
 def _bytes_of(scan: Scan, row: int, at: int, limit: int) -> IntArray:
     """Returns row, begin and end of the values of one record: int64 [3, values]."""
     data, found = scan.buffer, []
-    at, limit = int(at), int(limit)
     while at < limit:
         if data[at] != 0x0A:
             raise BrokenListError(row, "a broken list of bytes")

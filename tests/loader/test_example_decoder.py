@@ -380,6 +380,10 @@ def test_an_error_travels_and_can_be_told_which_record_it_was():
         (lambda: Fixed("complex64", shape=(3,)), "bytes, bool, an integer"),
         (lambda: Fixed("int32", shape=(0,)), "dimension of shape"),
         (
+            lambda: Fixed("int32", shape=5),
+            r"no tuple(.|\n)*\(2048,\)(.|\n)*got:      5",
+        ),
+        (
             lambda: Fixed("int32", shape=(3,), default=[1, 2]),
             r"default does not .*(.|\n)*\(3,\)",
         ),
