@@ -234,6 +234,16 @@ def _guide(shards: Shards, *, source: Callable[[Shards], Any], workers: int) -> 
     return _by_records(shards, iterable)
 
 
+def _guide_batched(shards: Shards, *, source: Callable[[Shards], Any]) -> Reader:
+    """The same with batches: Grain asks a source for a whole batch if it can."""
+    import grain
+
+    dataset = grain.MapDataset.source(source(shards)).shuffle(42).repeat()
+    batched = dataset.batch(shards.batch_size, batch_fn=list)
+    iterator = iter(batched.to_iter_dataset())
+    return Reader(step=lambda: len(next(iterator)))
+
+
 def _feed(shards: Shards, *, workers: int) -> Reader:
     from gristmill import loader
 
@@ -306,6 +316,17 @@ CONTESTANTS = {
             ("gristmill", "gristmill's", _gristmill_source),
         )
         for workers in (0, 2, 4)
+    },
+    **{
+        f"guide_batched_{name}": Contestant(
+            label=f"the same with batches, {whose} source, 16 threads",
+            packages=_GRAIN,
+            open=functools.partial(_guide_batched, source=source),
+        )
+        for name, whose, source in (
+            ("grain", "Grain's", _grain_source),
+            ("gristmill", "gristmill's", _gristmill_source),
+        )
     },
     **{
         f"feed_{workers}": Contestant(

@@ -289,6 +289,6 @@ def draw_plot(results: Results, path: pathlib.Path) -> None:
 
 
 _OURS = (
-    *("gristmill_read", "feed_0", "feed_2"),
+    *("gristmill_read", "feed_0", "feed_2", "guide_batched_gristmill"),
     *(f"guide_gristmill_{workers}" for workers in (0, 2, 4)),
 )
