@@ -44,6 +44,8 @@ class Location:
             decompressed file where `source_compression` is not `none`.
         source_range_bytes: The half-open range of that file, counted likewise, in
             which the frame lies.
+        source_record_in_range: Its number among the records of that range, not counting
+            what was set aside as damaged.
         source_compression: `none`, `gzip` or `zlib`.
         source_note: Why something about the source is not known.
     """
@@ -57,6 +59,7 @@ class Location:
     source_path: str | None = None
     source_offset_bytes: int | None = None
     source_range_bytes: tuple[int, int] | None = None
+    source_record_in_range: int | None = None
     source_compression: str | None = None
     source_note: str | None = None
 
@@ -150,11 +153,10 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
         return {"source_note": "the dataset's list of input files is lost or damaged"}
     options = split.source.get("options")
     function = options.get("map") if isinstance(options, dict) else None
-    if function is not None:
-        # It may have dropped records, added some and changed their lengths.
+    if info.dropped_records or info.added_records:
         return _one_of(spans, files) | {
-            "source_note": f"records went through the function {function}: which frame "
-            "a record is of was not kept"
+            "source_note": f"the function {function} made more or fewer records than "
+            "it got: of which frame each is was not kept"
         }
     ends = np.cumsum([span.records for span in spans])
     if not spans or ends[-1] != info.records:
@@ -162,7 +164,12 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
     number = int(np.searchsorted(ends, record, side="right"))
     span = spans[number]
     first = int(ends[number]) - span.records
-    found = _one_of([span], files)
+    found = _one_of([span], files) | {"source_record_in_range": record - first}
+    if function is not None:
+        return found | {
+            "source_note": f"records went through the function {function}: how long "
+            "they were before was not kept"
+        }
     shard = _relative(info.path, dataset.path)
     regions = [
         region

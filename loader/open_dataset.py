@@ -52,6 +52,8 @@ class ShardInfo:
         file_bytes: Size of the file, None where nobody has looked.
         records_digest: Order-independent digest of its records, where known.
         spans: The ranges of source TFRecord files it was made of, where known.
+        dropped_records: Source records of which the user's function made none.
+        added_records: Records that it made beyond one for each.
     """
 
     path: str
@@ -60,6 +62,8 @@ class ShardInfo:
     file_bytes: int | None
     records_digest: str | None
     spans: tuple[SourceSpan, ...]
+    dropped_records: int
+    added_records: int
 
 
 class _Under(Sequence[str]):
@@ -180,15 +184,21 @@ class Dataset(Sequence[bytes]):
         (shard,) = checked_indices([index], stop=self.num_shards, what="shard").tolist()
         first = self._shards.first_record(shard)
         size = int(self._shards.file_bytes[shard])
+        table = self._table
+        columns = {} if table is None else table.columns
+        dropped, added = (
+            int(columns[name][shard]) if columns else 0
+            for name in ("dropped_records", "added_records")
+        )
         return ShardInfo(
             path=self._shards.paths[shard],
             first_record=first,
             records=int(self._shards.ends[shard]) - first,
             file_bytes=None if size < 0 else size,
-            records_digest=None
-            if self._table is None
-            else self._table.digest(shard).hex,
-            spans=() if self._table is None else self._table.spans(shard),
+            records_digest=None if table is None else table.digest(shard).hex,
+            spans=() if table is None else table.spans(shard),
+            dropped_records=dropped,
+            added_records=added,
         )
 
     def find(self, records: npt.ArrayLike) -> tuple[IntArray, IntArray]:

@@ -221,7 +221,9 @@ def _print_location(step: int, row: int, found: Location, *, as_json: bool) -> N
         )
     elif found.source_range_bytes is not None:
         begin, end = found.source_range_bytes
-        lines.append(("", f"within the bytes {begin:,} to {end:,}{inside}"))
+        number = found.source_record_in_range
+        which = "somewhere" if number is None else f"record {number:,}"
+        lines.append(("", f"{which} in the bytes {begin:,} to {end:,}{inside}"))
     if found.source_note is not None:
         lines.append(("note", found.source_note))
     click.echo(

@@ -1,5 +1,6 @@
 """Where rows come from: every answer is followed to the bytes of the source."""
 
+import collections
 import gzip
 import json
 import pathlib
@@ -52,6 +53,7 @@ def inflated(location: loader.Location) -> bytes:
 def check(batches: loader.GlobalBatches) -> list[loader.Location]:
     """Follows every row to its frame; returns the locations."""
     found = []
+    numbers = collections.defaultdict(list)
     for location, record in locations(batches):
         frame = encode_frame(record)
         begin = location.source_offset_bytes
@@ -59,7 +61,10 @@ def check(batches: loader.GlobalBatches) -> list[loader.Location]:
         assert inflated(location)[begin : begin + len(frame)] == frame
         first, last = location.source_range_bytes
         assert first <= begin < begin + len(frame) <= last
+        numbers[location.source_path, first].append(location.source_record_in_range)
         found.append(location)
+    for each in numbers.values():
+        assert sorted(each) == list(range(len(each)))
     places = {(place.source_path, place.source_offset_bytes) for place in found}
     assert len(places) == len(found)
     return found
@@ -223,6 +228,25 @@ def test_what_went_through_a_function_has_a_range_at_most(inputs, tmp_path):
     convert(job_of(inputs, tmp_path / "one", plan=("num_shards", 1), map=function))
     place = batches_of(tmp_path / "one").locate(0, 0)
     assert (place.source_path, place.source_range_bytes) == (None, None)
+
+
+def longer(record: bytes) -> bytes:
+    return record + b"longer"
+
+
+@pytest.mark.parametrize("plan", PLANS[2:4], ids=lambda plan: plan[0])
+def test_a_function_that_makes_one_of_each_leaves_their_number(inputs, tmp_path, plan):
+    function = "tests.loader.test_locate:longer"
+    convert(job_of(inputs, tmp_path / "out", plan=plan, map=function))
+    for place, record in locations(batches_of(tmp_path / "out")):
+        assert place.source_offset_bytes is None
+        assert function in place.source_note
+        at, last = place.source_range_bytes
+        data = inflated(place)
+        for _ in range(place.source_record_in_range):
+            at += int.from_bytes(data[at : at + 8], "little") + 16
+        assert at < last
+        assert data[at:].startswith(encode_frame(record.removesuffix(b"longer")))
 
 
 def test_other_datasets_know_no_source(tmp_path):

@@ -104,6 +104,30 @@ def test_what_is_not_known_is_said(tmp_path):
     assert "note     only datasets that gristmill converted" in out
 
 
+def twice(record: bytes) -> list[bytes]:
+    return [record, record]
+
+
+def upper(record: bytes) -> bytes:
+    return record.upper()
+
+
+@pytest.mark.parametrize(
+    ("function", "where"), [(upper, "record 5 in"), (twice, "somewhere in")]
+)
+def test_what_a_function_made_is_traced_to_a_range(
+    converted, tmp_path, function, where
+):
+    name = f"{__name__}:{function.__name__}"
+    plan = ("match_shards", None)
+    convert(job_of(converted / "plain", tmp_path / "out", plan=plan, map=name))
+    order = ("--batch-size", 16, "--shuffle", "none")
+    out = trace(tmp_path / "out", *order, "--step", 0, "--row", 5)
+    size = (converted / "plain" / "0.tfrecord").stat().st_size
+    assert f"         {where} the bytes 0 to {size:,}\n" in out
+    assert name in out.splitlines()[-1]
+
+
 def test_where_a_record_is_seen(converted):
     place = converted / "plain-out"
     found = json.loads(
