@@ -49,7 +49,9 @@ class Benchmark:
         server: The bucket.
     """
 
-    def __init__(self, args: argparse.Namespace, work: pathlib.Path, server: GcsProcess):
+    def __init__(
+        self, args: argparse.Namespace, work: pathlib.Path, server: GcsProcess
+    ):
         self._args = args
         self._work = work
         self._server = server
@@ -58,7 +60,10 @@ class Benchmark:
         self.records: dict[str, int] = {}
         for kind, size in (("main", args.bytes), ("startup", _STARTUP_BYTES)):
             written = c4_like.write_dataset(
-                work / kind, size_bytes=size, files=args.files if kind == "main" else 1, seed=args.seed
+                work / kind,
+                size_bytes=size,
+                files=args.files if kind == "main" else 1,
+                seed=args.seed,
             )
             self.records[kind] = sum(file.records for file in written)
             for path in (work / kind).glob("*.tfrecord*"):

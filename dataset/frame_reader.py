@@ -92,6 +92,17 @@ class FrameReader:
         self._exhausted = False
         self._stream_error: CorruptStreamError | None = None
 
+    def restart(self, stream: Readable | BinaryIO) -> None:
+        """Goes on with another stream of the same bytes.
+
+        Args:
+            stream: Bytes from `offset` on.
+        """
+        self._stream = stream
+        self._buffer_offset, self._position = self.offset, 0
+        self._buffer = b""
+        self._exhausted, self._stream_error = False, None
+
     @property
     def offset(self) -> int:
         """File offset of the next byte that was not yet handed out."""

@@ -13,11 +13,12 @@ from typing import Any, BinaryIO, cast
 
 import google_crc32c
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.errors import InputError, StorageError
 from gristmill.dataset.gcs_connection import (
     GcsConnection,
     decode_crc32c,
     encode_crc32c,
+    is_bad_checksum,
     is_missing_bucket,
 )
 from gristmill.dataset.object_names import (
@@ -32,21 +33,53 @@ from gristmill.dataset.storage import Content, FileInfo, changed_error
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 _CHUNK_BYTES = 16 << 20  # Of an upload: each waits for an answer.
 _AT_ONCE = 16
+_TIMEOUT_SECONDS = 30.0
+_DEADLINE_SECONDS = 120.0
+_UPLOADS = 3  # Of one file, where it arrives damaged.
 
 
 def gcs_storage() -> GcsStorage:
     """Returns the storage of this process for the server that is configured.
 
+    The environment variables `GRISTMILL_GCS_TIMEOUT_SECONDS` and
+    `GRISTMILL_GCS_DEADLINE_SECONDS` replace the defaults of `GcsStorage`.
+
     Raises:
+        InputError: One of them is no number of seconds.
         StorageError: The client library or credentials are missing.
     """
     # Connections must not be shared with a forked process.
-    return _storage(os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST"))
+    return _storage(
+        os.getpid(),
+        os.environ.get("STORAGE_EMULATOR_HOST"),
+        _seconds("GRISTMILL_GCS_TIMEOUT_SECONDS", _TIMEOUT_SECONDS),
+        _seconds("GRISTMILL_GCS_DEADLINE_SECONDS", _DEADLINE_SECONDS),
+    )
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "")
+    try:
+        seconds = float(text or default)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise InputError(
+            f"{variable} is no number of seconds",
+            expected=f"a positive number, such as {default:g}",
+            got=repr(text),
+            cure="set it in the environment, or leave it out",
+        )
+    return seconds
 
 
 @functools.lru_cache(maxsize=4)
-def _storage(process: int, server: str | None) -> GcsStorage:
-    return GcsStorage()
+def _storage(
+    process: int, server: str | None, timeout_seconds: float, deadline_seconds: float
+) -> GcsStorage:
+    return GcsStorage(
+        timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
+    )
 
 
 class GcsStorage:
@@ -72,7 +105,10 @@ class GcsStorage:
     remote = True
 
     def __init__(
-        self, *, timeout_seconds: float = 30.0, deadline_seconds: float = 120.0
+        self,
+        *,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+        deadline_seconds: float = _DEADLINE_SECONDS,
     ):
         self._connection = GcsConnection(
             timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
@@ -250,16 +286,23 @@ class GcsStorage:
         written = (size_bytes, crc32c)
         with self._connection.explained("write the object", path):
             try:
-                blob.upload_from_file(
-                    file,
-                    size=size_bytes,
-                    checksum=None,
-                    content_type="application/octet-stream",
-                    if_generation_match=None
-                    if replaces is None
-                    else int(replaces or 0),
-                    **self._connection.options,
-                )
+                for left in reversed(range(_UPLOADS)):
+                    try:
+                        blob.upload_from_file(
+                            file,
+                            rewind=True,
+                            size=size_bytes,
+                            checksum=None,
+                            content_type="application/octet-stream",
+                            if_generation_match=None
+                            if replaces is None
+                            else int(replaces or 0),
+                            **self._connection.options,
+                        )
+                        break
+                    except Exception as e:
+                        if not left or not is_bad_checksum(e):
+                            raise
                 found = _info(blob)
             except RetryError:
                 raise  # No answer at all: no use in asking what is there.

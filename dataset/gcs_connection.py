@@ -20,6 +20,7 @@ _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _POOL = 128  # Connections that are kept: more than threads that use them at once.
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _HASH = re.compile(r"crc32c=([A-Za-z0-9+/=]+)")
+_SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([^'\")\]]+)")
 _NO_BUCKET = "bucket does not exist"
 _AGAIN = "run the same command again: finished shards are kept"
 
@@ -196,9 +197,31 @@ def encode_crc32c(crc32c: int) -> str:
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
 
 
+def is_bad_checksum(error: Exception) -> bool:
+    """Tells whether the server says that data arrived otherwise than it was sent."""
+    return getattr(error, "code", None) == 400 and "crc32c" in str(error).lower()
+
+
 def is_missing_bucket(error: Exception) -> bool:
     """Tells whether the server says that there is no such bucket."""
     return _NO_BUCKET in str(error)
+
+
+def _plain(cause: BaseException) -> str:
+    """Returns what a server or the network said, without what surrounds it."""
+    text = str(cause)
+    response = getattr(cause, "response", None)
+    status = getattr(response, "status_code", None) or getattr(cause, "code", None)
+    if response is not None:
+        with contextlib.suppress(ValueError):
+            document = response.json()
+            if isinstance(document, dict):
+                text = str(document.get("error", {}).get("message", text))
+    elif match := _SYSTEM_ERROR.search(text):
+        text = match[1]
+    if status is not None and str(int(status)) not in text:
+        text = f"{int(status)} {text}"
+    return text or type(cause).__name__
 
 
 def _diagnosis(error: Exception, deadline_seconds: float) -> tuple[str, str]:
@@ -209,7 +232,7 @@ def _diagnosis(error: Exception, deadline_seconds: float) -> tuple[str, str]:
     cause: BaseException = error
     if isinstance(error, api.RetryError) and error.cause is not None:
         cause = error.cause
-    got = str(cause) or type(cause).__name__
+    got = _plain(cause)
     if isinstance(cause, api.NotFound):
         if is_missing_bucket(cause):
             return got, "check the bucket's name, or create it"
@@ -225,7 +248,7 @@ def _diagnosis(error: Exception, deadline_seconds: float) -> tuple[str, str]:
             "GOOGLE_APPLICATION_CREDENTIALS name a key file"
         )
     if cause is not error:
-        return f"no success in {deadline_seconds:,.0f} seconds; last: {got}", (
+        return f"no success in {deadline_seconds:,.4g} seconds; last: {got}", (
             f"check network and service status, then {_AGAIN}"
         )
     return got, _AGAIN

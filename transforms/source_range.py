@@ -96,6 +96,7 @@ class RangeReader:
         )
         self._opened: BinaryIO | None = None
         self.ahead_bytes = 0
+        self._doubted = -1  # Where something seemed to be damaged last.
         self._intact = False  # Known of a compressed file.
         self._lost = False  # The rest of a compressed file.
         self._start: int | None = None
@@ -209,11 +210,42 @@ class RangeReader:
             except CorruptFrameError as error:
                 if not self._exact:
                     raise FooledStartError(str(error)) from error
+                if self._read_again(reader):
+                    continue
                 if handler is None:
                     raise
                 self._pass_damage(reader, error, handler)
             else:
                 return
+
+    def _read_again(self, reader: FrameReader) -> bool:
+        """Lets the reader read once more what seems to be damaged.
+
+        It may have been damaged on its way: there is no checksum of a part of an object
+        in a bucket. What is good the second time is good.
+        """
+        offset = reader.offset
+        if offset == self._doubted or not storage_for(self.path).remote:
+            return False
+        self._doubted = offset
+        plain = self._compression == "none"
+        file = storage_for(self.path).open(
+            self.path,
+            offset=offset if plain else 0,
+            end=max(offset, self._source.end_bytes) if plain else None,
+            version=self._version,
+        )
+        if plain:
+            reader.restart(file)
+            return True
+        stream = InflatedStream(file, path=self.path, compression=self._compression)
+        try:
+            while offset and (piece := stream.read(min(offset, _CHECK_BYTES))):
+                offset -= len(piece)
+        except CorruptStreamError:
+            return False
+        reader.restart(stream)
+        return True
 
     def _pass_damage(
         self, reader: FrameReader, error: CorruptFrameError, handler: DamageHandler

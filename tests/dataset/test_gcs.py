@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset import range_stream
-from gristmill.dataset.errors import StorageChangedError, StorageError
+from gristmill.dataset.errors import InputError, StorageChangedError, StorageError
 from gristmill.dataset.gcs import GcsStorage
 from gristmill.dataset.range_stream import Piece, RangeStream
 from gristmill.dataset.storage import Storage, storage_for, version_of
@@ -204,6 +204,22 @@ def test_a_listing_is_narrow_and_in_pages(
     assert server.requests["list"] == 7
     assert len(storage.match("gs://bucket/in/**/1*")) == 11
     assert len(storage.match("gs://bucket/**")) == 60
+
+
+def test_limits_come_from_the_environment(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.2")
+    monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "0.5")
+    server.fail("stall", "media", times=99)
+    server.objects.put("bucket", "a", DATA)
+    begin = time.monotonic()
+    with pytest.raises(StorageError, match="no success in 0.5 seconds"):
+        storage_for("gs://bucket").read("gs://bucket/a")
+    assert time.monotonic() - begin < 3
+    monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "soon")
+    with pytest.raises(InputError, match="'soon'"):
+        storage_for("gs://bucket")
 
 
 def test_what_pretends_to_be_a_directory_is_no_file(
@@ -397,11 +413,21 @@ def test_writing_survives(
 
 
 @pytest.mark.parametrize("data", [DATA, LARGE], ids=["small", "large"])
-def test_what_arrives_damaged_is_refused(
+def test_what_arrives_damaged_is_sent_again(
     server: GcsServer, storage: GcsStorage, data: bytes
 ) -> None:
-    server.fail("flip", "insert")
+    server.fail("flip", "insert", times=2)
     server.fail("flip", "chunk", skip=1)
+    storage.write("gs://bucket/a", data, replaces="")
+    assert server.objects.buckets["bucket"]["a"].data == data
+
+
+@pytest.mark.parametrize("data", [DATA, LARGE], ids=["small", "large"])
+def test_what_always_arrives_damaged_is_refused(
+    server: GcsServer, storage: GcsStorage, data: bytes
+) -> None:
+    server.fail("flip", "insert", times=99)
+    server.fail("flip", "chunk", times=99)
     with pytest.raises(StorageError, match=r"(?s)gs://bucket/a.*crc32c"):
         storage.write("gs://bucket/a", data)
     assert not server.objects.buckets["bucket"]

@@ -38,6 +38,14 @@ class GcsProcess:
         # It ends with its input: also when this process is killed.
         self._process.communicate()
 
+    def come_up(self) -> None:
+        """Lets a server that went down listen again."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("up\n")
+        self._process.stdin.flush()
+        self._process.stdout.readline()
+
     def control(self, **orders: Any) -> dict[str, Any]:
         """Gives orders, and returns what was counted before; see `GcsServer.control`.
 
@@ -54,4 +62,7 @@ class GcsProcess:
 if __name__ == "__main__":
     with GcsServer(*sys.argv[1:]) as server:
         print(server.url, flush=True)
-        sys.stdin.read()
+        for _ in sys.stdin:
+            server.go_down()
+            server.come_up()
+            print(server.url, flush=True)

@@ -48,6 +48,7 @@ class Fault:
         skip: How many it lets pass before.
         message: Of the error, for a status.
         seconds: Of a slow answer.
+        lasts_seconds: How long after its first hit it goes on; 0 for no bound.
     """
 
     kind: str
@@ -57,12 +58,18 @@ class Fault:
     skip: int = 0
     message: str = "made to fail"
     seconds: float = 1.0
+    lasts_seconds: float = 0.0
+    began: float = 0.0
 
     def hits(self, operation: str, name: str) -> bool:
         if self.operation not in ("", operation) or self.name not in name:
             return False
         if self.skip or not self.times:
             self.skip = max(self.skip - 1, 0)
+            return False
+        self.began = self.began or time.monotonic()
+        if 0 < self.lasts_seconds < time.monotonic() - self.began:
+            self.times = 0
             return False
         self.times -= 1
         return True
@@ -109,10 +116,13 @@ class GcsServer:
         self.closing = threading.Event()
         self.held = threading.Event()
         self.release = threading.Event()
-        self._http = _HttpServer(
-            ("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self})
-        )
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._http = self._listen(0)
+        self._port = self._http.server_address[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def _listen(self, port: int) -> _HttpServer:
+        handler = type("Handler", (_Handler,), {"store": self})
+        return _HttpServer(("127.0.0.1", port), handler)
 
     def __enter__(self) -> GcsServer:
         serve = self._http.serve_forever
@@ -128,6 +138,13 @@ class GcsServer:
         self.release.set()
         self._http.shutdown()
         self._http.server_close()
+
+    def come_up(self) -> None:
+        """Listens again, at the same address and with the same objects."""
+        self.closing.clear()
+        self.release.clear()
+        self._http = self._listen(self._port)
+        self.__enter__()
 
     def fail(self, kind: str, operation: str = "", **options: Any) -> None:
         """Adds a fault; see `Fault`."""
@@ -219,7 +236,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             reply = refusal.reply
         if request.operation == "media":
             self.store.sent_bytes += len(reply.body)
-        self._send(reply, fault.kind)
+        sent_only = fault.kind == "flip" and bool(request.data)
+        self._send(reply, "" if sent_only else fault.kind)
 
     do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
 
@@ -290,7 +308,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body, length = reply.body, len(reply.body)
         if fault in ("cut", "short", "stall"):
             body = body[: length // 2]
-        elif fault == "flip":
+        elif fault == "flip" and body:
             body = _flipped(body)
         self.send_response(reply.status)
         for field, value in reply.headers.items():
