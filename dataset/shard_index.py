@@ -184,6 +184,39 @@ class ShardIndex:
         bases, relative, firsts = (column.data for column in columns)
         return bases, relative, firsts
 
+    @property
+    def head_bytes(self) -> int:
+        """Size of the beginning of the file that every look at a record needs."""
+        return HEADER_BYTES + self._bases.nbytes + self._first_records.nbytes
+
+    def report_range(self) -> tuple[int, int]:
+        """Returns the half-open range of the file that `report` reads."""
+        begin = self.head_bytes + self._relative.nbytes + self.crc32cs.nbytes
+        return begin, begin + len(self._report)
+
+    def entry_ranges(
+        self, records: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns which bytes of the file, beside its head, tell where records are.
+
+        It looks at the head alone, so that a reader can fetch the rest by range.
+
+        Args:
+            records: int64 [n], numbers of records in the shard.
+
+        Returns:
+            int64 [2n] first bytes, int64 [2n] ends.
+        """
+        chunks, _ = self.chunk_of(records)
+        chunk_at = self.head_bytes + 4 * chunks
+        crc_at = self.head_bytes + self._relative.nbytes + 4 * records
+        # A chunk ends where the next one begins.
+        chunk_end = np.minimum(chunk_at + 8, self.head_bytes + self._relative.nbytes)
+        return (
+            np.concatenate([chunk_at, crc_at]),
+            np.concatenate([chunk_end, crc_at + 4]),
+        )
+
     def report(self) -> ShardReport:
         """Returns what the writer of the shard counted."""
         return ShardReport.from_json(bytes(self._report), where=self.path)

@@ -98,7 +98,10 @@ class BatchReader:
         bounds = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(records)]
         which = shards[bounds[:-1]].tolist() if len(records) else []
         remote = self.shards.remote is not None
-        opened = self.open_shards.get_many(which) if remote else {}
+        opened: dict[int, ShardFile] = {}
+        if remote and which:
+            parts = [numbers[a:b] for a, b in itertools.pairwise(bounds)]
+            opened = self.open_shards.get_many(which, parts)
         near: list[Wanted] = []
         far: list[Wanted] = []
         for number, (begin, end) in zip(
@@ -157,7 +160,7 @@ class BatchReader:
     def offset_bytes(self, record: int) -> int:
         """Returns the physical offset, in its file, of a record's chunk."""
         shards, in_shard = self.shards.find(np.array([record], np.int64))
-        shard = self.open_shards.get(int(shards[0]))
+        (shard,) = self.open_shards.get_many(shards.tolist(), [in_shard]).values()
         return shard.index.find_records(in_shard.tolist())[0][1]
 
     def _checks(self, shard: ShardFile) -> bool:

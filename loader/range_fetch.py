@@ -220,6 +220,7 @@ class _Call:
         self._begun: dict[int, float] = {}
         self._failed: collections.Counter[int] = collections.Counter()
         self._wrong: collections.Counter[int] = collections.Counter()
+        self._told: dict[int, str] = {}
 
     def run(self) -> Iterator[tuple[int, bytes]]:
         while self._open:
@@ -296,7 +297,8 @@ class _Call:
         waited = now - self._begun[number]
         counts = self._fetcher.counts
         if waited >= self._options.deadline_seconds:
-            self._give_up(number, f"no answer in {timeout:,.1f} seconds")
+            text = f"no answer in {timeout:,.1f} seconds"
+            self._give_up(number, self._told.get(number, text))
         if waited >= timeout * (self._failed[number] + 1):
             self._failed[number] += 1
             counts.retries += 1
@@ -313,6 +315,7 @@ class _Call:
         wanted, now = self._ranges[number], time.monotonic()
         if isinstance(outcome, Changed):
             raise _changed(wanted, outcome.got)
+        self._told[number] = outcome.text
         if outcome.status in _THROTTLED:
             self._fetcher.counts.throttled += 1
         if outcome.wrong or outcome.status not in _PASSING:

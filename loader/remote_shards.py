@@ -12,10 +12,16 @@ import threading
 from collections.abc import Sequence
 
 from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.shard_index import ShardIndex
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.storage import FileInfo, storage_for
+from gristmill.loader.index_arrays import IntArray
 from gristmill.loader.index_cache import IndexCache, cache_root
 from gristmill.loader.range_fetch import RangeFetcher, ReadOptions
+from gristmill.loader.ranged_index import RangedIndexes
+
+# A record has a checksum of 4 bytes, and at worst a chunk of its own: 4.125 bytes.
+_INDEX_BYTES_PER_RECORD = 8.125
 
 
 class RemoteShards:
@@ -44,6 +50,7 @@ class RemoteShards:
         self._lock = threading.Lock()
         self._listed: dict[str, dict[str, FileInfo]] = {}
         self._indexes: IndexCache | None = None
+        self._by_range: RangedIndexes | None = None
 
     def version(self, shard: int) -> str:
         """Returns the generation of a shard, which is the one that was converted.
@@ -53,18 +60,7 @@ class RemoteShards:
             StorageError: There is none, or it cannot be found out.
         """
         path = self._paths[shard]
-        directory = path.rpartition("/")[0]
-        with self._lock:
-            if directory not in self._listed:
-                listed = storage_for(directory).list(directory)
-                self._listed[directory] = {info.path: info for info in listed}
-        found = self._listed[directory].get(path)
-        if found is None:
-            raise StorageError(
-                "no such shard",
-                where=path,
-                cure="restore the shard from a copy, or convert it again",
-            )
+        found = self._about(path)
         size = int(self._table.file_bytes[shard])
         crc32c = int(self._table.file_crc32cs[shard])
         if found.size_bytes != size or found.crc32c not in (None, crc32c):
@@ -77,8 +73,56 @@ class RemoteShards:
             )
         return found.version
 
-    def indexes(self) -> IndexCache:
-        """Returns the indexes of the dataset on this host."""
+    def _about(self, path: str) -> FileInfo:
+        """Returns what a listing says of an object of the dataset."""
+        directory = path.rpartition("/")[0]
+        with self._lock:
+            if directory not in self._listed:
+                listed = storage_for(directory).list(directory)
+                self._listed[directory] = {info.path: info for info in listed}
+        found = self._listed[directory].get(path)
+        if found is None:
+            raise StorageError(
+                "no such object in the dataset",
+                where=path,
+                cure="restore it from a copy, or convert its shard again",
+            )
+        return found
+
+    def indexes(
+        self, shards: Sequence[int], records: Sequence[IntArray]
+    ) -> list[ShardIndex]:
+        """Returns indexes of shards, which know at least some of their records.
+
+        Args:
+            shards: Numbers of shards.
+            records: Of each shard, int64 [n] the records that matter.
+
+        Raises:
+            GristmillError: An index is damaged, or cannot be read.
+        """
+        if self.keeps_indexes:
+            return self._kept().open(shards)
+        return self._ranged().open(shards, records)
+
+    @property
+    def keeps_indexes(self) -> bool:
+        """Whether this host has room for the indexes as a whole."""
+        most = _INDEX_BYTES_PER_RECORD * int(self._table.records.sum())
+        return most <= self.fetcher.options.index_bytes
+
+    def _ranged(self) -> RangedIndexes:
+        with self._lock:
+            if self._by_range is None:
+                self._by_range = RangedIndexes(
+                    paths=self._index_paths,
+                    file_crc32cs=self._table.file_crc32cs,
+                    about=self._about,
+                    fetcher=self.fetcher,
+                )
+            return self._by_range
+
+    def _kept(self) -> IndexCache:
         with self._lock:
             if self._indexes is None:
                 name = self._table.shards_digest.rpartition(":")[2][:32]

@@ -248,8 +248,15 @@ class ShardList:
         shard = bisect.bisect_right(self.ends.data, record)
         return shard, record - self.first_record(shard) + int(self.starts[shard])
 
-    def open(self, shards: Sequence[int]) -> list[ShardFile]:
+    def open(
+        self, shards: Sequence[int], records: Sequence[IntArray] = ()
+    ) -> list[ShardFile]:
         """Opens shards and compares each with what the dataset says of it.
+
+        Args:
+            shards: Numbers of shards.
+            records: Of each shard, the records in it that are wanted: where indexes
+                are too large to be kept, only these can be found.
 
         Raises:
             CorruptShardError: One is another one.
@@ -266,7 +273,7 @@ class ShardList:
                 for shard in shards
             ]
         else:
-            indexes = self.remote.indexes().open(shards)
+            indexes = self.remote.indexes(shards, records)
             opened = [
                 ShardFile(
                     path=self.paths[shard],
@@ -323,8 +330,18 @@ class OpenShards:
         self._keep({shard: opened})
         return opened
 
-    def get_many(self, shards: Sequence[int]) -> dict[int, ShardFile]:
-        """Returns shards, those opened together that are not open yet."""
+    def get_many(
+        self, shards: Sequence[int], records: Sequence[IntArray]
+    ) -> dict[int, ShardFile]:
+        """Returns shards, those opened together that are not open yet.
+
+        Args:
+            shards: Numbers of shards.
+            records: Of each shard, the records in it that are wanted.
+        """
+        remote = self._shards.remote
+        if remote is not None and not remote.keeps_indexes:
+            return dict(zip(shards, self._shards.open(shards, records), strict=True))
         found = {shard: self._open.get(shard) for shard in shards}
         missing = [shard for shard, file in found.items() if file is None]
         opened = dict(zip(missing, self._shards.open(missing), strict=True))

@@ -1,6 +1,7 @@
 """Reading datasets in a bucket, over HTTP, with everything that can go wrong there."""
 
 import concurrent.futures
+import dataclasses
 import itertools
 import multiprocessing
 import os
@@ -161,6 +162,43 @@ def test_indexes_are_fetched_once_per_host(
     again = open_c4(tmp_path)
     assert again[ORDER] == EXPECTED
     assert fetched() == 3  # That of the shard without records never.
+
+
+@BOTH_GROUP_SIZES
+def test_where_indexes_are_too_large_their_entries_are_read(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    options = dataclasses.replace(OPTIONS, index_bytes=1000)
+    dataset = open_c4(tmp_path, options)
+    assert dataset[ORDER] == EXPECTED
+    server.requests.clear()
+    server.sent_bytes = 0
+    kept = open_c4(tmp_path / "kept")
+    for record in (0, 3, 399, 400, len(RECORDS) - 1):
+        assert dataset[record] == RECORDS[record]
+        assert dataset.offset_bytes(record) == kept.offset_bytes(record)
+    assert dataset[[]] == []
+    assert dataset[:] == RECORDS
+    server.requests.clear()
+    assert dataset[[5, 205]] == [RECORDS[5], RECORDS[205]]
+    # Two chunks; and their entries, which are near each other in a small index.
+    assert sum(server.requests.values()) <= 2 + 2
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_damaged_or_foreign_index_is_noticed_by_its_head(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    options = dataclasses.replace(OPTIONS, index_bytes=1000)
+    name = "c4/index/d-train.array_record-{:05d}-of-00004.index"
+    objects = server.objects.buckets["bucket"]
+    good = objects[name.format(0)].data
+    objects[name.format(0)] = objects[name.format(3)]
+    with pytest.raises(GristmillError, match=f"(?s)gs://bucket/{name.format(0)}"):
+        open_c4(tmp_path, options)[3]
+    server.objects.put("bucket", name.format(0), b"X" + good[1:])
+    with pytest.raises(GristmillError, match=f"(?s)gs://bucket/{name.format(0)}"):
+        open_c4(tmp_path, options)[3]
 
 
 def test_threads_share_a_dataset(server: GcsServer, opened: loader.Dataset) -> None:
@@ -410,7 +448,7 @@ def test_a_shard_that_is_missing_is_named(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
     del server.objects.buckets["bucket"][SHARD]
-    with pytest.raises(StorageError, match=f"(?s)no such shard.*gs://bucket/{SHARD}"):
+    with pytest.raises(StorageError, match=f"(?s)no such object.*gs://bucket/{SHARD}"):
         opened[3]
 
 

@@ -39,7 +39,7 @@ def server(monkeypatch: pytest.MonkeyPatch, converted: str) -> Iterator[GcsServe
 
 def batches_of(tmp_path: pathlib.Path, **more):
     options = ReadOptions(
-        timeout_seconds=0.5, deadline_seconds=0.5, hedge_factor=None, **more
+        timeout_seconds=0.5, deadline_seconds=1, hedge_factor=None, **more
     )
     dataset = loader.open("gs://bucket/c4", read_options=options, cache_dir=tmp_path)
     return loader.global_batches(
