@@ -1,0 +1,62 @@
+"""How often a cache of shards had what was read, and what it took to fill it."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CacheCounts:
+    """What a cache of shards did.
+
+    Attributes:
+        hits: Records that were read from local copies.
+        misses: Records that were read from object storage.
+        filled_bytes: Bytes of shards that were fetched for copies.
+        evictions: Copies that were deleted to make room.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    filled_bytes: int = 0
+    evictions: int = 0
+
+    def __add__(self, other: CacheCounts) -> CacheCounts:
+        return CacheCounts(
+            hits=self.hits + other.hits,
+            misses=self.misses + other.misses,
+            filled_bytes=self.filled_bytes + other.filled_bytes,
+            evictions=self.evictions + other.evictions,
+        )
+
+    def __sub__(self, other: CacheCounts) -> CacheCounts:
+        return CacheCounts(
+            hits=self.hits - other.hits,
+            misses=self.misses - other.misses,
+            filled_bytes=self.filled_bytes - other.filled_bytes,
+            evictions=self.evictions - other.evictions,
+        )
+
+
+class CacheMeter:
+    """Adds up the counts of a process. Safe to share by threads.
+
+    Attributes:
+        counts: All of them.
+    """
+
+    def __init__(self) -> None:
+        self.counts = self._taken = CacheCounts()
+        self._lock = threading.Lock()
+
+    def add(self, counts: CacheCounts) -> None:
+        """Counts what was done."""
+        with self._lock:
+            self.counts += counts
+
+    def take(self) -> CacheCounts:
+        """Returns what was counted since this was called before."""
+        with self._lock:
+            new, self._taken = self.counts - self._taken, self.counts
+        return new
