@@ -109,18 +109,21 @@ def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
     if storage_for(path).stat(path) is None:
         return ()
     text = storage_for(path).read(path).decode("utf-8", "surrogateescape")
+    regions = []
     try:
-        return tuple(
-            DamagedRegion(
+        for fields in map(json.loads, text.splitlines()):
+            region = DamagedRegion(
                 path=str(fields["file"]),
                 begin_bytes=int(fields["begin_bytes"]),
                 end_bytes=int(fields["end_bytes"]),
                 compressed=bool(fields["compressed"]),
             )
-            for fields in map(json.loads, text.splitlines())
-        )
-    except (KeyError, TypeError, ValueError):
+            if not 0 <= region.begin_bytes < region.end_bytes < 1 << 62:
+                return ()
+            regions.append(region)
+    except (KeyError, TypeError, ValueError, RecursionError):
         return ()  # Then the frames do not add up to their range, which is noticed.
+    return regions
 
 
 def frame_offset(

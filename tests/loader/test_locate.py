@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import itertools
 import json
 import pathlib
 import shutil
@@ -163,7 +164,9 @@ def test_rows_behind_damage_are_found_by_the_quarantine(damaged, plan, group_siz
     assert len(found) > 3 * 50
 
     # Without the quarantine it says what it knows, and no more.
-    shutil.rmtree(out / "quarantine")
+    listed = sorted((out / "quarantine").glob("*.jsonl"))
+    for path, text in zip(listed, itertools.cycle(["{}", "[", None]), strict=False):
+        path.unlink() if text is None else path.write_text(text)
     places = list(locations(batches_of(out)))
     unknown = [place for place, _ in places if place.source_offset_bytes is None]
     assert unknown
