@@ -42,6 +42,8 @@ Verify = Literal["always", "never"]
 _WINDOW_BYTES = 4 << 20
 # What has arrived is decoded when it is so much: while the rest is on its way.
 _ARRIVED_BYTES = 256 << 10
+# How often to ask for what arrives damaged, until the shard itself must be.
+_DAMAGED_TRIES = 3
 
 
 class BatchReader:
@@ -203,16 +205,21 @@ class BatchReader:
     def _decode_arrived(
         self, plan: ReadPlan, arrived: dict[int, bytes], out: list[bytes]
     ) -> None:
-        """Decodes what was fetched; what is damaged is fetched once more."""
+        """Decodes what was fetched; what is damaged is fetched again."""
         chunks = sorted(arrived)
         part = plan.select(np.array(chunks))
         pieces = [arrived[chunk] for chunk in chunks]
         for chunk, piece in enumerate(pieces):
             if _is_transposed(piece, int(part.begin[chunk])):
                 raise self._transposed(part.files[part.file[chunk]])
-        try:
-            decode_window(part, pieces, out, name=self.shards.name)
-        except CorruptShardError:
+        for tries in range(1, _DAMAGED_TRIES + 1):
+            try:
+                decode_window(part, pieces, out, name=self.shards.name)
+            except CorruptShardError:
+                if tries == _DAMAGED_TRIES:
+                    raise
+            else:
+                return
             ranges = [
                 _byte_range(part, chunk, begin, end)
                 for chunk, (begin, end) in enumerate(
@@ -221,7 +228,6 @@ class BatchReader:
             ]
             for number, data in self._fetcher.fetch(ranges):
                 pieces[number] = data
-            decode_window(part, pieces, out, name=self.shards.name)
 
     @property
     def _fetcher(self) -> RangeFetcher:

@@ -1,0 +1,144 @@
+"""Random records from a bucket where something always goes wrong, each one compared.
+
+    python -m benchmarks.gcs_soak --records 200000 --workers 4
+
+Worker processes read batches in random order from the tests' server, in a process of
+its own, which is made to fail in every way it can, again and again. Every record is
+compared with the local file. It prints what happened and ends with 1 if any differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import multiprocessing
+import pathlib
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from gristmill.dataset.storage import storage_for
+from tests.support.datasets import convert
+from tests.support.gcs_process import GcsProcess
+from tests.support.records import text_records
+
+_BATCH = 500
+_BUCKET_PATH = "gs://bucket/c4"
+# What goes wrong, and with how many requests.
+_FAULTS = {
+    "503": 20,
+    "429": 40,
+    "500": 5,
+    "reset": 5,
+    "cut": 5,
+    "short": 3,
+    "stall": 1,
+    "slow": 5,
+    "flip": 1,
+}
+
+
+def read_batches(local: str, cache_dir: str, seed: int, batches: int) -> dict[str, int]:
+    """Reads batches and compares them; returns what was counted.
+
+    Args:
+        local: The dataset as files.
+        cache_dir: For what is fetched once per host.
+        seed: Of the order.
+        batches: How many.
+    """
+    from gristmill import loader
+
+    options = loader.ReadOptions(timeout_seconds=2)
+    remote = loader.open(_BUCKET_PATH, read_options=options, cache_dir=cache_dir)
+    expected = loader.open(local)
+    chance = np.random.default_rng(seed)
+    found: collections.Counter[str] = collections.Counter()
+    for _ in range(batches):
+        order = chance.integers(0, len(expected), _BATCH)
+        pairs = zip(remote.read(order), expected.read(order), strict=True)
+        found["different"] += sum(a != b for a, b in pairs)
+        found["records"] += len(order)
+    counts = remote._reader._fetcher.counts
+    for name in ("requests", "retries", "hedges", "throttled"):
+        found[name] = getattr(counts, name)
+    return dict(found)
+
+
+def soak(
+    *, records: int, workers: int, faults_per_second: float, seed: int
+) -> dict[str, Any]:
+    """Reads so many records with faults, and returns what was counted."""
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder, GcsProcess("bucket") as server:
+        local = convert(
+            pathlib.Path(folder), [text_records(5_000, seed=i) for i in range(4)]
+        )
+        with _server_of(server.url):
+            _upload(local)
+            server.control(clear=True)
+            share = -(-records // (workers * _BATCH))
+            begin = time.monotonic()
+            # Not by fork: its threads would not be in the worker.
+            context = multiprocessing.get_context("spawn")
+            made: collections.Counter[str] = collections.Counter()
+            with ProcessPoolExecutor(workers, mp_context=context) as pool:
+                cache_dir = f"{folder}/cache"
+                running = [
+                    pool.submit(read_batches, local, cache_dir, seed + number, share)
+                    for number in range(workers)
+                ]
+                while not all(worker.done() for worker in running):
+                    kind = chance.choice(list(_FAULTS))
+                    made[kind] += _FAULTS[kind]
+                    fault = {"kind": kind, "operation": "media"}
+                    server.control(fail=[fault | {"times": _FAULTS[kind]}])
+                    time.sleep(chance.expovariate(faults_per_second))
+                found: collections.Counter[str] = collections.Counter()
+                for worker in running:
+                    found.update(worker.result())
+            left = server.control()
+    return {
+        **found,
+        "seconds": round(time.monotonic() - begin, 1),
+        "faults": dict(made),
+        "faults_left": left["faults_left"],
+    }
+
+
+def _server_of(url: str) -> Any:
+    from unittest import mock
+
+    return mock.patch.dict("os.environ", STORAGE_EMULATOR_HOST=url)
+
+
+def _upload(local: str) -> None:
+    storage = storage_for(_BUCKET_PATH)
+    for path in pathlib.Path(local).rglob("*"):
+        if path.is_file():
+            name = path.relative_to(local).as_posix()
+            storage.write(f"{_BUCKET_PATH}/{name}", path.read_bytes())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the soak and prints what was counted."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gcs_soak")
+    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--faults-per-second", type=float, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    found = soak(**vars(args))
+    print(json.dumps(found, indent=1))
+    return int(found["different"] > 0 or found["records"] < args.records)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
