@@ -119,7 +119,7 @@ def write_report(found: Verification, path: str) -> None:
 def read_report(path: str) -> Verification:
     """Reads what `write_report` wrote."""
     fields = json.loads(storage_for(path).read(path).decode("utf-8", "surrogateescape"))
-    fields["findings"] = tuple(Finding(*finding) for finding in fields["findings"])
+    fields["findings"] = tuple(Finding(**finding) for finding in fields["findings"])
     return Verification(**fields)
 
 
