@@ -187,7 +187,8 @@ class GlobalBatches:
             rows: Numbers of the rows to read, instead of a topology, for hosts that
                 take no contiguous share; `rows_of` has those of JAX's devices.
             workers: Processes that read and decode; 0 for threads of this one.
-            prefetch: Batches read ahead, by each worker if there are any.
+            prefetch: Batches that are ready ahead of the trainer. Those being read come
+                on top, with workers up to four each.
             start_step: First step to give.
 
         Raises:

@@ -73,7 +73,7 @@ def iterate_in_workers(source: BatchSource, *, workers: int) -> tuple[Any, Worke
         InputError: The source cannot go to another process, or the script that is run
             is being imported by one.
     """
-    _refuse_in_unguarded_script()
+    _refuse_where_none_can_start()
     try:
         cloudpickle.dumps(source)
     except Exception as e:
@@ -93,7 +93,10 @@ def iterate_in_workers(source: BatchSource, *, workers: int) -> tuple[Any, Worke
         )
     )
     iterator = iter(dataset)
-    with _starting, _environment(JAX_PLATFORMS="cpu"), _interrupts_held_back():
+    # One core each: numpy's linear algebra would start a thread for every core.
+    blas_threads = os.environ.get("OPENBLAS_NUM_THREADS", "1")
+    environment = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": blas_threads}
+    with _starting, _environment(environment), _interrupts_held_back():
         before = set(multiprocessing.active_children())
         # The state makes Grain hold the iterators of all workers from the beginning,
         # so that it starts them together, and closes all of them.
@@ -162,8 +165,9 @@ def _died(got: str, code: int) -> WorkerDiedError:
     return WorkerDiedError("a worker of the feed died", got=got, cure=cure)
 
 
-def _refuse_in_unguarded_script() -> None:
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
+def _refuse_where_none_can_start() -> None:
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):
         raise InputError(
             "a worker of a feed was about to start workers itself",
             where=getattr(sys.modules.get("__mp_main__"), "__file__", None),
@@ -171,13 +175,19 @@ def _refuse_in_unguarded_script() -> None:
             cure="put what the script does under if __name__ == '__main__':, or use "
             "workers=0",
         )
+    if process.daemon:
+        raise InputError(
+            "workers cannot be started by a process that is a worker itself",
+            got=f"a feed with workers in the daemonic process {process.name}",
+            cure="use workers=0",
+        )
 
 
 @contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
+def _environment(values: dict[str, str]) -> Iterator[None]:
     """Sets variables that processes started meanwhile inherit.
 
-    Nothing in this process looks at them any more: Grain has imported JAX.
+    Nothing in this process looks at them any more: JAX and numpy are imported.
     """
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)

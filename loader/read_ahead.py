@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.5
-# How long to wait for an orderly end, and for one after a kill.
+# How long to wait for an orderly end, and for one where something is dead already.
 _PATIENCE_SECONDS = 5
-_PATIENCE_AFTER_SECONDS = 2
+_LAST_SECONDS = 2
 
 
 class ReadAhead(Generic[T]):
@@ -86,11 +86,11 @@ class ReadAhead(Generic[T]):
             self._changed.notify_all()
         if self._thread is threading.current_thread():
             return  # The garbage collector came by here: the thread is on its way out.
-        if self._begun and not self._dead:
-            self._thread.join(_PATIENCE_SECONDS)
+        if self._begun:
+            self._thread.join(_LAST_SECONDS if self._dead else _PATIENCE_SECONDS)
         if self._thread.is_alive():
             self._kill()
-            self._thread.join(_PATIENCE_AFTER_SECONDS)
+            self._thread.join(_LAST_SECONDS)
         self._error = None
 
     def _check_life(self, waited_seconds: float) -> None:

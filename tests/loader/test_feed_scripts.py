@@ -52,14 +52,14 @@ class Script:
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def end(self, *, within_seconds: float = 20) -> tuple[int, str]:
+    def end(self, *, within_seconds: float = 60) -> tuple[int, str]:
         """Waits for the end, and returns exit code and stderr."""
         _, stderr = self.process.communicate(timeout=within_seconds)
         return self.process.returncode, stderr
 
     def leftovers(self, children: list[psutil.Process] = ()) -> list[str]:
         """What is left of the script a moment after its end."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 10
         while True:
             left = [name for name in os.listdir("/dev/shm") if self.mark in name]
             left += [str(child) for child in children if child.is_running()]
@@ -126,7 +126,7 @@ if __name__ == "__main__":
     script.wait_for("training")
     children = script.children()
     os.killpg(script.process.pid, signal.SIGINT)
-    code, stderr = script.end(within_seconds=15)
+    code, stderr = script.end()
     assert code == -signal.SIGINT
     assert stderr.count("Traceback") == 1  # the trainer's own
     assert stderr.endswith("KeyboardInterrupt\n")
@@ -145,7 +145,7 @@ if __name__ == "__main__":
     script.wait_for("started")
     children = script.children()
     os.killpg(script.process.pid, signal.SIGINT)
-    code, stderr = script.end(within_seconds=20)
+    code, stderr = script.end()
     assert (code, stderr.count("Traceback")) == (-signal.SIGINT, 1)
     assert script.leftovers(children) == []
 
@@ -188,7 +188,7 @@ def test_a_script_without_a_guard_is_told_so(run):
 feed = make_feed(workers=1)
 next(feed)
 """)
-    code, stderr = script.end(within_seconds=40)
+    code, stderr = script.end()
     assert code == 1
     assert "WorkerDiedError: a worker of the feed died" in stderr
     assert stderr.count("put what the script does under if __name__ ==") == 1

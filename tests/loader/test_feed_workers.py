@@ -122,7 +122,7 @@ def test_a_killed_worker_is_an_error_within_seconds_and_the_state_is_good(path):
         started = time.monotonic()
         with pytest.raises(WorkerDiedError, match="code -9") as died:
             exhaust(feed)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 10
         assert "dmesg" in str(died.value)
         state = feed.get_state()
         with pytest.raises(WorkerDiedError):
@@ -180,7 +180,7 @@ def test_a_worker_that_leaves_without_a_word_is_an_error(batches, monkeypatch):
         with pytest.raises(WorkerDiedError, match="exit code 0"):
             exhaust(feed)
         started = time.monotonic()
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 10
 
 
 def test_a_damaged_shard_is_an_error_that_names_the_step(path, tmp_path):
@@ -206,6 +206,23 @@ def test_what_does_not_pickle_is_refused_before_workers_start(batches):
         with pytest.raises(InputError, match="does not pickle"):
             next(feed)
         assert multiprocessing.active_children() == []
+
+
+def test_what_killed_a_worker_is_told():
+    text = "Worker process was terminated unexpectedly with exit code -7. Search."
+    died = feed_workers.explained(RuntimeError(text))
+    assert isinstance(died, WorkerDiedError)
+    assert "exit code -7" in str(died)
+    assert "/dev/shm" in str(died)
+    for error in (RuntimeError("no"), ValueError(text)):
+        assert feed_workers.explained(error) is error
+
+
+def test_a_worker_cannot_have_workers(batches, monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    feed = feed_of(batches, workers=1)
+    with pytest.raises(InputError, match="a worker itself"):
+        next(feed)
 
 
 def test_a_decode_of_none_gives_none(batches):

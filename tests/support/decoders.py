@@ -35,7 +35,7 @@ def environment(records: Sequence[bytes]) -> dict[str, Any]:
 
 def large(records: Sequence[bytes]) -> Any:
     """More than goes through a pipe at once."""
-    return np.full((len(records), 100_000), len(records[0]), np.int64)
+    return np.full((len(records), 20_000), len(records[0]), np.int64)
 
 
 class Failing:
