@@ -13,7 +13,14 @@ import time
 import pytest
 import zstandard
 
-from benchmarks import c4_like, convert, convert_report, peers, process_cost
+from benchmarks import (
+    c4_like,
+    convert,
+    convert_report,
+    peers,
+    plan_scale,
+    process_cost,
+)
 from benchmarks.contestants import CONTESTANTS, Contestant, Input
 
 
@@ -467,3 +474,14 @@ class TestCommandLine:
         assert convert.main([*arguments.split(), str(path)]) == 1
         entry = json.loads(path.read_text())["contestants"]["gristmill_1"]
         assert entry["error"].startswith("exit code 3")
+
+
+class TestPlanScale:
+    def test_a_small_plan_is_committed_and_told(self) -> None:
+        runs = [plan_scale.measure(shards) for shards in (7, 70)]
+        # The records of 256 MiB each, cut where the plan cuts.
+        expected = 70 * (256 << 20) / 2_216
+        assert runs[1]["records"] == pytest.approx(expected, rel=1e-5)
+        table = plan_scale.markdown(runs)
+        assert "| 7 shards | 70 shards |" in table
+        assert len(table.splitlines()) == 14
