@@ -7,9 +7,11 @@ object storage, all chunks of a batch are asked for at once, and decoded as they
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import google_crc32c
 import numpy as np
@@ -44,6 +46,8 @@ _WINDOW_BYTES = 4 << 20
 _ARRIVED_BYTES = 256 << 10
 # How often to ask for what arrives damaged, until the shard itself must be.
 _DAMAGED_TRIES = 3
+
+_log = logging.getLogger(__name__)
 
 
 class BatchReader:
@@ -126,8 +130,14 @@ class BatchReader:
                 near.append(wanted)
             else:
                 far.append(wanted)
-        if near:
+        if near and remote:
+            far += self._read_copies(near, out)
+        elif near:
             self._read_local(plan_reads(near, name=self.shards.name), out)
+        if self.shards.remote is not None:
+            misses = {cast("int", w.shard.number): len(w.numbers) for w in far}
+            hits = len(records) - sum(misses.values())
+            self.shards.remote.count(hits=hits, misses=misses)
         if far:
             self._fetch(plan_reads(far, name=self.shards.name), out)
         return out
@@ -175,6 +185,27 @@ class BatchReader:
             places = window.file.tolist(), window.begin.tolist(), window.end.tolist()
             pieces = [data[file][a:b] for file, a, b in zip(*places, strict=True)]
             decode_window(window, pieces, out, name=self.shards.name)
+
+    def _read_copies(self, near: list[Wanted], out: list[bytes]) -> list[Wanted]:
+        """Reads from local copies of shards in object storage.
+
+        Returns:
+            What is to be read from there, because a copy is damaged.
+        """
+        name = self.shards.name
+        with contextlib.suppress(CorruptShardError):
+            self._read_local(plan_reads(near, name=name), out)
+            return []
+        left = []
+        for item in near:
+            try:
+                self._read_local(plan_reads([item], name=name), out)
+            except CorruptShardError as e:
+                _log.warning("deleted the local copy of %s: %s", item.shard.path, e)
+                number = cast("int", item.shard.number)
+                shard = self.open_shards.without_copy(number, item.numbers)
+                left.append(item._replace(shard=shard))
+        return left
 
     def _fetch(self, plan: ReadPlan, out: list[bytes]) -> None:
         """Fetches the chunks of shards in object storage; decodes as they arrive."""

@@ -30,11 +30,13 @@ from gristmill.dataset.shard_report import SourceSpan
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.storage import storage_for
 from gristmill.loader.batch_read import BatchReader, Verify
+from gristmill.loader.cache_counts import CacheCounts
 from gristmill.loader.count_files import CountedFile, count_files
 from gristmill.loader.footer_cache import footer_cache
 from gristmill.loader.index_arrays import IntArray, OutOfRangeError, checked_indices
 from gristmill.loader.range_fetch import ReadOptions
 from gristmill.loader.remote_shards import RemoteShards
+from gristmill.loader.shard_cache import no_shards_to_cache, shard_cache
 from gristmill.loader.shard_files import ShardList
 from gristmill.loader.tfds_files import read_tfds_files
 
@@ -91,6 +93,7 @@ class Reading:
     verify: Verify | None
     options: ReadOptions | None
     cache_dir: str | None
+    cache_bytes: int | None = None
 
 
 class Dataset(Sequence[bytes]):
@@ -146,6 +149,17 @@ class Dataset(Sequence[bytes]):
         """How object storage is read, None for a dataset on a local disk."""
         remote = self._shards.remote
         return None if remote is None else remote.fetcher.options
+
+    @property
+    def cache_counts(self) -> CacheCounts:
+        """What the local cache of shards did for this process; all 0 without one."""
+        remote = self._shards.remote
+        return CacheCounts() if remote is None else remote.meter.counts
+
+    def take_cache_counts(self) -> CacheCounts:
+        """Returns what was added to `cache_counts` since this was called before."""
+        remote = self._shards.remote
+        return CacheCounts() if remote is None else remote.meter.take()
 
     @property
     def num_shards(self) -> int:
@@ -296,6 +310,7 @@ def open(
     verify: Verify | None = None,
     read_options: ReadOptions | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | None = None,
 ) -> Dataset:
     """Opens a dataset for reading.
 
@@ -311,23 +326,36 @@ def open(
             datasets in object storage, and those made of the footers of plain files;
             "" keeps nothing of the latter. By default `GRISTMILL_CACHE_DIR`, or one
             of this user's under `TMPDIR`.
+        cache_bytes: Of a dataset in object storage, keep copies of whole shards there
+            too: most bytes of all copies, of all datasets and processes. They are
+            made while records are read.
 
     Raises:
         NotADatasetError: There is nothing, or nothing finished.
-        InputError: The split is not there, or must be said.
+        InputError: The split is not there, or must be said; or there can be no cache.
         InvalidDatasetError: What the dataset says of itself does not add up.
+        StorageError: The directory for copies cannot be used.
     """
-    how = Reading(verify=verify, options=read_options, cache_dir=_given(cache_dir))
+    how = Reading(
+        verify=verify,
+        options=read_options,
+        cache_dir=_given(cache_dir),
+        cache_bytes=cache_bytes,
+    )
     if isinstance(path, (str, os.PathLike)):
         place = os.fspath(path)
         manifest = read_manifest(place)
         if manifest is not None:
             return _open_committed(place, split, how, manifest)
+        if cache_bytes is not None:
+            raise no_shards_to_cache(place)
         if not _MAGIC.search(place) and not storage_for(place).match(place):
             return _open_tfds(place, split, how)
         patterns: tuple[str, ...] = (place,)
     else:
         patterns = tuple(os.fspath(item) for item in path)
+        if cache_bytes is not None:
+            raise no_shards_to_cache(", ".join(patterns))
     if split is not None:
         raise InputError(
             "plain files have no splits",
@@ -388,6 +416,8 @@ def _open_committed(
     paths = _Under(path, table.paths, of_indexes=False)
     index_paths = _Under(path, table.paths, of_indexes=True)
     remote = None
+    if "://" not in path and how.cache_bytes is not None:
+        raise no_shards_to_cache(path)
     if "://" in path:
         remote = RemoteShards(
             paths=paths,
@@ -395,6 +425,12 @@ def _open_committed(
             table=table,
             options=how.options or ReadOptions(),
             cache_dir=how.cache_dir,
+            cache=shard_cache(
+                table,
+                where=path,
+                cache_dir=how.cache_dir,
+                cache_bytes=how.cache_bytes,
+            ),
         )
     shards = ShardList(
         paths=paths,

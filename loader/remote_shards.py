@@ -7,18 +7,22 @@ first two must be those of the table of shards, the third is asked for from then
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gristmill.dataset.errors import CorruptShardError, StorageError
 from gristmill.dataset.shard_index import ShardIndex
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.storage import FileInfo, storage_for
+from gristmill.loader.cache_counts import CacheCounts, CacheMeter
+from gristmill.loader.cache_fill import RANGES_IN_FLIGHT, CacheFill
 from gristmill.loader.index_arrays import IntArray
 from gristmill.loader.index_cache import IndexCache, cache_root
 from gristmill.loader.range_fetch import RangeFetcher, ReadOptions
 from gristmill.loader.ranged_index import RangedIndexes
+from gristmill.loader.shard_cache import ShardCache
 
 # A record has a checksum of 4 bytes, and at worst a chunk of its own: 4.125 bytes.
 _INDEX_BYTES_PER_RECORD = 8.125
@@ -33,6 +37,12 @@ class RemoteShards:
         table: What the dataset says of them.
         options: How to read.
         cache_dir: Where to keep indexes; see `cache_root`.
+        cache: Where to keep whole shards, if anywhere.
+
+    Attributes:
+        fetcher: What reads them.
+        cache: As given.
+        meter: What the cache did.
     """
 
     def __init__(
@@ -43,6 +53,7 @@ class RemoteShards:
         table: ShardTable,
         options: ReadOptions,
         cache_dir: str | None,
+        cache: ShardCache | None = None,
     ):
         self._paths, self._index_paths, self._table = paths, index_paths, table
         self._cache_dir = cache_dir
@@ -50,7 +61,32 @@ class RemoteShards:
         self._lock = threading.Lock()
         self._listed: dict[str, dict[str, FileInfo]] = {}
         self._indexes: IndexCache | None = None
+        self.cache, self.meter = cache, CacheMeter()
+        self._fill: CacheFill | None = None
+        if cache is not None:
+            few = dataclasses.replace(
+                options, in_flight=RANGES_IN_FLIGHT, hedge_factor=None
+            )
+            self._fill = CacheFill(
+                cache,
+                paths=paths,
+                version=self.version,
+                fetcher=RangeFetcher(few),
+                requests=lambda: self.fetcher.counts.requests,
+                meter=self.meter,
+            )
         self._by_range: RangedIndexes | None = None
+
+    def count(self, *, hits: int, misses: Mapping[int, int]) -> None:
+        """Counts records that were read, and has copies made of shards without.
+
+        Args:
+            hits: From local copies.
+            misses: By ranges, of each shard.
+        """
+        if self._fill is not None:
+            self.meter.add(CacheCounts(hits=hits, misses=sum(misses.values())))
+            self._fill.want(misses)
 
     def version(self, shard: int) -> str:
         """Returns the generation of a shard, which is the one that was converted.

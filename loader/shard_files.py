@@ -71,6 +71,8 @@ class ShardFile:
             object storage that nobody has touched, its chunks tell.
         version: The generation that is meant, of a shard in object storage; None for
             a local file.
+        number: Which of the dataset's it is, of a shard in object storage or a copy
+            of one; None for others.
     """
 
     path: str
@@ -78,6 +80,7 @@ class ShardFile:
     index: ShardIndex
     transposed: bool
     version: str | None = None
+    number: int | None = None
 
     @property
     def has_crc32cs(self) -> bool:
@@ -244,7 +247,7 @@ class ShardList:
 
     def find_one(self, record: int) -> tuple[int, int]:
         """Returns the shard of one record, and its number in the shard's file."""
-        # Not by numpy, which lets other threads in first, for an answer of so few steps.
+        # Not by numpy: it lets other threads in first, for an answer of a few steps.
         shard = bisect.bisect_right(self.ends.data, record)
         return shard, record - self.first_record(shard) + int(self.starts[shard])
 
@@ -275,18 +278,34 @@ class ShardList:
         else:
             indexes = self.remote.indexes(shards, records)
             opened = [
-                ShardFile(
-                    path=self.paths[shard],
-                    data=_StoredBytes(self.paths[shard]),
-                    index=index,
-                    transposed=False,
-                    version=self.remote.version(shard),
-                )
+                self.copy(shard, index) or self._stored(shard, index)
                 for shard, index in zip(shards, indexes, strict=True)
             ]
         for shard, file in zip(shards, opened, strict=True):
             self._compare(shard, file)
         return opened
+
+    def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:
+        """Returns the local copy of a shard in object storage, if there is one."""
+        cache = None if self.remote is None else self.remote.cache
+        data = None if cache is None else cache.find(shard)
+        if data is None:
+            return None
+        path = self.paths[shard]
+        return ShardFile(
+            path=path, data=data, index=index, transposed=False, number=shard
+        )
+
+    def _stored(self, shard: int, index: ShardIndex) -> ShardFile:
+        assert self.remote is not None
+        return ShardFile(
+            path=self.paths[shard],
+            data=_StoredBytes(self.paths[shard]),
+            index=index,
+            transposed=False,
+            version=self.remote.version(shard),
+            number=shard,
+        )
 
     def _compare(self, shard: int, opened: ShardFile) -> None:
         records, size = int(self.file_records[shard]), int(self.file_bytes[shard])
@@ -345,6 +364,12 @@ class OpenShards:
         found = {shard: self._open.get(shard) for shard in shards}
         missing = [shard for shard, file in found.items() if file is None]
         opened = dict(zip(missing, self._shards.open(missing), strict=True))
+        for shard, file in found.items():
+            if file is not None and file.version is not None:
+                # There may be a copy by now.
+                copy = self._shards.copy(shard, file.index)
+                if copy is not None:
+                    found[shard] = opened[shard] = copy
         self._keep(opened)
         return {shard: file or opened[shard] for shard, file in found.items()}
 
@@ -358,6 +383,15 @@ class OpenShards:
                     # Readers that still use it keep its maps.
                     del self._open[next(iter(self._open))]
                 self._open[shard] = file
+
+    def without_copy(self, shard: int, records: IntArray) -> ShardFile:
+        """Deletes the local copy of a shard in object storage; returns the shard."""
+        remote = self._shards.remote
+        if remote is not None and remote.cache is not None:
+            remote.cache.forget(shard)
+        with self._lock:
+            self._open.pop(shard, None)
+        return self.get_many([shard], [records])[shard]
 
     def add(self, shard: int, opened: ShardFile) -> None:
         """Keeps a shard that was opened already, one of `most_open`."""
