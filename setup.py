@@ -31,7 +31,12 @@ GCS = [
     "google-cloud-storage>=3.0,<4",
     "requests>=2.32,<3",
 ]
-LOADER = ["grain>=0.2.18,<0.3", "jax>=0.5,<0.11", "tensorstore>=0.1.70,<0.2"]
+LOADER = [
+    "cloudpickle>=2.2,<4",
+    "grain>=0.2.18,<0.3",
+    "jax>=0.5,<0.11",
+    "tensorstore>=0.1.70,<0.2",
+]
 METRICS = ["prometheus-client>=0.20,<1"]
 # Checkpoints of a model together with its feed, and clusters of one's own.
 OTHERS = [
