@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches, global_batches
+    from gristmill.loader.cache_counts import CacheCounts
     from gristmill.loader.data_source import ArrayRecordDataSource
     from gristmill.loader.decode_error import DecodeError
     from gristmill.loader.example_decoder import ExampleDecoder
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gristmill.loader.feed_state import StateMismatchError
     from gristmill.loader.feed_stats import FeedStats
     from gristmill.loader.global_arrays import rows_of
+    from gristmill.loader.grain_batches import in_batches, read_together
     from gristmill.loader.jax_feed import JaxFeed, to_jax
     from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import Dataset, ShardInfo, open
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayRecordDataSource",
     "BlockShuffle",
+    "CacheCounts",
     "Dataset",
     "DecodeError",
     "ExampleDecoder",
@@ -51,7 +54,9 @@ __all__ = [
     "TokenDecoder",
     "export_stats",
     "global_batches",
+    "in_batches",
     "open",
+    "read_together",
     "rows_of",
     "to_jax",
 ]
@@ -60,6 +65,7 @@ __all__ = [
 _HOMES = {
     "ArrayRecordDataSource": "data_source",
     "BlockShuffle": "shuffle",
+    "CacheCounts": "cache_counts",
     "Dataset": "open_dataset",
     "DecodeError": "decode_error",
     "ExampleDecoder": "example_decoder",
@@ -80,7 +86,9 @@ _HOMES = {
     "TokenDecoder": "token_decoder",
     "export_stats": "feed_metrics",
     "global_batches": "batches",
+    "in_batches": "grain_batches",
     "open": "open_dataset",
+    "read_together": "grain_batches",
     "rows_of": "global_arrays",
     "to_jax": "jax_feed",
 }
