@@ -138,18 +138,20 @@ class GcsStorage:
 
     def match(self, pattern: str) -> list[FileInfo]:
         bucket, name = split_path(pattern)
-        # A plain name wins: objects may have '[' in their names.
-        found = self.stat(pattern)
-        if found is not None or not has_magic(name):
-            return [found] if found else []
-        prefix, deep = listing_of(name)
-        matches = compile_pattern(name).fullmatch
-        skip = len(f"gs://{bucket}/")
-        return [
-            info
-            for info in self._listing(pattern, prefix, deep=deep)
-            if matches(info.path[skip:])
-        ]
+        # A plain name wins: objects may have '[' in their names. Asked for at once.
+        plain = self._pool.submit(self.stat, pattern)
+        listed = []
+        if has_magic(name):
+            prefix, deep = listing_of(name)
+            matches = compile_pattern(name).fullmatch
+            skip = len(f"gs://{bucket}/")
+            listed = [
+                info
+                for info in self._listing(pattern, prefix, deep=deep)
+                if matches(info.path[skip:])
+            ]
+        found = plain.result()
+        return listed if found is None else [found]
 
     def list(self, directory: str) -> list[FileInfo]:
         return self._listing(directory, _below(directory), deep=False)
@@ -231,6 +233,9 @@ class GcsStorage:
                 return None
             raise
         return Content(piece.data, piece.version)
+
+    def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
+        return list(self._pool.map(self.load, paths))
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         self._upload(

@@ -110,6 +110,9 @@ class Storage(Protocol):
     def load(self, path: str) -> Content | None:
         """Returns a whole file with its version, None if there is no such file."""
 
+    def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
+        """Returns the same of several files, in their order, as if all at once."""
+
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         """Writes a small file at once: readers see the old one or the new one."""
 
@@ -324,6 +327,9 @@ class LocalStorage:
                     return Content(file.read(), version)
             except (FileNotFoundError, NotADirectoryError):
                 return None
+
+    def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
+        return [self.load(path) for path in paths]
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         with self.temporary(os.path.dirname(path)) as temporary:

@@ -253,6 +253,6 @@ def commit_dataset(
         ):
             storage.write(layout.join(output, name), data, replaces=version)
     storage.write(place, manifest.encode(), replaces=seen)
-    for split in splits:
+    for split in () if storage.remote else splits:
         storage.delete_tree(layout.temporary_dir(output, manifest.name, split))
     return manifest

@@ -224,9 +224,7 @@ class PreparedJob:
         storage = storage_for(output)
         path = layout.join(output, layout.job_path(name, split))
         inputs = layout.join(output, layout.inputs_path(name, split))
-        # In the order in which they are written: a list belongs to the description,
-        # or to one that came after.
-        found, listed = storage.load(path), storage.load(inputs)
+        found, listed = storage.load_all([path, inputs])
         versions = DescriptionVersions(
             found.version if found else "", listed.version if listed else ""
         )
