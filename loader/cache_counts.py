@@ -39,6 +39,9 @@ class CacheCounts:
         )
 
 
+NOT_CACHED = CacheCounts()
+
+
 class CacheMeter:
     """Adds up the counts of a process. Safe to share by threads.
 
@@ -47,7 +50,7 @@ class CacheMeter:
     """
 
     def __init__(self) -> None:
-        self.counts = self._taken = CacheCounts()
+        self.counts = self._taken = NOT_CACHED
         self._lock = threading.Lock()
 
     def add(self, counts: CacheCounts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ _COUNTERS = {
     "read_seconds": "Time that reading took, in all threads or workers",
     "read_cpu_seconds": "Processor time that reading took",
     "decode_seconds": "Time that decode took, in all threads or workers",
+    "cache.hits": "Records read from local copies of shards",
+    "cache.misses": "Records read from object storage for want of a copy",
+    "cache.filled_bytes": "Bytes fetched for local copies of shards",
+    "cache.evictions": "Local copies of shards that were deleted",
 }
 _GAUGES = {
     "ready_batches": "Batches that are ready",
@@ -79,15 +84,19 @@ class _FeedCollector(Collector):
         stats = {name: feed.stats for name, feed in sorted(self.feeds.items())}
         families: list[CounterMetricFamily | GaugeMetricFamily] = [
             *(
-                CounterMetricFamily(f"gristmill_feed_{field}", text, labels=["feed"])
+                CounterMetricFamily(_name(field), text, labels=["feed"])
                 for field, text in _COUNTERS.items()
             ),
             *(
-                GaugeMetricFamily(f"gristmill_feed_{field}", text, labels=["feed"])
+                GaugeMetricFamily(_name(field), text, labels=["feed"])
                 for field, text in _GAUGES.items()
             ),
         ]
         for field, family in zip([*_COUNTERS, *_GAUGES], families, strict=True):
             for name, values in stats.items():
-                family.add_metric([name], getattr(values, field))
+                family.add_metric([name], operator.attrgetter(field)(values))
         yield from families
+
+
+def _name(field: str) -> str:
+    return "gristmill_feed_" + field.replace(".", "_")

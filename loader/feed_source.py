@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from gristmill.dataset.errors import UserFunctionError
+from gristmill.loader.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.decode_error import DecodeError
 from gristmill.loader.locate import describe
 from gristmill.loader.schedule import Schedule
@@ -46,6 +47,7 @@ class ReadBatch:
         read_cpu_seconds: Of that, the time that a processor was busy; the rest is
             waiting for storage or for a processor.
         decode_seconds: Time that decode took.
+        cache: What local copies of shards did since the batch before, of this process.
     """
 
     batch: Any
@@ -54,6 +56,7 @@ class ReadBatch:
     read_seconds: float
     read_cpu_seconds: float
     decode_seconds: float
+    cache: CacheCounts = NOT_CACHED
 
 
 class BatchSource:
@@ -140,6 +143,10 @@ class BatchSource:
             read_seconds=read - started,
             read_cpu_seconds=cpu_read - cpu_started,
             decode_seconds=decoded - read,
+            cache=sum(
+                (data.take_cache_counts() for data in self._batches.datasets),
+                NOT_CACHED,
+            ),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from gristmill.loader.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.feed_source import ReadBatch
 
 
@@ -27,6 +28,7 @@ class FeedStats:
         decode_seconds: Time that decode took, in all threads or workers.
         ready_batches: Batches that are ready now.
         prefetch: Most batches that can be ready.
+        cache: What local copies of shards in object storage did, in all workers.
     """
 
     batches: int = 0
@@ -41,6 +43,7 @@ class FeedStats:
     decode_seconds: float = 0.0
     ready_batches: int = 0
     prefetch: int = 0
+    cache: CacheCounts = NOT_CACHED
 
     @property
     def batches_per_second(self) -> float:
@@ -97,5 +100,6 @@ class Meter:
             read_seconds=old.read_seconds + batch.read_seconds,
             read_cpu_seconds=old.read_cpu_seconds + batch.read_cpu_seconds,
             decode_seconds=old.decode_seconds + batch.decode_seconds,
+            cache=old.cache + batch.cache,
         )
         self._given_at = now

@@ -210,6 +210,7 @@ def _between(before: FeedStats, after: FeedStats) -> ReadBatch:
         read_seconds=after.read_seconds - before.read_seconds,
         read_cpu_seconds=after.read_cpu_seconds - before.read_cpu_seconds,
         decode_seconds=after.decode_seconds - before.decode_seconds,
+        cache=after.cache - before.cache,
     )
 
 

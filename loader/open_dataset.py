@@ -30,7 +30,7 @@ from gristmill.dataset.shard_report import SourceSpan
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.storage import storage_for
 from gristmill.loader.batch_read import BatchReader, Verify
-from gristmill.loader.cache_counts import CacheCounts
+from gristmill.loader.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.count_files import CountedFile, count_files
 from gristmill.loader.footer_cache import footer_cache
 from gristmill.loader.index_arrays import IntArray, OutOfRangeError, checked_indices
@@ -154,12 +154,12 @@ class Dataset(Sequence[bytes]):
     def cache_counts(self) -> CacheCounts:
         """What the local cache of shards did for this process; all 0 without one."""
         remote = self._shards.remote
-        return CacheCounts() if remote is None else remote.meter.counts
+        return NOT_CACHED if remote is None else remote.meter.counts
 
     def take_cache_counts(self) -> CacheCounts:
         """Returns what was added to `cache_counts` since this was called before."""
         remote = self._shards.remote
-        return CacheCounts() if remote is None else remote.meter.take()
+        return NOT_CACHED if remote is None else remote.meter.take()
 
     @property
     def num_shards(self) -> int:

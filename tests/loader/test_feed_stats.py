@@ -119,7 +119,7 @@ def test_prometheus_gets_the_stats_of_all_feeds_that_live(batches):
     assert 'gristmill_feed_records_total{feed="train"} 60.0' in lines
     assert 'gristmill_feed_records_total{feed="eval"} 0.0' in lines
     assert 'gristmill_feed_prefetch{feed="train"} 2.0' in lines
-    assert len([line for line in lines if line.startswith("# TYPE")]) == 11
+    assert len([line for line in lines if line.startswith("# TYPE")]) == 15
     other.close()
     del other
     gc.collect()
