@@ -81,10 +81,15 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             Exception: What decode raised, with a note of the step.
         """
         asked_at = time.perf_counter()
-        self.start_prefetch()
-        if self._reading is None:
-            raise StopIteration
-        read = self._reading.get()
+        while True:
+            self.start_prefetch()
+            if self._reading is None:
+                raise StopIteration
+            read = self._reading.get()
+            if read.step == self._step:
+                break
+            # Ctrl-C came between the last batch and its count: it was not given.
+            self._stop_reading()
         self._meter.given(read, asked_at=asked_at)
         self._step += 1
         return read.batch
@@ -171,19 +176,23 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 def _read_batches(
     iterator: Any, count: int | None, *, packed: bool
 ) -> Iterator[ReadBatch]:
+    # No names for batches here: while this waits, they shall be the caller's alone.
     for _ in itertools.count() if count is None else range(count):
-        try:
-            element = next(iterator)
-        except Exception as e:
+        yield _next_batch(iterator, packed=packed)
+
+
+def _next_batch(iterator: Any, *, packed: bool) -> ReadBatch:
+    try:
+        element = next(iterator)
+    except Exception as e:
+        if packed:
             # Through the error's traceback Grain's iterators would live until Python
             # ends, and complain then.
             del iterator
-            if packed:
-                traceback.clear_frames(e.__traceback__)
-            error = explained(e)
-            if error is e:
-                raise
-            raise error from None
-        batch = unpack(element) if packed else element
-        del element  # While this waits to go on, the shared memory shall be gone.
-        yield batch
+            traceback.clear_frames(e.__traceback__)
+        error = explained(e)
+        if error is e:
+            raise
+        raise error from None
+    batch: ReadBatch = unpack(element) if packed else element
+    return batch

@@ -40,6 +40,7 @@ class ReadBatch:
     """A batch, and what it took to make it.
 
     Attributes:
+        step: Its step.
         batch: The records, or what decode made of them.
         records: How many records it is made of.
         record_bytes: Their size.
@@ -50,6 +51,7 @@ class ReadBatch:
         cache: What local copies of shards did since the batch before, of this process.
     """
 
+    step: int
     batch: Any
     records: int
     record_bytes: int
@@ -137,6 +139,7 @@ class BatchSource:
                 raise e.of(describe(self._batches, step, row)) from e
         decoded = time.perf_counter()
         return ReadBatch(
+            step=step,
             batch=batch,
             records=len(records),
             record_bytes=sum(map(len, records)),

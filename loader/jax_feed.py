@@ -204,6 +204,7 @@ def _close(feed: weakref.ref[JaxFeed]) -> None:
 def _between(before: FeedStats, after: FeedStats) -> ReadBatch:
     """Returns what one batch took: the difference of a feed's stats around it."""
     return ReadBatch(
+        step=-1,  # Only the sums count.
         batch=None,
         records=after.records - before.records,
         record_bytes=after.record_bytes - before.record_bytes,

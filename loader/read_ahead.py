@@ -110,6 +110,7 @@ class ReadAhead(Generic[T]):
                     if self._stop:
                         break
                     self._ready.append(item)
+                    del item  # From here on it is the caller's alone.
                     self._changed.notify_all()
         except Exception as e:
             self._error = e

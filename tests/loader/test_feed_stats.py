@@ -27,6 +27,7 @@ def test_waiting_working_and_starting_are_told_apart(monkeypatch):
     monkeypatch.setattr(feed_stats.time, "perf_counter", lambda: now)
     meter = Meter()
     batch = ReadBatch(
+        step=0,
         batch=None,
         records=10,
         record_bytes=1000,

@@ -230,6 +230,31 @@ def test_a_decode_of_none_gives_none(batches):
         assert list(feed) == [None] * batches.steps
 
 
+def test_what_ctrl_c_kept_from_the_trainer_is_given_again(batches, monkeypatch):
+    with feed_of(batches) as feed:
+        next(feed)
+
+        def interrupt(*args, **kwargs):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(feed._meter, "given", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(feed)
+        assert feed.get_state()["step"] == 1
+        assert list(feed) == [batches.read(step) for step in range(1, batches.steps)]
+
+
+def test_a_batch_goes_when_the_trainer_is_done_with_it(batches):
+    def array(records):
+        return np.zeros(len(records))
+
+    with feed_of(batches, decode=array) as feed:
+        kept = [weakref.ref(next(feed)) for _ in range(4)]
+        gc.collect()
+        assert [reference() for reference in kept] == [None] * 4
+
+
 def test_a_closed_feed_gives_no_more(batches):
     feed = feed_of(batches)
     next(feed)
