@@ -178,8 +178,9 @@ class BlockShuffle:
     """
 
     kind: ClassVar[str] = "block"
-    block_records: int = 256
-    window_blocks: int = 256
+    # A window of 65,536 records. Many small blocks mix better than a few large ones.
+    block_records: int = 64
+    window_blocks: int = 1024
 
     def __post_init__(self) -> None:
         for field in ("block_records", "window_blocks"):
