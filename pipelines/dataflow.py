@@ -1,17 +1,16 @@
-"""Submitting a pipeline to Dataflow, and saying what that means."""
+"""Submitting a pipeline to Dataflow, after checks that take seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import hashlib
-import json
 import os
 import pathlib
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import (
@@ -39,75 +38,14 @@ from gristmill.pipelines.options import (
     Options,
     VerifyOptions,
 )
+from gristmill.pipelines.submission import Submission
 from gristmill.pipelines.worker_package import write_source
-
-# Making a shard holds Python's lock: more threads than two of a process do not make it
-# faster, they only hold more shards in memory and on disk. With two, one uploads while
-# the other computes.
-HARNESS_THREADS = 2
-MACHINE_TYPE = "e2-standard-4"
-DISK_GB = 50
-
-State = Literal["submitted", "done", "template", "dry run"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Submission:
-    """What became of a pipeline that was handed to Dataflow.
-
-    Attributes:
-        pipeline: Its name.
-        state: `submitted`: a job has been created, and nothing is known of its end;
-            `done`: the job was waited for and has succeeded; `template`: a description
-            of the job was written, and no job has been created; `dry run`: neither.
-        target: The dataset.
-        project: The project.
-        region: Where the workers are.
-        job_id: The job, where there is one.
-        template: Where the description was written, if it was.
-        notes: What a person should know.
-    """
-
-    pipeline: str
-    state: State
-    target: str
-    project: str
-    region: str
-    job_id: str | None = None
-    template: str | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def url(self) -> str | None:
-        """Where to watch the job."""
-        if self.job_id is None:
-            return None
-        return (
-            f"https://console.cloud.google.com/dataflow/jobs/{self.region}/"
-            f"{self.job_id}?project={self.project}"
-        )
-
-    def text(self) -> str:
-        """Returns it for the eye."""
-        said = {
-            "submitted": f"submitted: job {self.job_id} has NOT finished yet",
-            "done": f"done: job {self.job_id} has succeeded",
-            "template": f"written: {self.template} describes the job; nothing has run",
-            "dry run": "checked: nothing was submitted",
-        }
-        lines = [f"{self.pipeline} {said[self.state]}"]
-        if self.url is not None:
-            lines.append(f"  watch     {self.url}")
-        if self.state in ("submitted", "template") and self.pipeline == "convert":
-            lines.append(f"  progress  gristmill status {self.target}")
-        if self.state == "done":
-            lines.append(f"  dataset   gristmill inspect {self.target}")
-        return "\n".join(lines + [f"note: {note}" for note in self.notes])
-
-    def json(self) -> str:
-        """Returns it as one JSON object."""
-        fields = dataclasses.asdict(self) | {"url": self.url}
-        return json.dumps(fields, ensure_ascii=False)
+from gristmill.pipelines.worker_size import (
+    DISK_GB,
+    HARNESS_THREADS,
+    MACHINE_TYPE,
+    check_disk,
+)
 
 
 def submit(
@@ -218,7 +156,7 @@ def _check(
         splits = [job.split for job in conversion_of(options).jobs]
         notes += preflight.check_output(options, splits=splits)
         workers = beam_options.view_as(WorkerOptions)
-        notes += preflight.check_disk(
+        notes += check_disk(
             shard_bytes=plan.value if plan.kind == "shard_bytes" else None,
             threads=beam_options.view_as(DebugOptions).number_of_worker_harness_threads,
             machine_type=workers.machine_type,

@@ -16,7 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from gristmill.pipelines import dataflow, preflight
+from gristmill.pipelines import worker_size
 from gristmill.pipelines.option_documents import metadata
 from gristmill.pipelines.options import PIPELINES, template_options
 from tests.support.dataflow_server import DataflowServer
@@ -324,7 +324,7 @@ def test_launch_asks_for_a_job_with_parameters(gcloud, script, arguments, parame
     known = {option.name for option in template_options(pipeline)}
     assert parameters.keys() <= known
     environment = asked["environment"]
-    assert environment["machineType"] == dataflow.MACHINE_TYPE
+    assert environment["machineType"] == worker_size.MACHINE_TYPE
     assert environment["maxWorkers"] == 7
     assert environment["serviceAccountEmail"].startswith("worker@")
     assert environment["subnetwork"].endswith("/mine")
@@ -347,11 +347,46 @@ def test_launch_says_how_it_is_used(gcloud):
 
 def test_guide_has_the_numbers_of_the_code():
     text = " ".join((DEPLOY / "README.md").read_text(encoding="utf-8").split())
-    assert f"gristmill asks for **{dataflow.HARNESS_THREADS}**" in text
-    assert f"`{dataflow.MACHINE_TYPE}` (16 GB), {dataflow.DISK_GB} GB of disk" in text
-    cores = preflight.cores_of(dataflow.MACHINE_TYPE)
-    room = dataflow.DISK_GB - preflight.IMAGE_GB
-    each = room / (cores * dataflow.HARNESS_THREADS)
+    assert f"gristmill asks for **{worker_size.HARNESS_THREADS}**" in text
+    assert (
+        f"`{worker_size.MACHINE_TYPE}` (16 GB), {worker_size.DISK_GB} GB of disk"
+        in text
+    )
+    cores = worker_size.cores_of(worker_size.MACHINE_TYPE)
+    room = worker_size.DISK_GB - worker_size.IMAGE_GB
+    each = room / (cores * worker_size.HARNESS_THREADS)
     assert f"shards may have {each} GB of input" in text
-    assert f"+ {preflight.IMAGE_GB} GB of system and image" in text
+    assert f"+ {worker_size.IMAGE_GB} GB of system and image" in text
     assert f"{round(96 * 2**30 / 1e9)} GB of disk for shards of 1 GiB" in text
+
+
+# What others say: Dataflow, its launcher, and the operating system.
+THEIRS = {
+    "already active job named ...",
+    "Timeout in polling result file",
+    "Error syncing pod",
+    "exec format error",
+    "not enough quota",
+    "no space left",
+}
+
+
+def test_guide_quotes_messages_that_there_are():
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    rows = text.partition("## When something fails")[2].splitlines()
+    quoted = {
+        message
+        for row in rows
+        for message in re.findall(r"`([^`]+)`", row.split("|")[1] if row else "")
+    } - {"gristmill status"}
+    assert quoted >= THEIRS
+    source = " ".join(
+        re.sub(r'"\s+f?"', "", path.read_text(encoding="utf-8"))
+        for folder in ("pipelines", "transforms")
+        for path in (ROOT / folder).glob("*.py")
+    )
+    for message in quoted - THEIRS:
+        parts = [part.strip() for part in message.split("...")]
+        assert all(part in re.sub(r"\{[^{}]*\}", "...", source) for part in parts), (
+            message
+        )

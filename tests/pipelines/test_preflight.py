@@ -11,7 +11,8 @@ from google.cloud.storage import Client
 from gristmill.dataset.errors import InputError, StorageError
 from gristmill.pipelines import preflight
 from gristmill.pipelines.options import VerifyOptions
-from gristmill.pipelines.preflight import Bucket, check_disk, cores_of
+from gristmill.pipelines.preflight import Bucket
+from gristmill.pipelines.worker_size import check_disk, cores_of
 from tests.support.cloud import Cloud, running
 
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts")
