@@ -11,10 +11,12 @@ contestant each. benchmarks/README.md tells how to read it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,23 +58,27 @@ def run_once(
         **_ENVIRONMENT,
         "GRISTMILL_CACHE_DIR": f"{work_dir}/cache",
     }
+    process = subprocess.Popen(
+        [*command, f"--seconds={seconds}"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            [*command, f"--seconds={seconds}"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-            check=False,
-        )
+        stdout, stderr = process.communicate(timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
         return [], f"killed after {timeout_seconds:g} s"
-    measured = [
-        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
-    ]
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()[-_ERROR_LINES:]
-        return measured, "\n".join([f"exit code {done.returncode}", *lines])
+    finally:
+        # Its workers too, whatever became of it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    measured = [json.loads(line) for line in stdout.splitlines() if line[:1] == "{"]
+    if process.returncode:
+        lines = stderr.strip().splitlines()[-_ERROR_LINES:]
+        return measured, "\n".join([f"exit code {process.returncode}", *lines])
     return measured, None
 
 

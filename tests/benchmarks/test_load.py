@@ -199,6 +199,11 @@ def test_a_crash_is_quoted(tmp_path: pathlib.Path) -> None:
     assert "shards.json" in error
 
 
+def test_timeout_is_a_failure_with_a_reason(work_dir: pathlib.Path) -> None:
+    measured = load.run_once("feed_2", work_dir, seconds=60, timeout_seconds=1)
+    assert measured == ([], "killed after 1 s")
+
+
 def test_defaults() -> None:
     full = load.parse_arguments([])
     assert (full.rounds, full.worker_rounds) == (3, 1)
