@@ -49,6 +49,7 @@ def to_jax(feed: Iterable[Any], sharding: Any, *, ahead: int = 1) -> JaxFeed:
 class _Loaded(NamedTuple):
     """A batch on its way to the devices; the feed's state and stats behind it."""
 
+    number: int
     batch: Any
     state: Any
     stats: FeedStats
@@ -76,6 +77,7 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         self._pending: deque[Future[_Loaded | None]] = deque()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gristmill-to-jax")
         self._stopped = False
+        self._given = self._asked = 0  # batches, since the start or set_state
         self._at_exit = Finalize(
             None, _close, (weakref.ref(self),), exitpriority=_EXIT_PRIORITY
         )
@@ -96,10 +98,15 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         loaded = self._pending[0].result()
         if loaded is None:
             raise StopIteration
+        if loaded.number != self._given:
+            # Ctrl-C came between a batch and its count: it was not handed out.
+            self.set_state(self._state)
+            return next(self)
         self._pending.popleft()
+        self._read_ahead(self._ahead)
         self._meter.given(_between(self._last, loaded.stats), asked_at=asked_at)
         self._state, self._last = loaded.state, loaded.stats
-        self._read_ahead(self._ahead)
+        self._given += 1
         return loaded.batch
 
     def start_prefetch(self) -> None:
@@ -163,13 +170,15 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         if self._closed:
             raise InputError("the feed is closed", cure="make another one")
         while len(self._pending) < batches:
-            self._pending.append(self._pool.submit(self._load))
+            self._pending.append(self._pool.submit(self._load, self._asked))
+            self._asked += 1
 
     def _forget_pending(self) -> None:
         self._stopped = True
         wait(self._pending)
         self._pending.clear()
         self._stopped = False
+        self._given = self._asked = 0
 
     def _feed_state(self) -> Any:
         return self._feed.get_state() if hasattr(self._feed, "get_state") else None
@@ -178,7 +187,7 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         stats = getattr(self._feed, "stats", None)
         return stats if isinstance(stats, FeedStats) else FeedStats()
 
-    def _load(self) -> _Loaded | None:
+    def _load(self, number: int) -> _Loaded | None:
         """Runs in the thread: takes a batch from the feed, starts its transfer."""
         if self._stopped:
             return None
@@ -187,7 +196,7 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             state, stats = self._feed_state(), self._feed_stats()
             if batch is not _END:
                 arrays = global_arrays(batch, self._sharding, self._rows)
-                return _Loaded(arrays, state, stats)
+                return _Loaded(number, arrays, state, stats)
         except BaseException:
             self._stopped = True  # nothing is read past a failure
             raise

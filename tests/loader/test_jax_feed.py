@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from gristmill import loader
 from gristmill.dataset.errors import GristmillError, InputError
+from gristmill.loader import jax_feed
 from tests.support import jax_arrays
 from tests.support.datasets import convert
 from tests.support.jax_processes import run
@@ -208,7 +209,7 @@ def test_closing_closes_the_feed_and_leaves_no_thread():
     feed.close()
     feed.close()
     assert source.closed == 1
-    wait_until(lambda: threading.active_count() <= before)
+    wait_until(lambda: threading.active_count() == before)
     with pytest.raises(InputError, match="closed"):
         next(feed)
 
@@ -229,6 +230,28 @@ if __name__ == "__main__":
         if feed.stats.batches == 20:
             print(batch.sum(), flush=True)
 """
+
+
+def test_no_batch_is_lost_when_ctrl_c_comes_at_the_worst_moment(batches, monkeypatch):
+    class Interrupted(jax_feed.deque):
+        def popleft(self):
+            super().popleft()
+            if not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+
+    interrupted = [True]
+    monkeypatch.setattr(jax_feed, "deque", Interrupted)
+    with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
+        seen = [np.asarray(next(feed)) for _ in range(2)]
+        state = feed.get_state()
+        interrupted.clear()
+        with pytest.raises(KeyboardInterrupt):
+            next(feed)
+        assert feed.get_state() == state
+        seen += [np.asarray(next(feed)) for _ in range(2)]
+    for step, batch in enumerate(seen):
+        np.testing.assert_array_equal(batch, numbers(batches.read(step)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).parents[2]
-TIMEOUT_SECONDS = 150
+TIMEOUT_SECONDS = 240
 
 
 @contextlib.contextmanager
