@@ -11,11 +11,20 @@ import numpy as np
 
 
 def lengths(records: Sequence[bytes]) -> dict[str, Any]:
-    """A small tree of arrays, of several types and one without elements."""
+    """A tree of arrays of many kinds."""
+    import ml_dtypes
+
+    counts = np.array([len(record) for record in records], np.int32)
     return {
-        "lengths": np.array([len(record) for record in records], np.int32),
+        "lengths": counts,
         "heads": [np.frombuffer(record[:1], np.uint8) for record in records],
         "none": np.empty((0, 4), np.float64),
+        "texts": np.array(records, object),
+        "by columns": np.asfortranarray(np.stack([counts, 2 * counts], axis=1)),
+        "every other": np.repeat(counts, 2)[::2],
+        "half": counts.astype(ml_dtypes.bfloat16),
+        "pairs": np.array([(1, 2.5)] * len(records), [("a", "<i4"), ("b", "<f8")]),
+        "number": np.float32(len(records)),
     }
 
 
