@@ -1,4 +1,6 @@
+import pathlib
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -154,6 +156,15 @@ def test_what_cannot_be_is_refused(web, code):
         single.read(3)
     with pytest.raises(InputError, match="does not divide among the hosts"):
         single.host_rows(process_index=0, process_count=3)
+
+
+def test_the_contract_names_tests_that_exist():
+    here = pathlib.Path(__file__).parent
+    contract = (here.parents[1] / "docs" / "determinism.md").read_text("utf-8")
+    tests = "".join(path.read_text("utf-8") for path in here.glob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", contract)
+    assert len(named) > 20
+    assert [name for name in named if f"def {name}(" not in tests] == []
 
 
 def test_an_empty_dataset_is_refused(tmp_path):
