@@ -240,7 +240,9 @@ def _guide_batched(shards: Shards, *, source: Callable[[Shards], Any]) -> Reader
 
     dataset = grain.MapDataset.source(source(shards)).shuffle(42).repeat()
     batched = dataset.batch(shards.batch_size, batch_fn=list)
-    iterator = iter(batched.to_iter_dataset())
+    # The default would read 500 batches ahead.
+    options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+    iterator = iter(batched.to_iter_dataset(options))
     return Reader(step=lambda: len(next(iterator)))
 
 
@@ -319,7 +321,7 @@ CONTESTANTS = {
     },
     **{
         f"guide_batched_{name}": Contestant(
-            label=f"the same with batches, {whose} source, 16 threads",
+            label=f"the same with batches, {whose} source, 2 threads",
             packages=_GRAIN,
             open=functools.partial(_guide_batched, source=source),
         )
