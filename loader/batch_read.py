@@ -131,15 +131,14 @@ class BatchReader:
             else:
                 far.append(wanted)
         if near and remote:
-            far += self._read_copies(near, out)
+            near, damaged = self._read_copies(near, out)
+            far += damaged
         elif near:
             self._read_local(plan_reads(near, name=self.shards.name), out)
-        if self.shards.remote is not None:
-            misses = {cast("int", w.shard.number): len(w.numbers) for w in far}
-            hits = len(records) - sum(misses.values())
-            self.shards.remote.count(hits=hits, misses=misses)
         if far:
             self._fetch(plan_reads(far, name=self.shards.name), out)
+        if self.shards.remote is not None:
+            self.shards.remote.count(near=_by_shard(near), far=_by_shard(far))
         return out
 
     def _read_lone(self, record: int) -> bytes | None:
@@ -186,17 +185,19 @@ class BatchReader:
             pieces = [data[file][a:b] for file, a, b in zip(*places, strict=True)]
             decode_window(window, pieces, out, name=self.shards.name)
 
-    def _read_copies(self, near: list[Wanted], out: list[bytes]) -> list[Wanted]:
+    def _read_copies(
+        self, near: list[Wanted], out: list[bytes]
+    ) -> tuple[list[Wanted], list[Wanted]]:
         """Reads from local copies of shards in object storage.
 
         Returns:
-            What is to be read from there, because a copy is damaged.
+            What was read, and what is to be read from there, as a copy is damaged.
         """
         name = self.shards.name
         with contextlib.suppress(CorruptShardError):
             self._read_local(plan_reads(near, name=name), out)
-            return []
-        left = []
+            return near, []
+        read, left = [], []
         for item in near:
             try:
                 self._read_local(plan_reads([item], name=name), out)
@@ -205,7 +206,9 @@ class BatchReader:
                 number = cast("int", item.shard.number)
                 shard = self.open_shards.without_copy(number, item.numbers)
                 left.append(item._replace(shard=shard))
-        return left
+            else:
+                read.append(item)
+        return read, left
 
     def _fetch(self, plan: ReadPlan, out: list[bytes]) -> None:
         """Fetches the chunks of shards in object storage; decodes as they arrive."""
@@ -297,6 +300,11 @@ class BatchReader:
             if reader is not None:
                 reader.close()
         deliver(plan, records, out, name=name)
+
+
+def _by_shard(wanted: list[Wanted]) -> dict[int, int]:
+    """Returns how many records are wanted of each shard in object storage."""
+    return {cast("int", item.shard.number): len(item.numbers) for item in wanted}
 
 
 def _byte_range(plan: ReadPlan, chunk: int, begin: int, end: int) -> ByteRange:

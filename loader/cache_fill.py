@@ -139,7 +139,7 @@ class CacheFill:
         with self._lock:
             # Those that save most requests for their bytes first.
             order = sorted(self._wanted, key=self._worth, reverse=True)
-        begun, full = time.monotonic(), False
+        begun, full, left = time.monotonic(), False, False
         most_bytes = room.most_bytes()
         for shard in order:
             size = int(self._cache.file_bytes[shard])
@@ -152,6 +152,10 @@ class CacheFill:
             elif self._copy(shard, room):
                 self._forget(shard)
                 most_bytes = room.most_bytes()
+            else:
+                left = True
+        if left:
+            return _PAUSE_SECONDS
         return _FULL_SECONDS if full else None
 
     def _worth(self, shard: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset import layout
-from gristmill.dataset.errors import InputError, InvalidDatasetError, NotADatasetError
+from gristmill.dataset.errors import (
+    InputError,
+    InvalidDatasetError,
+    NotADatasetError,
+    StorageError,
+)
 from gristmill.dataset.manifest import (
     Manifest,
     open_manifest,
@@ -36,9 +42,15 @@ from gristmill.loader.footer_cache import footer_cache
 from gristmill.loader.index_arrays import IntArray, OutOfRangeError, checked_indices
 from gristmill.loader.range_fetch import ReadOptions
 from gristmill.loader.remote_shards import RemoteShards
-from gristmill.loader.shard_cache import no_shards_to_cache, shard_cache
+from gristmill.loader.shard_cache import (
+    ShardCache,
+    no_shards_to_cache,
+    shard_cache,
+)
 from gristmill.loader.shard_files import ShardList
 from gristmill.loader.tfds_files import read_tfds_files
+
+_log = logging.getLogger(__name__)
 
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -346,7 +358,7 @@ def open(
         place = os.fspath(path)
         manifest = read_manifest(place)
         if manifest is not None:
-            return _open_committed(place, split, how, manifest)
+            return _open_committed(place, split, how, manifest, again=False)
         if cache_bytes is not None:
             raise no_shards_to_cache(place)
         if not _MAGIC.search(place) and not storage_for(place).match(place):
@@ -408,7 +420,7 @@ def _open_tfds(path: str, split: str | None, how: Reading) -> Dataset:
 
 
 def _open_committed(
-    path: str, split: str | None, how: Reading, manifest: Manifest
+    path: str, split: str | None, how: Reading, manifest: Manifest, *, again: bool
 ) -> Dataset:
     own = _choose(split, tuple(manifest.splits), path)
     table = read_table(path, manifest.splits[own])
@@ -425,12 +437,7 @@ def _open_committed(
             table=table,
             options=how.options or ReadOptions(),
             cache_dir=how.cache_dir,
-            cache=shard_cache(
-                table,
-                where=path,
-                cache_dir=how.cache_dir,
-                cache_bytes=how.cache_bytes,
-            ),
+            cache=_shard_cache(path, how, table, again=again),
         )
     shards = ShardList(
         paths=paths,
@@ -445,6 +452,21 @@ def _open_committed(
     return Dataset(
         path=path, split=own, shards=shards, table=table, manifest=manifest, how=how
     )
+
+
+def _shard_cache(
+    path: str, how: Reading, table: ShardTable, *, again: bool
+) -> ShardCache | None:
+    try:
+        return shard_cache(
+            table, where=path, cache_dir=how.cache_dir, cache_bytes=how.cache_bytes
+        )
+    except StorageError as e:
+        if not again:
+            raise
+        # In a worker, perhaps in the middle of training, which goes on without.
+        _log.warning("%s is read without local copies of shards: %s", path, e)
+        return None
 
 
 def _checked_ends(counts: IntArray, where: str) -> IntArray:
@@ -509,7 +531,7 @@ def _reopen(path: str, split: str, how: Reading, lasting: tuple[Any, ...]) -> Da
     if manifest is None:
         dataset = _open_tfds(path, split, how)
     else:
-        dataset = _open_committed(path, split, how, manifest)
+        dataset = _open_committed(path, split, how, manifest, again=True)
     found = dataset.records_digest, len(dataset), dataset.num_shards
     if found != lasting:
         raise InvalidDatasetError(

@@ -77,16 +77,18 @@ class RemoteShards:
             )
         self._by_range: RangedIndexes | None = None
 
-    def count(self, *, hits: int, misses: Mapping[int, int]) -> None:
+    def count(self, *, near: Mapping[int, int], far: Mapping[int, int]) -> None:
         """Counts records that were read, and has copies made of shards without.
 
         Args:
-            hits: From local copies.
-            misses: By ranges, of each shard.
+            near: How many from local copies, of each shard.
+            far: How many by ranges.
         """
-        if self._fill is not None:
-            self.meter.add(CacheCounts(hits=hits, misses=sum(misses.values())))
-            self._fill.want(misses)
+        if self.cache is not None and self._fill is not None:
+            hits, misses = sum(near.values()), sum(far.values())
+            self.meter.add(CacheCounts(hits=hits, misses=misses))
+            self.cache.touch(near)
+            self._fill.want(far)
 
     def version(self, shard: int) -> str:
         """Returns the generation of a shard, which is the one that was converted.

@@ -19,10 +19,12 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import math
 import mmap
 import os
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import IO
 
 import google_crc32c
@@ -73,9 +75,10 @@ class ShardCache:
         with explained(directory):
             os.makedirs(self._own, exist_ok=True)
             open(self._lock_path, "ab").close()
-            # Held for as long as this object lives.
-            self._in_use = open(os.path.join(self._own, _IN_USE), "ab")  # noqa: SIM115
-            fcntl.flock(self._in_use, fcntl.LOCK_SH)
+            path = os.path.join(self._own, _IN_USE)
+            in_use = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            weakref.finalize(self, os.close, in_use)
+            fcntl.flock(in_use, fcntl.LOCK_SH)
 
     @property
     def _lock_path(self) -> str:
@@ -97,7 +100,7 @@ class ShardCache:
             with open(self._path(shard), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size == int(self.file_bytes[shard]) > 0:
-                    self.touch(shard)
+                    self.touch([shard])
                     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                     return memoryview(mapped)
         except OSError:
@@ -105,13 +108,14 @@ class ShardCache:
         self.forget(shard)  # Somebody cut it short.
         return None
 
-    def touch(self, shard: int) -> None:
-        """Says that a copy is in use."""
+    def touch(self, shards: Iterable[int]) -> None:
+        """Says that copies were used now: those used last are deleted last."""
         now = time.monotonic()
-        if now - self._touched.get(shard, -_TOUCH_SECONDS) >= _TOUCH_SECONDS:
-            self._touched[shard] = now
-            with contextlib.suppress(OSError):
-                os.utime(self._path(shard))
+        for shard in shards:
+            if now - self._touched.get(shard, -math.inf) >= _TOUCH_SECONDS:
+                self._touched[shard] = now
+                with contextlib.suppress(OSError):
+                    os.utime(self._path(shard))
 
     def forget(self, shard: int) -> None:
         """Deletes a copy."""
