@@ -22,6 +22,7 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 from apache_beam.runners.runner import PipelineState
+from apache_beam.utils.retry import PermanentException
 
 from gristmill.dataset import layout
 from gristmill.dataset.errors import GristmillError, InputError, JobError
@@ -66,7 +67,7 @@ def submit(
     pipeline = next(name for name, cls in PIPELINES.items() if isinstance(options, cls))
     _set_defaults(beam_options, pipeline, options)
     notes = _check(options, launch, beam_options)
-    with _worker_setup(options, beam_options):
+    with _worker_setup(beam_options):
         result = _run(options, beam_options)
     cloud = beam_options.view_as(GoogleCloudOptions)
     submission = Submission(
@@ -113,7 +114,7 @@ def _set_defaults(
     if cloud.temp_location is None:
         cloud.temp_location = cloud.staging_location
     if cloud.temp_location is None and target.startswith("gs://"):
-        cloud.temp_location = f"gs://{split_path(target)[0]}/tmp/gristmill"
+        cloud.temp_location = f"gs://{split_path(target)[0]}/gristmill-tmp"
     if cloud.staging_location is None:
         cloud.staging_location = cloud.temp_location
     if cloud.job_name is None:
@@ -147,15 +148,20 @@ def _check(
     )
     uses = preflight.uses_of(options, temporary=list(temporary))
     _check_worker_setup(options, beam_options)
+    workers = beam_options.view_as(WorkerOptions)
     client = _storage_client(cloud)
-    notes = preflight.check_buckets(
-        uses, client=client, region=cloud.region, cross_region=launch.cross_region
-    )
-    preflight.check_inputs(uses, client=client)
+    if cloud.impersonate_service_account:
+        notes = ["buckets were not looked at: the job is submitted by another account"]
+    else:
+        zone = workers.worker_zone or workers.zone or ""
+        region = workers.worker_region or zone.rpartition("-")[0] or cloud.region
+        notes = preflight.check_buckets(
+            uses, client=client, region=region, cross_region=launch.cross_region
+        )
+        preflight.check_inputs(uses, client=client)
     if isinstance(options, ConvertOptions) and plan is not None:
         splits = [job.split for job in conversion_of(options).jobs]
         notes += preflight.check_output(options, splits=splits)
-        workers = beam_options.view_as(WorkerOptions)
         notes += check_disk(
             shard_bytes=plan.value if plan.kind == "shard_bytes" else None,
             threads=beam_options.view_as(DebugOptions).number_of_worker_harness_threads,
@@ -204,7 +210,7 @@ def _check_worker_setup(options: Options, beam_options: PipelineOptions) -> None
 
 
 @contextlib.contextmanager
-def _worker_setup(options: Options, beam_options: PipelineOptions) -> Iterator[None]:
+def _worker_setup(beam_options: PipelineOptions) -> Iterator[None]:
     """Sends this package along, unless the workers get it in another way."""
     if _has_worker_setup(beam_options):
         yield
@@ -224,9 +230,16 @@ def _run(options: Options, beam_options: PipelineOptions) -> Any:
         pipeline = beam.Pipeline(options=beam_options)
         _ = pipeline | label >> graph_of(options)
         return pipeline.run()
-    except (GoogleAPIError, GoogleAuthError, OSError, ValueError) as e:
-        if isinstance(e, GristmillError):
-            raise
+    except GristmillError:
+        raise
+    except (
+        GoogleAPIError,
+        GoogleAuthError,
+        OSError,
+        PermanentException,
+        RuntimeError,
+        ValueError,
+    ) as e:
         raise JobError(
             "the job could not be submitted to Dataflow",
             got=str(e),

@@ -6,10 +6,11 @@ in a template's launcher that is the account of the workers.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from gristmill.dataset.errors import GristmillError, InputError, StorageError
@@ -226,29 +227,48 @@ def check_buckets(
 
 
 def _look(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucket:
-    from google.api_core import exceptions as api
+    from google.api_core.exceptions import Forbidden
+
+    bucket = client.bucket(name)
+    location, regions = "", ()
+    with _explained(name, what):
+        granted = bucket.test_iam_permissions(sorted(wanted), **_patience())
+        # roles/storage.objectUser does not show buckets, only what is in them.
+        with contextlib.suppress(Forbidden):
+            bucket.reload(**_patience())
+            location = bucket.location or ""
+            regions = tuple(bucket.data_locations or ())
+    return Bucket(
+        name=name,
+        location=location,
+        regions=regions,
+        permissions=frozenset(granted),
+    )
+
+
+def _patience() -> dict[str, Any]:
+    """Returns how long calls of the client wait, and try again."""
     from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return {"timeout": _SECONDS, "retry": DEFAULT_RETRY.with_timeout(_SECONDS)}
+
+
+@contextlib.contextmanager
+def _explained(name: str, what: str) -> Iterator[None]:
+    """Turns errors of the client into ones that say what to do."""
+    from google.api_core.exceptions import GoogleAPIError, NotFound
     from requests import RequestException
 
-    options = {"timeout": _SECONDS, "retry": DEFAULT_RETRY.with_timeout(_SECONDS)}
-    bucket = client.bucket(name)
     try:
-        granted = bucket.test_iam_permissions(sorted(wanted), **options)
-        try:
-            bucket.reload(**options)
-        except api.Forbidden:
-            # roles/storage.objectUser does not show buckets, only what is in them.
-            return Bucket(
-                name=name, location="", regions=(), permissions=frozenset(granted)
-            )
-    except api.NotFound as e:
+        yield
+    except NotFound as e:
         raise InputError(
             f"the bucket of the {what} does not exist",
             where=f"gs://{name}",
             cure=f"create it with gcloud storage buckets create gs://{name}, or "
             "correct its name",
         ) from e
-    except (api.GoogleAPIError, RequestException, ConnectionError) as e:
+    except (GoogleAPIError, RequestException, ConnectionError) as e:
         cause = getattr(e, "cause", None) or e
         raise StorageError(
             f"cannot look at the bucket of the {what}",
@@ -256,12 +276,6 @@ def _look(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucket:
             got=str(cause).splitlines()[0] if str(cause) else type(cause).__name__,
             cure="check the network and the account, then run the same command again",
         ) from e
-    return Bucket(
-        name=name,
-        location=bucket.location or "",
-        regions=tuple(bucket.data_locations or ()),
-        permissions=frozenset(granted),
-    )
 
 
 def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
@@ -275,7 +289,11 @@ def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
             continue
         bucket, name = split_path(use.path)
         prefix, _ = listing_of(name)
-        if not any(client.list_blobs(bucket, prefix=prefix, max_results=1)):
+        with _explained(bucket, use.what):
+            found = any(
+                client.list_blobs(bucket, prefix=prefix, max_results=1, **_patience())
+            )
+        if not found:
             raise InputError(
                 "no input file matches",
                 where=use.path,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from gristmill.dataset.errors import InputError
-from gristmill.pipelines.options import PIPELINES, template_options
+from gristmill.pipelines.options import template_options
 
 IMAGE_VARIABLE = "GRISTMILL_IMAGE"
 _RUNNER = "--runner"
@@ -78,7 +78,6 @@ def main(pipeline: str) -> None:
     from gristmill.pipelines.cli import EXIT_USAGE
     from gristmill.pipelines.cli import main as run
 
-    assert pipeline in PIPELINES
     try:
         line = command_line(
             pipeline, sys.argv[1:], image=os.environ.get(IMAGE_VARIABLE)

@@ -333,7 +333,7 @@ def test_launch_asks_for_a_job_with_parameters(gcloud, script, arguments, parame
         "disk_size_gb=200",
         "number_of_worker_harness_threads=1",
     ]
-    assert environment["tempLocation"].startswith("gs://my-bucket/tmp/")
+    assert environment["tempLocation"].startswith("gs://my-bucket/gristmill-tmp")
     assert "has NOT finished" in done.stdout
     assert "committed" not in done.stdout
 

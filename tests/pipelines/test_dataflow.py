@@ -102,17 +102,23 @@ def test_a_job_is_asked_for_with_all_options(cloud: Cloud):
 def test_what_is_not_given_has_defaults(cloud: Cloud):
     done = cloud.submit(*CONVERT, IMAGE)
     assert done.code == 0, done.stderr
-    job, again = job_of(cloud), cloud.submit(*CONVERT, IMAGE)
-    assert again.code == 0, again.stderr
-    first, second = cloud.dataflow.jobs.values()
-    # Dataflow refuses a second active job of a name: so no two write to one output.
-    assert first["name"] == second["name"]
+    job = job_of(cloud)
     assert re.fullmatch("gristmill-convert-texts-[0-9a-f]{8}", job["name"])
     pool = worker_pool(job)
     assert pool["machineType"] == "e2-standard-4"
     assert pool["diskSizeGb"] == 50
     assert pool["numThreadsPerWorker"] == 2
-    assert "/data/tmp/gristmill/" in job["environment"]["tempStoragePrefix"]
+    assert "/data/gristmill-tmp/" in job["environment"]["tempStoragePrefix"]
+
+
+def test_two_jobs_do_not_write_to_one_output(cloud: Cloud):
+    assert cloud.submit(*CONVERT, IMAGE).code == 0
+    again = cloud.submit(*CONVERT, IMAGE)
+    assert again.code == 1
+    assert "There is already active job named gristmill-convert-texts" in again.stderr
+    elsewhere = (*CONVERT[:2], "gs://data/more/texts", IMAGE)
+    assert cloud.submit(*elsewhere).code == 0
+    assert len(cloud.dataflow.jobs) == 2
 
 
 def test_nothing_is_said_to_be_finished(cloud: Cloud):
@@ -128,7 +134,9 @@ def test_nothing_is_said_to_be_finished(cloud: Cloud):
     status = cloud.gristmill("status", "gs://data/texts")
     assert status.code == 3
     assert "nothing has been finished or begun" in status.stderr
-    machine = json.loads(cloud.submit(*CONVERT, IMAGE, "--json").stdout)
+    machine = json.loads(
+        cloud.submit(*CONVERT, IMAGE, "--job_name=other", "--json").stdout
+    )
     assert machine["state"] == "submitted"
     assert machine["job_id"] in machine["url"]
 

@@ -172,6 +172,22 @@ def test_a_bucket_elsewhere(cloud):
     assert "gs://data is in EUROPE-WEST4" in text
 
 
+@pytest.mark.parametrize(
+    "option", ["--worker_region=europe-west4", "--worker_zone=europe-west4-b"]
+)
+def test_the_region_is_that_of_the_workers(cloud, option):
+    assert "europe-west4" in refused(cloud, *CONVERT, option)
+    for name in cloud.storage.objects.buckets:
+        cloud.storage.objects.places[name] = {"location": "EU"}
+    accepted(cloud, *CONVERT, option)
+
+
+def test_another_account_is_not_judged_by_ones_own(cloud):
+    cloud.storage.objects.denied.add("storage.objects.create")
+    account = "--impersonate_service_account=other@my-project.iam.gserviceaccount.com"
+    assert "buckets were not looked at" in accepted(cloud, *CONVERT, account)
+
+
 def test_a_location_that_may_not_be_seen_is_noted(cloud):
     cloud.storage.objects.denied.add("storage.buckets.get")
     assert "may not be seen" in accepted(cloud)
@@ -222,6 +238,11 @@ def test_a_storage_that_fails_is_told(cloud):
 def test_a_hiccup_of_the_storage_is_passed_over(cloud):
     cloud.storage.fail("503", "permissions", times=1)
     accepted(cloud)
+
+
+def test_a_listing_that_fails_is_told(cloud):
+    cloud.storage.fail("403", "list", times=1000)
+    assert "cannot look at the bucket of the input" in refused(cloud)
 
 
 def test_inputs_that_are_not_there(cloud):

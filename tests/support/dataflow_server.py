@@ -51,6 +51,10 @@ class DataflowServer:
 
     def create(self, project: str, region: str, job: dict[str, Any]) -> dict[str, Any]:
         job_id = f"2026-01-02_03_04_05-{len(self.jobs) + 1}"
+        # Of an active job of that name the service tells, and makes no other.
+        for active_id, active in self.jobs.items():
+            if active["name"] == job["name"]:
+                job_id, job = active_id, active
         about = {"id": job_id, "projectId": project, "location": region}
         self.jobs[job_id] = job
         kept = {key: job[key] for key in ("name", "type", "clientRequestId")}
