@@ -31,6 +31,7 @@ from gristmill.loader.range_plan import plan_ranges
 from gristmill.loader.read_plan import ReadPlan, Wanted, plan_reads
 from gristmill.loader.shard_files import (
     CHUNK_TYPE_AT,
+    MOST_HELD_SHARDS,
     OpenShards,
     ShardFile,
     ShardList,
@@ -109,6 +110,7 @@ class BatchReader:
             parts = [numbers[a:b] for a, b in itertools.pairwise(bounds)]
             opened = self.open_shards.get_many(which, parts)
         near: list[Wanted] = []
+        most_held = min(self.open_shards.most, MOST_HELD_SHARDS)
         far: list[Wanted] = []
         for number, (begin, end) in zip(
             which, itertools.pairwise(bounds), strict=False
@@ -128,6 +130,9 @@ class BatchReader:
                 self._read_officially(wanted, out)
             elif shard.version is None:
                 near.append(wanted)
+                if not remote and len(near) >= most_held:
+                    self._read_local(plan_reads(near, name=self.shards.name), out)
+                    near = []
             else:
                 far.append(wanted)
         if near and remote:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
+import functools
 import mmap
 import os
 import resource
@@ -37,6 +38,8 @@ from gristmill.loader.remote_shards import RemoteShards
 _SPARE_FILES = 256
 # Linux allows a process 65,530 maps; a shard takes two.
 _MOST_OPEN_SHARDS = 24_000
+# Most shards that a reader has in use at a time, besides those that are kept open.
+MOST_HELD_SHARDS = 4_000
 # The type of a chunk is in its header at this offset.
 CHUNK_TYPE_AT = 24
 
@@ -335,10 +338,14 @@ class OpenShards:
         self._shards = shards
         self._open: dict[int, ShardFile] = {}
         self._lock = threading.Lock()
-        self._most: int | None = None
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @functools.cached_property
+    def most(self) -> int:
+        """How many are kept open, and how many more a reader may hold."""
+        return most_open(len(self._shards.paths))
 
     def get(self, shard: int) -> ShardFile:
         """Returns a shard, opened."""
@@ -375,10 +382,8 @@ class OpenShards:
 
     def _keep(self, opened: dict[int, ShardFile]) -> None:
         with self._lock:
-            if self._most is None:
-                self._most = most_open(len(self._shards.paths))
             for shard, file in opened.items():
-                while len(self._open) >= self._most:
+                while len(self._open) >= self.most:
                     # The one opened first: in random order it is as good as any.
                     # Readers that still use it keep its maps.
                     del self._open[next(iter(self._open))]
@@ -412,13 +417,16 @@ def most_open(shards: int) -> int:
     than to decode them, so it is raised as far as needed and allowed.
     """
     wanted = min(shards, _MOST_OPEN_SHARDS)
+    held = min(shards - wanted, MOST_HELD_SHARDS)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return max(wanted, 1)
-    needed = 2 * wanted + _SPARE_FILES
+    needed = 2 * (wanted + held) + _SPARE_FILES
     if needed > soft:
         allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         with contextlib.suppress(OSError, ValueError):  # Then it stays as it is.
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, soft), hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, min(wanted, (soft - min(_SPARE_FILES, soft // 2)) // 2))
+    room = (soft - min(_SPARE_FILES, soft // 2)) // 2
+    # Where that is not enough for all, a reader holds as many as are kept.
+    return wanted if room >= wanted + held else max(1, room // 2)

@@ -2,6 +2,8 @@ import concurrent.futures
 import pathlib
 import shutil
 import struct
+import subprocess
+import sys
 
 import google_crc32c
 import numpy as np
@@ -135,6 +137,27 @@ def test_more_shards_than_may_be_open(
     assert dataset[:] == RECORDS
     assert dataset[::-1] == RECORDS[::-1]
     assert len(dataset._reader.open_shards) == 1
+
+
+def test_a_batch_from_more_shards_than_the_process_may_open(
+    tmp_path: pathlib.Path,
+) -> None:
+    for i in range(120):
+        path = tmp_path / f"{i:03}.array_record"
+        write_array_records(path, [b"first of %d" % i, b"second of %d" % i])
+    program = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+from gristmill import loader
+for cache_dir in ("", sys.argv[2]):
+    dataset = loader.open(sys.argv[1] + "/*.array_record", cache_dir=cache_dir)
+    for start in (0, 1):
+        assert dataset[start::2] == [
+            b"%s of %d" % ((b"first", b"second")[start], i) for i in range(120)
+        ]
+"""
+    arguments = [str(tmp_path), str(tmp_path / "cache")]
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True)
 
 
 def test_flipped_bit_is_an_error_that_says_where_and_never_a_wrong_batch(
