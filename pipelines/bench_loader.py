@@ -75,6 +75,16 @@ _LIMITS = {
     show_default=True,
     help="How long to measure.",
 )
+@click.option(
+    "--cache-dir",
+    metavar="PATH",
+    help="Local disk for what is fetched once per host.",
+)
+@click.option(
+    "--cache-bytes",
+    metavar="SIZE",
+    help="Keep copies of whole shards there, up to this much: 500GiB.",
+)
 @_json_option
 @_reported
 def command(
@@ -89,6 +99,8 @@ def command(
     prefetch: int,
     step_ms: float,
     seconds: float,
+    cache_dir: str | None,
+    cache_bytes: str | None,
     as_json: bool,
 ) -> None:
     """Measure what this machine can feed a trainer with, and what limits it.
@@ -100,9 +112,15 @@ def command(
     from gristmill.loader.batches import global_batches
     from gristmill.loader.feed_bench import measure
     from gristmill.loader.open_dataset import open as open_dataset
+    from gristmill.pipelines.sizes import parse_size
     from gristmill.transforms.user_function import load_function
 
-    opened = open_dataset(dataset, split=split)
+    opened = open_dataset(
+        dataset,
+        split=split,
+        cache_dir=cache_dir,
+        cache_bytes=None if cache_bytes is None else parse_size(cache_bytes),
+    )
     measured = measure(
         global_batches(opened, batch_size=batch_size, seed=seed, shuffle=shuffle),
         decode=None if decode is None else cast("Decode", load_function(decode)),
@@ -163,6 +181,11 @@ def _text(measured: Measured, how: str) -> str:
         ("limit", limit),
         ("", advice.format(cores=os.cpu_count())),
     ]
+    cache = fed.cache
+    if cache.hits or cache.misses:
+        local = cache.hits / (cache.hits + cache.misses)
+        filled = f"{size_text(cache.filled_bytes)} fetched, {cache.evictions:,} evicted"
+        lines.insert(4, ("cache", f"{local:.0%} of records from copies; {filled}"))
     if alone.storage_bytes is not None:
         stored = f"{size_text(alone.storage_bytes)} from storage, the rest from memory"
         lines.insert(2, ("", stored))

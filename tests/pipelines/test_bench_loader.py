@@ -84,6 +84,20 @@ def test_slow_storage_is_the_limit(dataset, tmp_path, monkeypatch):
     assert found["alone"]["io_seconds"] > 3 * found["alone"]["read_seconds"]
 
 
+def test_a_cache_of_shards_is_filled_and_reported(dataset, tmp_path, monkeypatch):
+    cache = ["--cache-dir", tmp_path, "--cache-bytes", "1GiB"]
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, dataset, "c4")
+        bench("gs://bucket/c4", "--batch-size", 20, "--seconds", 1, *cache)
+        found = bench_json("gs://bucket/c4", "--batch-size", 20, *cache)["fed"]["cache"]
+        table = bench("gs://bucket/c4", "--batch-size", 20, "--seconds", 0.4, *cache)
+    assert found["hits"] > 0
+    assert found["misses"] == found["filled_bytes"] == 0
+    assert "cache     100% of records from copies; 0 bytes fetched, 0 evicted" in table
+    assert "not a size" in bench(dataset, "--cache-bytes", "much", code=2)
+
+
 def test_people_get_a_table_and_workers_are_used(dataset, tmp_path):
     command = pathlib.Path(sys.executable).parent / "gristmill"
     options = ["--workers", "2", "--batch-size", "64", "--seconds", "0.5"]
