@@ -304,7 +304,7 @@ class _Run:
             chunk_records=None
             if self.chunk_records is None
             else self.chunk_records[one],
-            max_decoded_bytes=limits if isinstance(limits, int) else limits[one],
+            max_decoded_bytes=limits[one] if isinstance(limits, np.ndarray) else limits,
             ends=None if self.ends is None else self.ends[one],
         )
 
@@ -492,7 +492,7 @@ def _span(
 ) -> tuple[int, int]:
     """Returns where a record begins and ends among those of its chunk."""
     claim, at = _varint(part, 0)
-    if not count <= claim <= MAX_VARINT_BYTES * count:
+    if not count <= claim <= min(MAX_VARINT_BYTES * count, MAX_CHUNK_DECODED_BYTES):
         raise ValueError("sizes of records claim to decode to what cannot be")
     lengths = decode_varints(
         np.frombuffer(decompress_frame(part[at:], claim), np.uint8)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.chunk_codec import decode_chunks, decode_lone_record
 from tests.support.chunks import chunk
-from tests.support.memory import peak_memory
+from tests.support.memory import limited_memory, peak_memory
 
 
 @given(record=st.binary(min_size=1, max_size=70_000) | st.just(b"long" * 60_000))
@@ -99,3 +99,16 @@ def test_damage_among_others_is_seen_as_the_general_decoder_does(flip: int) -> N
             assert found == general[3]
         seen += found != b"some words"
     assert seen > 20
+
+
+@pytest.mark.parametrize("sizes_claim", [1, 19, 1 << 31, 1 << 40, 1 << 62])
+def test_sizes_that_claim_what_cannot_be_are_not_decoded(sizes_claim: int) -> None:
+    packed = chunk([b"abc", b"de"], compression="z", sizes_claim=sizes_claim)
+    with peak_memory() as peak:
+        assert decode_lone_record(packed, count=2, max_decoded_bytes=99) is None
+    assert peak.bytes < 100_000
+    many = chunk(
+        [b"abc", b"de"], compression="z", sizes_claim=sizes_claim, record_count=1 << 50
+    )
+    with limited_memory(1 << 28):
+        assert decode_lone_record(many, count=1 << 50, max_decoded_bytes=99) is None
