@@ -17,6 +17,7 @@ from gristmill.dataset.object_names import split_path
 from gristmill.dataset.range_stream import Piece
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+_GIVEN_UP_SECONDS = 10.0
 _POOL = 128  # Connections that are kept: more than threads that use them at once.
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _HASH = re.compile(r"crc32c=([A-Za-z0-9+/=]+)")
@@ -74,9 +75,22 @@ class GcsConnection:
         session.mount("http://", adapter)
         self._session = session
         self.client = Client(project=None, credentials=credentials, _http=session)
-        self.retry = DEFAULT_RETRY.with_delay(
+        self._retry = DEFAULT_RETRY.with_delay(
             initial=0.2, maximum=8.0, multiplier=2.0
-        ).with_timeout(deadline_seconds)
+        )
+        self._given_up = False
+
+    @property
+    def retry(self) -> Any:
+        """How calls are tried again.
+
+        Once one was given up, others give up sooner until something succeeds: many
+        that wait one after the other would each wait as long.
+        """
+        deadline = self._deadline_seconds
+        if self._given_up:
+            deadline = min(deadline, _GIVEN_UP_SECONDS)
+        return self._retry.with_timeout(deadline)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -91,13 +105,14 @@ class GcsConnection:
             action: What is tried, as in "cannot ...".
             path: The object or directory.
         """
-        from google.api_core.exceptions import GoogleAPIError
+        from google.api_core.exceptions import GoogleAPIError, RetryError
         from google.auth.exceptions import GoogleAuthError
         from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
         from requests import RequestException
 
         try:
             yield
+            self._given_up = False
         except GristmillError:
             raise
         except (
@@ -108,6 +123,7 @@ class GcsConnection:
             RequestException,
             ConnectionError,
         ) as e:
+            self._given_up = isinstance(e, RetryError)
             got, cure = _diagnosis(e, self._deadline_seconds)
             raise StorageError(
                 f"cannot {action}", where=path, got=got, cure=cure

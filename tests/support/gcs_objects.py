@@ -135,6 +135,28 @@ class Objects:
         self.put(bucket, name, data, encoding=about.get("contentEncoding", ""))
         return json_reply(self.resource(bucket, name))
 
+    def copy(
+        self, bucket: str, name: str, to: str, new: str, query: dict[str, str]
+    ) -> Reply:
+        source = (
+            {"generation": query["sourceGeneration"]}
+            if ("sourceGeneration" in query)
+            else {}
+        )
+        found = self.find(bucket, name, source)
+        self._check_generation(self._bucket(to).get(new), query)
+        self.put(to, new, found.data, encoding=found.content_encoding)
+        done = {"kind": "storage#rewriteResponse", "done": True}
+        return json_reply(done | {"resource": self.resource(to, new)})
+
+    def compose(
+        self, bucket: str, name: str, names: list[str], query: dict[str, str]
+    ) -> Reply:
+        parts = [self.find(bucket, source, {}).data for source in names]
+        self._check_generation(self._bucket(bucket).get(name), query)
+        self.put(bucket, name, b"".join(parts))
+        return json_reply(self.resource(bucket, name))
+
     def bucket(self, bucket: str) -> Reply:
         self._bucket(bucket)
         if "storage.buckets.get" in self.denied:

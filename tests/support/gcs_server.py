@@ -6,26 +6,17 @@ import collections
 import dataclasses
 import http.server
 import json
-import re
 import socket
 import struct
 import threading
 import time
-import urllib.parse
-from typing import Any, NamedTuple
+from typing import Any
 
-from tests.support.gcs_objects import (
-    Objects,
-    RefusalError,
-    Reply,
-    error_reply,
-    json_reply,
-)
+from tests.support.gcs_objects import Objects, RefusalError, Reply, json_reply
+from tests.support.gcs_requests import Request, carry_out, parse
 
 CONTROL_PATH = "/control"  # For tests that have the server in another process.
 _PACE_BYTES = 1 << 18
-_PATH = re.compile(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+))?)?")
-_PERMISSIONS = re.compile(r"/storage/v1/b/([^/]+)/iam/testPermissions")
 
 
 @dataclasses.dataclass
@@ -73,17 +64,6 @@ class Fault:
             return False
         self.times -= 1
         return True
-
-
-class Request(NamedTuple):
-    """A request, read as a whole."""
-
-    operation: str
-    bucket: str
-    name: str
-    query: dict[str, str]
-    about: dict[str, Any]
-    data: bytes
 
 
 class GcsServer:
@@ -209,7 +189,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         request = self._parse()
-        if request.name == CONTROL_PATH:
+        if request.operation == "control":
             self._send(self.store.control(json.loads(request.data)), "")
             return
         fault = self.store.fault_of(request, self.headers.get("Range", ""))
@@ -231,7 +211,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 raise RefusalError(int(fault.kind), fault.message)  # noqa: TRY301
             if fault.kind == "flip" and request.data:
                 request = request._replace(data=_flipped(request.data))
-            reply = self._carry_out(request)
+            reply = carry_out(self.store.objects, request, self.store.url)
         except RefusalError as refusal:
             reply = refusal.reply
         if request.operation == "media":
@@ -239,67 +219,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         sent_only = fault.kind == "flip" and bool(request.data)
         self._send(reply, "" if sent_only else fault.kind)
 
-    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+    do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815
 
     def _parse(self) -> Request:
         data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        url = urllib.parse.urlsplit(self.path)
-        query = dict(urllib.parse.parse_qsl(url.query))
-        about: dict[str, Any] = {}
-        if match := _PERMISSIONS.fullmatch(url.path):
-            about = {"wanted": urllib.parse.parse_qs(url.query).get("permissions", [])}
-            return Request("permissions", match[1], "", query, about, data)
-        match = _PATH.fullmatch(url.path)
-        if match is None:
-            return Request("unknown", "", url.path, query, about, data)
-        bucket, name = match[2], urllib.parse.unquote(match[3] or "")
-        if "upload_id" in query:
-            operation = "chunk"
-            name = self.store.objects.name_of_upload(query["upload_id"])
-        elif match[1] == "/upload":
-            operation = "insert"
-            about = {"name": query.get("name", "")}
-            if query["uploadType"] == "multipart":
-                more, data = _parts(self.headers["Content-Type"], data)
-                about |= more
-            elif query["uploadType"] == "resumable":
-                operation = "start"
-                about |= json.loads(data or b"{}")
-            name = about["name"]
-        elif self.command == "DELETE":
-            operation = "delete"
-        elif not name:
-            operation = "list" if url.path.endswith("/o") else "bucket"
-        else:
-            operation = "media" if query.get("alt") == "media" else "stat"
-        return Request(operation, bucket, name, query, about, data)
-
-    def _carry_out(self, request: Request) -> Reply:
-        operation, bucket, name, query, about, data = request
-        objects = self.store.objects
-        with objects.lock:
-            match operation:
-                case "chunk":
-                    part = self.headers.get("Content-Range", "")
-                    return objects.chunk(query["upload_id"], data, part)
-                case "start":
-                    return objects.start(self.store.url, bucket, about, query)
-                case "insert":
-                    return objects.insert(bucket, about, data, query)
-                case "delete":
-                    return objects.delete(bucket, name, query)
-                case "bucket":
-                    return objects.bucket(bucket)
-                case "permissions":
-                    return objects.permissions(bucket, about["wanted"])
-                case "list":
-                    return objects.list(bucket, query)
-                case "stat":
-                    return objects.stat(bucket, name, query)
-                case "media":
-                    sent_range = self.headers.get("Range", "")
-                    return objects.media(bucket, name, query, sent_range)
-        return error_reply(404, f"Not Found: {name}")
+        if self.path == CONTROL_PATH:
+            return Request("control", "", self.path, {}, {}, data, {})
+        headers = dict(self.headers.items())
+        return parse(self.command, self.path, headers, data, self.store.objects)
 
     def _send(self, reply: Reply, fault: str) -> None:
         if fault == "lost":
@@ -317,6 +244,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             shown = len(body) if fault == "short" else length
             self.send_header("Content-Length", str(shown))
         self.end_headers()
+        if self.command == "HEAD":
+            body = b""
         if not self.store.bytes_per_second:
             self.wfile.write(body)
         else:
@@ -345,14 +274,3 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def _flipped(data: bytes) -> bytes:
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-
-
-def _parts(content_type: str, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Splits a multipart/related body into metadata and content."""
-    boundary = content_type.partition("boundary=")[2].strip("\"'").encode()
-    _, first, rest = data.split(b"--" + boundary, 2)
-    # gcloud ends lines as Unix does.
-    end = b"\r\n" if first.startswith(b"\r\n") else b"\n"
-    about = json.loads(first.split(2 * end, 1)[1])
-    content = rest.split(2 * end, 1)[1]
-    return about, content[: content.rindex(end + b"--" + boundary)]
