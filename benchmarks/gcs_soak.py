@@ -96,10 +96,11 @@ def soak(
                     for number in range(workers)
                 ]
                 while not all(worker.done() for worker in running):
-                    kind = chance.choice(list(_FAULTS))
-                    made[kind] += _FAULTS[kind]
-                    fault = {"kind": kind, "operation": "media"}
-                    server.control(fail=[fault | {"times": _FAULTS[kind]}])
+                    # None pile up while workers start: one request would meet all.
+                    if not server.control()["faults_left"]:
+                        kind = chance.choice(list(_FAULTS))
+                        made[kind] += _FAULTS[kind]
+                        server.control(fail=[_fault(kind)])
                     time.sleep(chance.expovariate(faults_per_second))
                 found: collections.Counter[str] = collections.Counter()
                 for worker in running:
@@ -110,6 +111,16 @@ def soak(
         "seconds": round(time.monotonic() - begin, 1),
         "faults": dict(made),
         "faults_left": left["faults_left"],
+    }
+
+
+def _fault(kind: str) -> dict[str, Any]:
+    # Of shards: the few requests for all else would meet all faults one after another.
+    return {
+        "kind": kind,
+        "operation": "media",
+        "name": "c4/d-train",
+        "times": _FAULTS[kind],
     }
 
 

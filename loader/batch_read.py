@@ -259,14 +259,29 @@ class BatchReader:
                     raise
             else:
                 return
+            part = part.select(self._damaged(part, pieces, out))
             ranges = [
                 _byte_range(part, chunk, begin, end)
                 for chunk, (begin, end) in enumerate(
                     zip(part.begin.tolist(), part.end.tolist(), strict=True)
                 )
             ]
+            pieces = [b""] * len(ranges)
             for number, data in self._fetcher.fetch(ranges):
                 pieces[number] = data
+
+    def _damaged(
+        self, plan: ReadPlan, pieces: list[bytes], out: list[bytes]
+    ) -> IntArray:
+        """Decodes chunks one by one, and returns those that cannot be."""
+        found = []
+        for chunk, piece in enumerate(pieces):
+            try:
+                one = plan.part(chunk, chunk + 1)
+                decode_window(one, [piece], out, name=self.shards.name)
+            except CorruptShardError:
+                found.append(chunk)
+        return np.array(found, np.int64)
 
     @property
     def _fetcher(self) -> RangeFetcher:

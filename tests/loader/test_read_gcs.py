@@ -285,6 +285,17 @@ def test_reading_survives(server: GcsServer, opened: loader.Dataset, kind: str) 
     assert time.monotonic() - begin < 5
 
 
+def test_only_what_is_damaged_is_fetched_again(
+    server: GcsServer, opened: loader.Dataset
+) -> None:
+    warm(opened, server)
+    opened.read(ORDER)
+    undisturbed = server.requests["media"]
+    server.fail("flip", "media", times=5)
+    assert opened[ORDER] == EXPECTED
+    assert undisturbed < server.requests["media"] - undisturbed <= undisturbed + 5
+
+
 @pytest.mark.parametrize("kind", ["503", "reset", "cut", "short", "stall", "flip"])
 def test_fetching_indexes_survives(
     server: GcsServer, opened: loader.Dataset, kind: str
