@@ -30,7 +30,7 @@ _RANGE_BYTES = 8 << 20
 # Of the time, while records are read.
 _SHARE = 0.5
 # How long one process adds copies before others of the host may.
-_TURN_SECONDS = 5.0
+_TURN_SECONDS = 30.0
 _PAUSE_SECONDS = 0.25
 _POLL_SECONDS = 0.1
 # How long to wait where there is no room, or the disk or storage fails.
@@ -41,7 +41,7 @@ _LONGEST_SECONDS = 300.0
 _TRIES = 3
 # As a feed: before the parts of multiprocessing, and never for long.
 _EXIT_PRIORITY = 100
-_LEAVE_SECONDS = 5.0
+_LEAVE_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
 

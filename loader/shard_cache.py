@@ -129,11 +129,11 @@ class ShardCache:
         Yields:
             What room there is; None if another one adds copies now.
         """
-        with open(self._lock_path, "ab") as file:
-            if not _locks(file):
+        with _locked(self._lock_path) as locked:
+            if locked:
+                yield Room(self.directory, cache_bytes=self.cache_bytes)
+            else:
                 yield None
-                return
-            yield Room(self.directory, cache_bytes=self.cache_bytes)
 
     @contextlib.contextmanager
     def write(self, shard: int) -> Iterator[int]:
@@ -302,7 +302,7 @@ class Room:
             for place, copies in self._copies.items():
                 if copies:
                     path = os.path.join(place, _IN_USE)
-                    if _locks(stack.enter_context(open(path, "ab"))):
+                    if stack.enter_context(_locked(path)):
                         unused += copies
             yield unused
 
@@ -326,10 +326,17 @@ def _names(directory: str) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def _locks(file: IO[bytes]) -> bool:
-    """Locks a file for as long as it is open, if nobody else has."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[bool]:
+    """Locks a file, and tells whether that was possible: nobody else has."""
+    with open(path, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            # To close it is not enough where the process was forked meanwhile.
+            fcntl.flock(file, fcntl.LOCK_UN)
