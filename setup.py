@@ -40,7 +40,7 @@ LOADER = [
 METRICS = ["prometheus-client>=0.20,<1"]
 # Checkpoints of a model together with its feed, and clusters of one's own.
 OTHERS = [
-    "dask[distributed]>=2025.1",
+    "dask[distributed]>=2025.1,<2027",
     "orbax-checkpoint>=0.11.20,<0.13",
 ]
 TF = [

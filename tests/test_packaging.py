@@ -197,6 +197,7 @@ def test_metadata(metadata: email.message.Message) -> None:
         "dev",
         "gcs",
         "loader",
+        "metrics",
         "tf",
     }
     required = [Requirement(r) for r in metadata.get_all("Requires-Dist", [])]
