@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
@@ -17,8 +18,10 @@ from gristmill.dataset.errors import (
     StorageError,
 )
 from gristmill.dataset.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.object_names import compile_pattern
 from gristmill.dataset.shard_reader import first_records
 from gristmill.dataset.storage import storage_for
+from gristmill.pipelines.verify import verify
 from gristmill.transforms import commit
 from gristmill.transforms.conversion_job import ConversionJob
 from gristmill.transforms.convert_shard import convert_shard
@@ -105,6 +108,47 @@ def test_the_bytes_are_those_of_a_local_conversion(
     shards = shards_of(output).values()
     assert [record for data in shards for record in decode_file(data)] == records
     assert manifest.splits["train"].records == len(records)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [
+        ("raw data/*", 3),
+        ("raw*/part 1 #é[[]1].tfrecord", 1),
+        ("raw data/part 1 #é[1].tfrecord", 1),  # A name, though it could be a pattern.
+        ("raw data/part [02]*", 2),
+        ("raw data/part [!1] #é[[]1].tfrecord", 2),
+        ("**/part*", 4),
+        ("raw data/**", 4),
+        ("**.tfrecord", 5),
+        ("*/*/*", 1),
+    ],
+)
+def test_inputs_are_those_that_gsutil_would_list(
+    server: GcsServer, pattern: str, files: int
+) -> None:
+    """Names with blanks, unicode, # and [ on both sides, in listings of many pages."""
+    server.objects.page_size = 2
+    data = frames_of([b"deep"])
+    server.objects.put("in", "raw data/deep/part 0.tfrecord", data)
+    server.objects.put("in", "other.tfrecord", data)
+    server.objects.put("in", "raw data/", b"")  # As consoles make directories.
+    output = "gs://out/sets é #1 [x]/c4"
+    job = dataclasses.replace(
+        job_of("gs://in", output, shards=1), inputs=(f"gs://in/{pattern}",)
+    )
+    manifest = convert(job)
+    source = manifest.splits["train"].source
+    assert source["files"] == files
+    assert verify(output, workers=1).findings == ()
+    names = [n for n in server.objects.buckets["in"] if not n.endswith("/")]
+    expected = sum(
+        len(list(_records(server.objects.buckets["in"][name].data)))
+        for name in names
+        if compile_pattern(pattern).fullmatch(name) or name == pattern
+    )
+    assert manifest.splits["train"].records == expected
+    assert len(list(first_records(output, "train", 10_000))) == expected
 
 
 def _records(data: bytes) -> Iterator[bytes]:

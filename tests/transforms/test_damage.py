@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import os
 import pathlib
 import random
 import struct
@@ -23,7 +24,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.manifest import open_manifest
 from gristmill.dataset.tfrecord import encode_frame, mask
 from gristmill.transforms.conversion_job import ShardNames
-from gristmill.transforms.prepare import count_file, list_inputs
+from gristmill.transforms.prepare import count_file, list_inputs, prepare
 from tests.support.conversion import (
     contents,
     convert,
@@ -485,3 +486,29 @@ def test_every_error_is_one_of_ours():
     assert issubclass(CorruptInputError, GristmillError)
     assert encode_frame(b"")  # The smallest frame is 16 bytes: FRAME = 16 + 100.
     assert len(encode_frame(RECORDS[0])) == FRAME
+
+
+def test_names_that_are_no_utf8_leave_json_that_anybody_can_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    source = tmp_path / "in" / os.fsdecode(b"caf\xe9.tfrecord")
+    source.parent.mkdir()
+    data = bytearray(frames_of(RECORDS))
+    data[len(data) // 2] ^= 1
+    source.write_bytes(bytes(data))
+    job = job_of(source.parent, tmp_path / "out", on_corrupt="quarantine")
+    convert(job)
+    found = [
+        json.loads(line)
+        for path in (tmp_path / "out").rglob("*.json*")
+        for line in (
+            path.read_bytes().decode().splitlines()  # Strict: any reader's way.
+            if path.suffix == ".jsonl"
+            else [path.read_bytes().decode()]
+        )
+    ]
+    assert [region["file"] for region in found if "file" in region] == [str(source)]
+    described = [fields["job"] for fields in found if "job" in fields]
+    assert described[0]["inputs"] == list(job.inputs)
+    # And what was written is found to be the same job.
+    assert prepare(job).committed is not None
