@@ -283,6 +283,7 @@ def entry_point(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_what_was_submitted_would_run(cloud: Cloud, worker: pathlib.Path):
     done = cloud.gristmill(*CONVERT[:2], "gs://data/here/texts", *CONVERT[3:])
     assert done.code == 0, done.stderr
@@ -310,6 +311,7 @@ def test_what_was_submitted_would_run(cloud: Cloud, worker: pathlib.Path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_templates_would_run(cloud: Cloud, worker: pathlib.Path):
     done = cloud.gristmill(
         *("convert", "gs://raw/texts/part-0*", "gs://raw/texts/part-1*"),
@@ -354,3 +356,16 @@ def test_templates_would_run(cloud: Cloud, worker: pathlib.Path):
     assert run_staged(cloud.staged(job)["pipeline.pb"], worker) == "DONE"
     report = json.loads(cloud.files("gs://data")["report.json"])
     assert (report["records"], report["findings"]) == (2 * RECORDS, [])
+
+    shards = [
+        name for name in expected if re.fullmatch(r"[\w-]+\.array_record-.*", name)
+    ]
+    for name in shards:
+        cloud.storage.objects.put("data", f"found/{name}", expected[name])
+    found = entry_point(cloud, worker, "index", "--files=gs://data/found/*")
+    assert found.returncode == 0, found.stderr
+    job = written_job(cloud, "gs://scratch/launches/index")
+    assert run_staged(cloud.staged(job)["pipeline.pb"], worker) == "DONE"
+    assert f"{2 * RECORDS} in {len(shards)} shards" in (
+        cloud.gristmill("inspect", "gs://data/found").stdout
+    )
