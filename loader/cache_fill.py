@@ -193,10 +193,10 @@ class CacheFill:
             for number, data in self._fetcher.fetch(group):
                 os.pwrite(copy, data, group[number].begin)
                 self._meter.add(CacheCounts(filled_bytes=len(data)))
+                if self._stop.is_set():
+                    raise _StoppedError
             if self._requests() != before:
                 self._stop.wait((time.monotonic() - begun) * (1 / _SHARE - 1))
-            if self._stop.is_set():
-                raise _StoppedError
 
 
 def _run(
