@@ -34,6 +34,7 @@ def test_waiting_working_and_starting_are_told_apart(monkeypatch):
         read_seconds=0.25,
         read_cpu_seconds=0.125,
         decode_seconds=0.5,
+        cache=loader.CacheCounts(hits=6, misses=4, filled_bytes=1 << 20, evictions=1),
     )
     for asked, given in [(0, 7), (8, 8.5), (10, 13)]:
         now = 100.0 + given
@@ -54,6 +55,7 @@ def test_waiting_working_and_starting_are_told_apart(monkeypatch):
         read_seconds=1.25,
         read_cpu_seconds=0.625,
         decode_seconds=2.5,
+        cache=loader.CacheCounts(hits=30, misses=20, filled_bytes=5 << 20, evictions=5),
     )
     assert stats.batches_per_second == 3 / 8
     assert stats.records_per_second == 30 / 8
@@ -120,6 +122,7 @@ def test_prometheus_gets_the_stats_of_all_feeds_that_live(batches):
     assert 'gristmill_feed_records_total{feed="train"} 60.0' in lines
     assert 'gristmill_feed_records_total{feed="eval"} 0.0' in lines
     assert 'gristmill_feed_prefetch{feed="train"} 2.0' in lines
+    assert 'gristmill_feed_cache_hits_total{feed="train"} 0.0' in lines
     assert len([line for line in lines if line.startswith("# TYPE")]) == 15
     other.close()
     del other
