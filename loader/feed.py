@@ -8,6 +8,7 @@ collected, or set to another step.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import time
 import traceback
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import grain
 
 from gristmill.dataset.errors import InputError
-from gristmill.loader.feed_source import BatchSource, Decode, ReadBatch, unpack
+from gristmill.loader.feed_source import BatchSource, Decode, ReadBatch
 from gristmill.loader.feed_state import state_of, step_of
 from gristmill.loader.feed_stats import FeedStats, Meter
 from gristmill.loader.feed_workers import (
@@ -29,6 +30,7 @@ from gristmill.loader.feed_workers import (
 )
 from gristmill.loader.index_arrays import checked_count
 from gristmill.loader.read_ahead import ReadAhead
+from gristmill.loader.shared_batch import new_prefix, remove_leftovers, unpack
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches
@@ -106,12 +108,13 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         steps = self.batches.steps
         if self._reading is not None or (steps is not None and self._step >= steps):
             return
+        prefix = new_prefix() if self._workers else None
         source = BatchSource(
             self.batches,
             rows=self.rows,
             decode=self._decode,
             start_step=self._step,
-            packed=self._workers > 0,
+            packed=prefix,
         )
         if self._workers:
             iterator, workers = iterate_in_workers(source, workers=self._workers)
@@ -120,9 +123,9 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             workers = Workers()
         count = None if steps is None else steps - self._step
         self._reading = ReadAhead(
-            _read_batches(iterator, count, packed=self._workers > 0),
+            _read_batches(iterator, count, packed=prefix is not None),
             depth=self._prefetch,
-            close=iterator.close,
+            close=functools.partial(_close, iterator, prefix),
             check=workers.check,
             kill=workers.kill,
         )
@@ -171,6 +174,12 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             self._stop()
             self._reading = None
             self._meter.restart()
+
+
+def _close(iterator: Any, prefix: str | None) -> None:
+    iterator.close()
+    if prefix is not None:
+        remove_leftovers(prefix)
 
 
 def _read_batches(

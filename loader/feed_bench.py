@@ -118,7 +118,7 @@ def _measure_alone(
     batches: GlobalBatches, decode: Decode | None, seconds: float
 ) -> Alone:
     source = BatchSource(
-        batches, rows=ALL_ROWS, decode=decode, start_step=0, packed=False
+        batches, rows=ALL_ROWS, decode=decode, start_step=0, packed=None
     )
     source[0]  # opens shards
     stored, queued = _storage_bytes(), _queued_seconds()

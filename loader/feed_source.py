@@ -1,14 +1,8 @@
-"""A host's rows of every step as a source: one element is a whole batch, read at once.
-
-Worker processes hand a batch over in one piece of shared memory. The message about it
-is then a few hundred bytes, which a pipe takes at once: a worker that is killed cannot
-leave half a message behind, for which the reader would wait for ever.
-"""
+"""A host's rows as a source for Grain: an element is the whole batch of a step."""
 
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import pickle
 import sys
 import time
@@ -23,6 +17,7 @@ from gristmill.loader.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.decode_error import DecodeError
 from gristmill.loader.locate import describe
 from gristmill.loader.schedule import Schedule
+from gristmill.loader.shared_batch import pack
 from gristmill.loader.window_reads import WindowReads
 
 if TYPE_CHECKING:
@@ -30,9 +25,6 @@ if TYPE_CHECKING:
     from gristmill.loader.schedule import Rows
 
 Decode: TypeAlias = Callable[[Sequence[bytes]], Any]
-
-# What processors and devices want of the arrays of a batch.
-_ALIGNMENT_BYTES = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +64,8 @@ class BatchSource:
         rows: The rows of this host.
         decode: What to make of the records, if anything.
         start_step: The first step.
-        packed: Whether elements go to another process.
+        packed: What names of shared memory begin with if elements go to another
+            process, as `pack` makes them; None if they stay in this one.
     """
 
     def __init__(
@@ -82,7 +75,7 @@ class BatchSource:
         rows: Rows,
         decode: Decode | None,
         start_step: int,
-        packed: bool,
+        packed: str | None,
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
         self._start_step, self._packed = start_step, packed
@@ -90,7 +83,7 @@ class BatchSource:
         schedule = batches.schedule
         self._windows = (
             WindowReads.of(batches.datasets[0], schedule, rows)
-            if isinstance(schedule, Schedule) and not packed
+            if isinstance(schedule, Schedule) and packed is None
             else None
         )
 
@@ -106,14 +99,14 @@ class BatchSource:
             batch = self._read(step)
         except Exception as e:
             e.add_note(f"in the batch of step {step:,}")
-            if self._packed and not _pickles(e):
+            if self._packed is not None and not _pickles(e):
                 raise UserFunctionError(
                     "a batch failed with an error that does not pickle",
                     where=f"step {step:,}",
                     got="".join(traceback.format_exception(e)),
                 ) from None
             raise
-        return pack(batch) if self._packed else batch
+        return batch if self._packed is None else pack(batch, prefix=self._packed)
 
     def _read(self, step: int) -> ReadBatch:
         started, cpu_started = time.perf_counter(), time.thread_time()
@@ -159,48 +152,3 @@ def _pickles(error: Exception) -> bool:
     except Exception:  # Whatever the error's own code does.
         return False
     return True
-
-
-def pack(batch: ReadBatch) -> Any:
-    """Returns a batch as one array in shared memory; `unpack` undoes it.
-
-    The bytes are the number of parts (int64), the end of each part (int64), and the
-    parts, each from the next multiple of 64 on: a pickle, and the arrays that it
-    refers to.
-    """
-    # Imported here: only worker processes need it.
-    from grain.multiprocessing import SharedMemoryArray
-
-    arrays: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(batch, protocol=5, buffer_callback=arrays.append)
-    parts = [memoryview(head), *(array.raw() for array in arrays)]
-    begins, ends = [], []
-    end = 8 * (1 + len(parts))
-    for part in parts:
-        begins.append(-(-end // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
-        end = begins[-1] + part.nbytes
-        ends.append(end)
-    packed = SharedMemoryArray((end,), np.uint8)
-    packed[: 8 * (1 + len(parts))].view(np.int64)[:] = [len(parts), *ends]
-    for begin, end, part in zip(begins, ends, parts, strict=True):
-        packed[begin:end] = np.frombuffer(part, np.uint8)
-    return packed
-
-
-def unpack(packed: Any) -> ReadBatch:
-    """Returns a packed batch. Its arrays lie in the shared memory, without a name.
-
-    Grain's array of it loses the name when it goes, and must go before Python does. So
-    the memory is mapped once more; this map goes with the arrays, whenever that is.
-    """
-    with open(f"/dev/shm/{packed.shm.name}", "r+b") as file:
-        view = memoryview(mmap.mmap(file.fileno(), 0))
-    (count,) = view[:8].cast("q")
-    ends = view[8 : 8 * (1 + count)].cast("q").tolist()
-    begin, parts = 8 * (1 + count), []
-    for end in ends:
-        begin = -(-begin // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        parts.append(view[begin:end])
-        begin = end
-    batch: ReadBatch = pickle.loads(parts[0], buffers=parts[1:])
-    return batch

@@ -24,6 +24,7 @@ import grain
 from gristmill.dataset.errors import InputError, WorkerDiedError
 from gristmill.loader.data_source import allow_unparsed_flags
 from gristmill.loader.feed_source import BatchSource
+from gristmill.loader.shared_batch import creating
 
 _START_SECONDS = 30
 _SILENT_SECONDS = 20
@@ -137,7 +138,8 @@ def _leave_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        with creating:
+            os._exit(1)
 
 
 def explained(error: Exception) -> Exception:

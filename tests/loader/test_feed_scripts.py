@@ -13,11 +13,10 @@ import pytest
 from tests.support.datasets import convert
 from tests.support.records import text_records
 
-# Shared memory gets a name of its own, in workers too, which run this as well.
+# Workers run this as well.
 HEAD = """\
-import multiprocessing.shared_memory, os, signal, sys, time
-DATASET, MARK = sys.argv[1:3]
-multiprocessing.shared_memory._SHM_NAME_PREFIX = "/" + MARK
+import os, sys, time
+DATASET = sys.argv[1]
 from gristmill import loader
 from tests.support import decoders
 
@@ -31,12 +30,11 @@ class Script:
     """A running script."""
 
     def __init__(self, folder: pathlib.Path, dataset: str, body: str):
-        self.mark = f"gm{os.urandom(3).hex()}"
         path = folder / "script.py"
         path.write_text(HEAD + body)
         root = pathlib.Path(__file__).parents[2]
         self.process = subprocess.Popen(
-            [sys.executable, str(path), dataset, self.mark],
+            [sys.executable, str(path), dataset],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -61,7 +59,8 @@ class Script:
         """What is left of the script a moment after its end."""
         deadline = time.monotonic() + 10
         while True:
-            left = [name for name in os.listdir("/dev/shm") if self.mark in name]
+            mark = f"gristmill-{self.process.pid}-"
+            left = [name for name in os.listdir("/dev/shm") if name.startswith(mark)]
             left += [str(child) for child in children if child.is_running()]
             if not left or time.monotonic() > deadline:
                 return left
@@ -103,7 +102,8 @@ if __name__ == "__main__":
     feed = make_feed(workers=2, decode=decoders.large)
     kept = [next(feed) for _ in range(3)]
     view = kept[0][2:4]
-    while not any(MARK in name for name in os.listdir("/dev/shm")):
+    mark = f"gristmill-{{os.getpid()}}-"
+    while not any(mark in name for name in os.listdir("/dev/shm")):
         time.sleep(0.01)
     print("reading", flush=True)
     sys.stdin.readline()

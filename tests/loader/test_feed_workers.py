@@ -20,7 +20,7 @@ from gristmill.dataset.errors import (
     UserFunctionError,
     WorkerDiedError,
 )
-from gristmill.loader import feed_workers
+from gristmill.loader import feed_workers, shared_batch
 from gristmill.loader.feed_source import BatchSource
 from tests.support import decoders
 from tests.support.datasets import convert
@@ -134,6 +134,30 @@ def test_a_killed_worker_is_an_error_within_seconds_and_the_state_is_good(path):
         np.testing.assert_array_equal(next(feed), expected)
         workers = multiprocessing.active_children()
     assert gone(workers)
+    deadline = time.monotonic() + 5  # Grain removes it in a thread
+    while shared_memory_of(f"gristmill-{os.getpid()}-"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def shared_memory_of(prefix):
+    return [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
+
+
+def test_what_a_killed_worker_left_is_found_at_every_moment():
+    prefix, other = shared_batch.new_prefix(), shared_batch.new_prefix()
+    packed = shared_batch.pack(np.arange(9), prefix=prefix)  # made, never sent
+    kept = shared_batch.pack(np.arange(9), prefix=other)
+    for name, size in [("0", 0), ("1", 4096)]:  # half made: Python knows nothing of it
+        with open(f"/dev/shm/{prefix}{name}", "wb") as file:
+            file.truncate(size)
+    assert len(shared_memory_of(prefix)) == 3
+    shared_batch.remove_leftovers(prefix)
+    assert shared_memory_of(prefix) == []
+    np.testing.assert_array_equal(shared_batch.unpack(kept), np.arange(9))
+    shared_batch.remove_leftovers(other)
+    assert shared_memory_of(other) == []
+    del packed, kept
 
 
 @pytest.mark.parametrize(
@@ -157,7 +181,7 @@ def test_whatever_decode_raises_says_its_step(
             assert "in the batch of step 1" in raised.value.__notes__
         assert feed.get_state()["step"] == 1
     source = BatchSource(
-        batches, rows=slice(None), decode=decode, start_step=0, packed=True
+        batches, rows=slice(None), decode=decode, start_step=0, packed="unused"
     )
     with pytest.raises(in_worker, match=message) as raised:
         source[1]
