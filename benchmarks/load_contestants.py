@@ -32,8 +32,8 @@ from benchmarks.load_data import Shards, read_shards
 Step = Callable[[], int]
 
 _WARM_SECONDS = 0.3
-# More than any reader here has in its buffers.
-_WARM_BATCHES = 2
+# What Grain's threads of one process hold by default, or are reading.
+_GRAIN_AHEAD_RECORDS = 516
 _CHECKED_RECORDS = 32
 _SHUFFLE_BUFFER_BYTES = 40_000_000
 
@@ -44,12 +44,15 @@ class Reader:
 
     Attributes:
       step: reads the next records.
+      ahead_records: how many it may have read that nobody has asked for yet. It is
+        warm once they are used up: then it reads as many as it gives.
       pick: reads records by number, to see that they are the right ones; None where
         a contestant cannot.
       close: ends it.
     """
 
     step: Step
+    ahead_records: int = 0
     pick: Callable[[list[int]], Sequence[bytes]] | None = None
     close: Callable[[], object] = lambda: None
 
@@ -92,14 +95,14 @@ def _by_batches(
     )
 
 
-def _by_records(shards: Shards, dataset: Any) -> Reader:
+def _by_records(shards: Shards, dataset: Any, *, ahead_records: int) -> Reader:
     """Consumes an iterable dataset, and ends it with its iterator."""
     held = [iter(dataset)]
 
     def step() -> int:
         return sum(1 for _ in itertools.islice(held[0], shards.batch_size))
 
-    return Reader(step=step, close=held.clear)
+    return Reader(step=step, ahead_records=ahead_records, close=held.clear)
 
 
 def _gristmill_read(shards: Shards) -> Reader:
@@ -231,7 +234,8 @@ def _guide(shards: Shards, *, source: Callable[[Shards], Any], workers: int) -> 
     if workers:
         options = grain.MultiprocessingOptions(num_workers=workers)
         iterable = iterable.mp_prefetch(options)
-    return _by_records(shards, iterable)
+    ahead_records = _GRAIN_AHEAD_RECORDS * max(workers, 1)
+    return _by_records(shards, iterable, ahead_records=ahead_records)
 
 
 def _guide_batched(shards: Shards, *, source: Callable[[Shards], Any]) -> Reader:
@@ -241,9 +245,9 @@ def _guide_batched(shards: Shards, *, source: Callable[[Shards], Any]) -> Reader
     dataset = grain.MapDataset.source(source(shards)).shuffle(42).repeat()
     batched = dataset.batch(shards.batch_size, batch_fn=list)
     # The default would read 500 batches ahead.
-    options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+    options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=2)
     iterator = iter(batched.to_iter_dataset(options))
-    return Reader(step=lambda: len(next(iterator)))
+    return Reader(step=lambda: len(next(iterator)), ahead_records=4 * shards.batch_size)
 
 
 def _feed(shards: Shards, *, workers: int) -> Reader:
@@ -257,7 +261,11 @@ def _feed(shards: Shards, *, workers: int) -> Reader:
         epochs=None,
     )
     feed = batches.feed(process_index=0, process_count=1, workers=workers)
-    return Reader(step=lambda: len(next(feed)), close=feed.close)
+    return Reader(
+        step=lambda: len(next(feed)),
+        ahead_records=(4 + 2 * workers) * shards.batch_size,
+        close=feed.close,
+    )
 
 
 def _tf_data(shards: Shards) -> Reader:
@@ -275,7 +283,7 @@ def _tf_data(shards: Shards) -> Reader:
         .prefetch(tf.data.AUTOTUNE)
     )
     iterator = dataset.as_numpy_iterator()
-    return Reader(step=lambda: len(next(iterator)))
+    return Reader(step=lambda: len(next(iterator)), ahead_records=4 * shards.batch_size)
 
 
 _ARRAY_RECORD = ("array_record",)
@@ -381,10 +389,9 @@ def measure(
         reader.step()
         first_seconds = time.perf_counter() - begin
         warm_until = time.perf_counter() + min(_WARM_SECONDS, seconds)
-        batches = 0
-        while time.perf_counter() < warm_until or batches < _WARM_BATCHES:
-            reader.step()
-            batches += 1
+        warm = 0
+        while time.perf_counter() < warm_until or warm < reader.ahead_records:
+            warm += reader.step()
         cpu = _cpu_seconds()
         records, wall = 0, time.perf_counter()
         while not records or time.perf_counter() < wall + seconds:

@@ -282,7 +282,7 @@ def draw_plot(results: Results, path: pathlib.Path) -> None:
             axis.spines[["top", "right"]].set_visible(False)
             axis.grid(axis="x", alpha=0.3)
         row[0].set_yticks(range(len(keys)), labels, fontsize=8)
-        row[0].invert_yaxis()
+    axes[0][0].invert_yaxis()  # Which all share.
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
