@@ -90,11 +90,13 @@ def _write_noise(inputs: pathlib.Path, *, record_bytes: int, records: int) -> No
 
 
 @contextmanager
-def serve(folder: pathlib.Path, latency_ms: float, connect_ms: float) -> Iterator[str]:
+def serve(
+    folder: pathlib.Path, latency_ms: float, connect_ms: float, *more: str
+) -> Iterator[str]:
     """Serves a directory as a bucket; gives its address."""
     command = [sys.executable, "-m", "benchmarks.gcs_server", str(folder)]
     command += [f"--bucket={BUCKET}", f"--latency-ms={latency_ms}"]
-    command += [f"--connect-ms={connect_ms}"]
+    command += [f"--connect-ms={connect_ms}", *more]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
@@ -129,7 +131,7 @@ def run_all(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
             dataset = make_dataset(
                 folder,
                 record_bytes=record_bytes,
-                records=_DATASET_RECORDS[record_bytes],
+                records=4_096 if args.quick else _DATASET_RECORDS[record_bytes],
                 group_size=group_size,
             )
             files = list(dataset.glob("*.array_record-*"))

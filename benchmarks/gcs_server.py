@@ -42,6 +42,8 @@ class Bucket:
         connect_seconds: Added to the first answer of each connection.
         connection_bytes_per_second: Of one connection.
         total_bytes_per_second: Of all together.
+        slow_every: One answer in so many is slow; 0 for none.
+        slow_seconds: How much later such an answer comes.
     """
 
     def __init__(
@@ -53,7 +55,10 @@ class Bucket:
         connect_seconds: float,
         connection_bytes_per_second: float,
         total_bytes_per_second: float,
+        slow_every: int = 0,
+        slow_seconds: float = 0.0,
     ):
+        self.slow_every, self.slow_seconds = slow_every, slow_seconds
         self.name, self.latency_seconds = name, latency_seconds
         self.connect_seconds = connect_seconds
         self.connection_rate = connection_bytes_per_second
@@ -210,6 +215,9 @@ class _Connection(asyncio.Protocol):
             self._body = memoryview(body)
             seconds = self._bucket.latency_seconds + self._extra_seconds
             self._extra_seconds = 0.0
+            every, count = self._bucket.slow_every, self._bucket.counters["requests"]
+            if every and count % every == 0:
+                seconds += self._bucket.slow_seconds
             self._later(seconds, header)
 
     def _later(self, seconds: float, header: bytes) -> None:
@@ -255,6 +263,8 @@ def main() -> None:
     parser.add_argument("--connect-ms", type=float, default=0)
     parser.add_argument("--connection-mb-per-second", type=float, default=100)
     parser.add_argument("--total-mb-per-second", type=float, default=1250)
+    parser.add_argument("--slow-every", type=int, default=0)
+    parser.add_argument("--slow-ms", type=float, default=500)
     args = parser.parse_args()
     bucket = Bucket(
         args.bucket,
@@ -263,6 +273,8 @@ def main() -> None:
         connect_seconds=args.connect_ms / 1e3,
         connection_bytes_per_second=args.connection_mb_per_second * 1e6,
         total_bytes_per_second=args.total_mb_per_second * 1e6,
+        slow_every=args.slow_every,
+        slow_seconds=args.slow_ms / 1e3,
     )
     asyncio.run(_serve(bucket))
 
