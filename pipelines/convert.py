@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+
 from gristmill.dataset.manifest import Manifest
 from gristmill.pipelines.local_pool import map_unordered
 from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
@@ -25,6 +27,8 @@ from gristmill.transforms.shard_tasks import (
     shard_tasks,
     waits_for_storage,
 )
+
+_SMALL_SHARD_BYTES = 64 << 20
 
 ShowProgress = Callable[[Sequence[PreparedJob], str], AbstractContextManager[None]]
 
@@ -127,7 +131,10 @@ def _count_files(
     job: ConversionJob, files: InputFiles, *, workers: int
 ) -> Iterable[FileCount]:
     count = functools.partial(_count_numbered, job, files)
-    counts = dict(map_unordered(count, range(len(files)), workers=workers))
+    threads = 2 if waits_for_storage(job) else 1
+    counts = dict(
+        map_unordered(count, range(len(files)), workers=workers, threads=threads)
+    )
     return [counts[file] for file in range(len(files))]
 
 
@@ -135,6 +142,19 @@ def _count_numbered(
     job: ConversionJob, files: InputFiles, file: int
 ) -> tuple[int, FileCount]:
     return file, count_file(job, files, file)
+
+
+def _shards_at_once(prepared: PreparedJob) -> int:
+    """Returns how many shards a worker has in hand, of which it converts one.
+
+    Where storage takes a while to answer, the shard before is published and the one
+    after is begun meanwhile. As many are on the worker's disk at most: small ones hide
+    less of the time that answers take.
+    """
+    if not waits_for_storage(prepared.job):
+        return 1
+    largest_bytes = int(np.diff(prepared.plan.cut_bytes).max(initial=0))
+    return 2 if largest_bytes > _SMALL_SHARD_BYTES else 3
 
 
 def _run_here(
@@ -148,14 +168,12 @@ def _run_here(
 ) -> ConversionResult:
     del beam_options
     tasks = [task for job in prepared for task in shard_tasks(job)]
-    # Where storage takes a while to answer, a shard is published while the next one
-    # is converted: two of them are on the disk of each worker at most.
-    overlap = any(waits_for_storage(job.job) for job in prepared)
+    threads = max(map(_shards_at_once, prepared))
     results = map_unordered(
-        functools.partial(make_shard, progress_dir=progress_dir, in_turn=overlap),
+        functools.partial(make_shard, progress_dir=progress_dir, in_turn=threads > 1),
         tasks,
         workers=min(workers, len(tasks)),
-        threads=2 if overlap else 1,
+        threads=threads,
     )
     return commit_shards(
         [job.job for job in prepared],
