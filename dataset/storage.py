@@ -228,6 +228,27 @@ def _info(path: str) -> FileInfo:
     return FileInfo(path, status.st_size, str(status.st_mtime_ns))
 
 
+def _give_name(local_path: str, path: str, *, new: bool) -> bool:
+    """Gives a file its name at once; a new one only if nobody else has it by then.
+
+    Returns:
+        Whether it has it now.
+    """
+    if new:
+        try:
+            os.link(local_path, path)
+        except FileExistsError:
+            return False
+        except OSError as e:
+            # Some file systems have no links: one moment stays in which two can come.
+            if e.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+                raise
+        else:
+            return True
+    os.replace(local_path, path)
+    return True
+
+
 def _sync_directory(directory: str) -> None:
     """Makes the names in a directory last through a power failure."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -358,22 +379,23 @@ class LocalStorage:
     ) -> None:
         del crc32c  # The file moves: nothing copies it.
         with _explained("finish the file", path):
-            if replaces is not None and (found := version_of(path)) != replaces:
-                if found and filecmp.cmp(local_path, path, shallow=False):
-                    return
-                raise changed_error(
-                    "file was written by somebody else meanwhile",
-                    path,
-                    expected=replaces,
-                    got=found,
-                )
+            directory = os.path.dirname(path) or "."
+            os.makedirs(directory, exist_ok=True)
             # Without it, a power failure can leave the name on an empty file.
             with open(local_path, "rb") as file:
                 os.fsync(file.fileno())
-            directory = os.path.dirname(path) or "."
-            os.makedirs(directory, exist_ok=True)
-            os.replace(local_path, path)
-            _sync_directory(directory)
+            found = None if replaces is None else version_of(path)
+            if found == replaces and _give_name(local_path, path, new=found == ""):
+                _sync_directory(directory)
+            elif not (
+                os.path.exists(path) and filecmp.cmp(local_path, path, shallow=False)
+            ):
+                raise changed_error(
+                    "file was written by somebody else meanwhile",
+                    path,
+                    expected=replaces or "",
+                    got=version_of(path),
+                )
 
     def delete(self, path: str, *, version: str | None = None) -> None:
         with (

@@ -384,6 +384,48 @@ class TestPublishing:
             storage.write(path, b"three", replaces=seen)
         assert os.listdir(tmp_path) == []
 
+    @pytest.mark.parametrize("links", [True, False])
+    def test_of_many_that_create_a_file_at_once_one_does(
+        self,
+        storage: LocalStorage,
+        tmp_path: pathlib.Path,
+        monkeypatch: pytest.MonkeyPatch,
+        links: bool,
+    ) -> None:
+        def no_links(source: str, target: str) -> None:
+            raise OSError(errno.EPERM, "not on this file system")
+
+        if not links:
+            monkeypatch.setattr(os, "link", no_links)
+        writers = 8 if links else 1
+        barrier = threading.Barrier(writers)
+        outcomes: dict[int, bool] = {}
+
+        def write(number: int, path: str) -> None:
+            barrier.wait(30)
+            try:
+                storage.write(path, b"%d" % number, replaces="")
+            except StorageChangedError:
+                outcomes[number] = False
+            else:
+                outcomes[number] = True
+
+        for attempt in range(20):
+            path = str(tmp_path / f"file{attempt}")
+            threads = [
+                threading.Thread(target=write, args=(number, path))
+                for number in range(writers)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            (winner,) = (number for number, won in outcomes.items() if won)
+            assert storage.read(path) == b"%d" % winner
+            assert len(outcomes) == writers
+            outcomes.clear()
+        assert len(list(tmp_path.iterdir())) == 20  # Nothing temporary is left.
+
 
 class TestDeleting:
     def test_what_is_there_and_what_is_not(self, storage, tmp_path):
