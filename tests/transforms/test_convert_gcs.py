@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import pathlib
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 
@@ -21,6 +22,7 @@ from gristmill.dataset.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.object_names import compile_pattern
 from gristmill.dataset.shard_reader import first_records
 from gristmill.dataset.storage import storage_for
+from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import commit
 from gristmill.transforms.conversion_job import ConversionJob
@@ -360,3 +362,37 @@ def test_a_missing_bucket_is_named_before_any_work(server: GcsServer) -> None:
     with pytest.raises(StorageError, match="bucket does not exist"):
         prepare(job_of("gs://none", "gs://out/c4"))
     assert not server.objects.buckets["out"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_uploads_overlap_and_local_bytes_are_bounded(
+    server: GcsServer,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+) -> None:
+    """While shards are on their way, the next ones are made, but not too many."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    server.fail(
+        "slow", "insert", name="c4-train.array_record-", times=10**9, seconds=0.3
+    )
+    job = job_of("gs://in", "gs://out/c4", shards=12)
+    most = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.01):
+            most = max(most, len(list(tmp_path.glob("gristmill-*/tmp-c4-train"))))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        run_conversion([job], workers=workers)
+    finally:
+        done.set()
+        watcher.join()
+    # Each of small shards: one is written, others are on their way.
+    assert 1 < most <= 3 * workers
+    assert not list(tmp_path.glob("gristmill-*"))
