@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import google_crc32c
@@ -52,37 +52,52 @@ def decode_window(
     for chunk in np.flatnonzero(headers).tolist():
         pieces[chunk] = logical(pieces[chunk], int(window.begin[chunk]))
     sizes = window.end - window.begin - BLOCK_HEADER_BYTES * headers
-    few = np.where(window.count == 1, _LARGE_BYTES, _LARGE_GROUP_BYTES)
-    large = np.flatnonzero(sizes > few)
-    if not len(large):
+    least = np.where(window.count == 1, _LARGE_BYTES, _LARGE_GROUP_BYTES)
+    large = np.flatnonzero(sizes > least)
+    found = _lone_records(window, pieces, large) if len(large) else {}
+    if found:
+        chunks = np.fromiter(found, np.int64, len(found))
+        done = window.select(chunks)
+        records = list(found.values())
+        deliver(done, [records[chunk] for chunk in done.chunk.tolist()], out, name)
+        left = np.ones(len(sizes), bool)
+        left[chunks] = False
+        window, sizes = window.select(np.flatnonzero(left)), sizes[left]
+        pieces = [pieces[chunk] for chunk in np.flatnonzero(left).tolist()]
+    if pieces:
         _decode(window, pieces, sizes, out, name)
-        return
-    for first, last in _around(large.tolist(), len(sizes)):
-        part, mine = window.part(first, last), pieces[first:last]
-        record = None
-        if last - first == 1 and (part.row == part.row[0]).all():
-            record = decode_lone_record(
-                mine[0],
-                row=int(part.row[0]),
-                count=int(part.count[0]),
-                max_decoded_bytes=int(part.limit[0]),
-            )
-        if record is None:
-            _decode(part, mine, sizes[first:last], out, name)
-        else:
-            deliver(part, [record] * len(part.place), out, name)
 
 
-def _around(alone: list[int], chunks: int) -> Iterator[tuple[int, int]]:
-    """Cuts [0, chunks) into half-open runs, of which some chunks are one each."""
-    first = 0
-    for chunk in alone:
-        if first < chunk:
-            yield first, chunk
-        yield chunk, chunk + 1
-        first = chunk + 1
-    if first < chunks:
-        yield first, chunks
+def _lone_records(
+    window: ReadPlan, pieces: list[Any], chunks: IntArray
+) -> dict[int, bytes]:
+    """Decodes chunks of which a single record is wanted, one by one.
+
+    Args:
+        window: Has the chunks.
+        pieces: The logical bytes of each chunk of the window.
+        chunks: int64 [n], the ones to decode, ascending.
+
+    Returns:
+        The wanted record by chunk, in order, without those that are not as usual.
+    """
+    first = window.row[np.searchsorted(window.chunk, chunks, side="left")]
+    last = window.row[np.searchsorted(window.chunk, chunks, side="right") - 1]
+    alone = first == last
+    found = {}
+    for chunk, row, count, limit in zip(
+        chunks[alone].tolist(),
+        first[alone].tolist(),
+        window.count[chunks[alone]].tolist(),
+        window.limit[chunks[alone]].tolist(),
+        strict=True,
+    ):
+        record = decode_lone_record(
+            pieces[chunk], row=row, count=count, max_decoded_bytes=limit
+        )
+        if record is not None:
+            found[chunk] = record
+    return found
 
 
 def _decode(

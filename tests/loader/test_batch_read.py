@@ -113,6 +113,7 @@ def test_windows_do_not_change_what_is_read(
 ) -> None:
     monkeypatch.setattr(batch_read, "_WINDOW_BYTES", window_bytes)
     monkeypatch.setattr(decode_window, "_LARGE_BYTES", window_bytes)
+    monkeypatch.setattr(decode_window, "_LARGE_GROUP_BYTES", window_bytes)
     order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
     assert loader.open(converted)[order] == [RECORDS[i] for i in order]
 
@@ -187,10 +188,16 @@ def test_flipped_bit_is_an_error_that_says_where_and_never_a_wrong_batch(
     assert errors > 30
 
 
-@pytest.mark.parametrize("wanted", [[20], [3, 20, 20, 22, 60]])
+@pytest.mark.parametrize(
+    ("wanted", "large_bytes"),
+    [([20], 1 << 20), ([3, 20, 20, 22, 60], 1 << 20), ([3, 20, 20, 60], 1)],
+)
 def test_every_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
-    copy: str, wanted: list[int]
+    copy: str, wanted: list[int], large_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The ways of one record, of many, and of large chunks in a batch of many.
+    monkeypatch.setattr(decode_window, "_LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(decode_window, "_LARGE_GROUP_BYTES", large_bytes)
     path = shard_paths(copy)[0]
     index = map_index(f"{copy}/index/{path.name}.index")
     ((_, begin, end, _, _),) = index.find_records([20])
