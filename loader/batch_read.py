@@ -227,12 +227,14 @@ class BatchReader:
                 strict=True,
             )
         ]
+        firsts, lasts = joined.firsts.tolist(), joined.ends.tolist()
+        begins, ends = plan.begin.tolist(), plan.end.tolist()
         arrived: dict[int, bytes] = {}
         size_bytes = 0
         for number, data in self._fetcher.fetch(ranges):
             origin = ranges[number].begin
-            for chunk in range(int(joined.firsts[number]), int(joined.ends[number])):
-                begin, end = int(plan.begin[chunk]), int(plan.end[chunk])
+            for chunk in range(firsts[number], lasts[number]):
+                begin, end = begins[chunk], ends[chunk]
                 arrived[chunk] = data[begin - origin : end - origin]
                 size_bytes += end - begin
             if size_bytes >= _ARRIVED_BYTES:
@@ -248,14 +250,13 @@ class BatchReader:
         chunks = sorted(arrived)
         part = plan.select(np.array(chunks))
         pieces = [arrived[chunk] for chunk in chunks]
-        for chunk, piece in enumerate(pieces):
-            if _is_transposed(piece, int(part.begin[chunk])):
-                raise self._transposed(part.files[part.file[chunk]])
         for tries in range(1, _DAMAGED_TRIES + 1):
             try:
                 decode_window(part, pieces, out, name=self.shards.name)
             except CorruptShardError:
                 if tries == _DAMAGED_TRIES:
+                    if _is_transposed(pieces[0], int(part.begin[0])):
+                        raise self._transposed(part.files[part.file[0]]) from None
                     raise
             else:
                 return

@@ -88,11 +88,13 @@ Outcome = bytes | Failure | Changed
 class ObjectReads:
     """Starts reads of ranges. Safe to share by threads, not across a fork.
 
-    `STORAGE_EMULATOR_HOST` chooses another server, as for writes.
+    `STORAGE_EMULATOR_HOST`, at the first read of a bucket, chooses another server, as
+    for writes.
     """
 
     def __init__(self) -> None:
-        self._buckets: dict[tuple[str, str | None], Any] = {}
+        self._buckets: dict[str, Any] = {}
+        self._objects: dict[str, tuple[Any, str]] = {}
         self._process = os.getpid()
 
     def start(self, wanted: ByteRange, done: Callable[[Outcome], None]) -> None:
@@ -112,15 +114,19 @@ class ObjectReads:
                 cure="start worker processes with the method 'spawn', or open the "
                 "dataset in the worker",
             )
-        bucket, name = split_path(wanted.path)
-        key = bucket, os.environ.get("STORAGE_EMULATOR_HOST")
-        store = self._buckets.get(key) or self._open(key)
+        store, name = self._objects.get(wanted.path) or self._find(wanted.path)
         part = None if wanted.end is None else slice(wanted.begin, wanted.end)
         store.read(name, byte_range=part).add_done_callback(
             lambda future: done(_outcome(future, wanted))
         )
 
-    def _open(self, key: tuple[str, str | None]) -> Any:
+    def _find(self, path: str) -> tuple[Any, str]:
+        bucket, name = split_path(path)
+        store = self._buckets.get(bucket) or self._open(bucket)
+        self._objects[path] = store, name
+        return store, name
+
+    def _open(self, bucket: str) -> Any:
         try:
             import tensorstore
         except ImportError as e:
@@ -130,7 +136,7 @@ class ObjectReads:
                 got=str(e),
                 cure="pip install 'gristmill[gcs,loader]'",
             ) from e
-        bucket, server = key
+        server = os.environ.get("STORAGE_EMULATOR_HOST")
         with _open_lock:
             for name, value in _ABANDON.items():
                 os.environ.setdefault(name, value)
@@ -147,7 +153,7 @@ class ObjectReads:
                     del os.environ["TENSORSTORE_GCS_HTTP_URL"]
                 elif server and before is not None:
                     os.environ["TENSORSTORE_GCS_HTTP_URL"] = before
-            self._buckets[key] = store
+            self._buckets[bucket] = store
         return store
 
 
