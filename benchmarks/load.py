@@ -208,7 +208,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         type=int,
         help="times that those with worker processes run, which are slow to start (1)",
     )
-    parser.add_argument("--seconds", type=float, help="of each measurement (0.8)")
+    parser.add_argument("--seconds", type=float, help="of each measurement (0.6)")
     parser.add_argument(
         "--contestants",
         nargs="+",
@@ -241,7 +241,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "binary_bytes": 15 * 10**7,
         "rounds": 3,
         "worker_rounds": 1,
-        "seconds": 0.8,
+        "seconds": 0.6,
         "contestants": list(CONTESTANTS),
     }
     for name, value in (quick if args.quick else full).items():
