@@ -291,23 +291,7 @@ class GcsStorage:
         written = (size_bytes, crc32c)
         with self._connection.explained("write the object", path):
             try:
-                for left in reversed(range(_UPLOADS)):
-                    try:
-                        blob.upload_from_file(
-                            file,
-                            rewind=True,
-                            size=size_bytes,
-                            checksum=None,
-                            content_type="application/octet-stream",
-                            if_generation_match=None
-                            if replaces is None
-                            else int(replaces or 0),
-                            **self._connection.options,
-                        )
-                        break
-                    except Exception as e:
-                        if not left or not is_bad_checksum(e):
-                            raise
+                self._send(blob, file, size_bytes, replaces)
                 found = _info(blob)
             except RetryError:
                 raise  # No answer at all: no use in asking what is there.
@@ -323,6 +307,29 @@ class GcsStorage:
                 got=f"{found.size_bytes:,} bytes, crc32c {found.crc32c or 0:#010x}",
                 cure="run the same command again",
             )
+
+    def _send(
+        self, blob: Any, file: BinaryIO, size_bytes: int, replaces: str | None
+    ) -> None:
+        """Sends a file; again, if it did not arrive as it was sent."""
+        for left in reversed(range(_UPLOADS)):
+            try:
+                blob.upload_from_file(
+                    file,
+                    rewind=True,
+                    size=size_bytes,
+                    checksum=None,
+                    content_type="application/octet-stream",
+                    if_generation_match=None
+                    if replaces is None
+                    else int(replaces or 0),
+                    **self._connection.options,
+                )
+            except Exception as e:
+                if not left or not is_bad_checksum(e):
+                    raise
+            else:
+                return
 
     def _after_failure(
         self,

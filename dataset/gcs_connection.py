@@ -75,9 +75,7 @@ class GcsConnection:
         session.mount("http://", adapter)
         self._session = session
         self.client = Client(project=None, credentials=credentials, _http=session)
-        self._retry = DEFAULT_RETRY.with_delay(
-            initial=0.2, maximum=8.0, multiplier=2.0
-        )
+        self._retry = DEFAULT_RETRY.with_delay(initial=0.2, maximum=8.0, multiplier=2.0)
         self._given_up = False
 
     @property

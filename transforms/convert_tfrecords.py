@@ -175,8 +175,9 @@ class ConvertTFRecords(
     alone, so retries and duplicates do no harm; records keep the order of the sorted
     inputs; the dataset appears only if every input byte is accounted for. As many
     shards are made at once as the runner has threads. Memory per shard in flight: one
-    block of input and output, and some 30 bytes a record of the shard (in a bucket, up to
-    50 MB of input fetched ahead, and 16 MB of an upload besides); disk: the shard.
+    block of input and output, and some 30 bytes a record of the shard; from and to a
+    bucket also up to 50 MB of input fetched ahead, and 16 MB of an upload. Disk: the
+    shard.
 
     Attributes:
         jobs: One for each split, with the same output and name.

@@ -214,7 +214,7 @@ def test_limits_come_from_the_environment(
     server.fail("stall", "media", times=99)
     server.objects.put("bucket", "a", DATA)
     begin = time.monotonic()
-    with pytest.raises(StorageError, match="no success in 0.5 seconds"):
+    with pytest.raises(StorageError, match=r"no success in 0\.5 seconds"):
         storage_for("gs://bucket").read("gs://bucket/a")
     assert time.monotonic() - begin < 3
     monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "soon")
