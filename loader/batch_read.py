@@ -44,7 +44,8 @@ Verify = Literal["always", "never"]
 # follows the records that are wanted, and not the batch's size.
 _WINDOW_BYTES = 4 << 20
 # What has arrived is decoded when it is so much: while the rest is on its way.
-_ARRIVED_BYTES = 256 << 10
+_ARRIVED_CHUNKS = 192
+_ARRIVED_BYTES = 4 << 20
 # How often to ask for what arrives damaged, until the shard itself must be.
 _DAMAGED_TRIES = 3
 
@@ -237,7 +238,7 @@ class BatchReader:
                 begin, end = begins[chunk], ends[chunk]
                 arrived[chunk] = data[begin - origin : end - origin]
                 size_bytes += end - begin
-            if size_bytes >= _ARRIVED_BYTES:
+            if len(arrived) >= _ARRIVED_CHUNKS or size_bytes >= _ARRIVED_BYTES:
                 self._decode_arrived(plan, arrived, out)
                 arrived, size_bytes = {}, 0
         if arrived:
