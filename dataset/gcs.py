@@ -31,7 +31,7 @@ from gristmill.dataset.range_stream import Piece, RangeStream
 from gristmill.dataset.storage import Content, FileInfo, changed_error
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
-_CHUNK_BYTES = 16 << 20  # Of an upload: each waits for an answer.
+_CHUNK_BYTES = 8 << 20  # Of an upload: each waits for an answer.
 _AT_ONCE = 16
 _TIMEOUT_SECONDS = 30.0
 _DEADLINE_SECONDS = 120.0
@@ -91,7 +91,7 @@ class GcsStorage:
     that pass are retried. `STORAGE_EMULATOR_HOST` chooses another server, without
     credentials.
 
-    Memory: 32 MiB for each open file and each upload. Local disk: what is
+    Memory: 16 MiB for each open file and each upload. Local disk: what is
     written to `temporary` files, under `TMPDIR`.
 
     Args:

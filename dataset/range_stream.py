@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-BLOCK_BYTES = 8 << 20  # Large enough to hide the time until the first byte.
+BLOCK_BYTES = 4 << 20  # Large enough, several at a time, to hide what answers take.
 _AHEAD = 3  # A connection alone is slower than what is read here can be used up.
 
 
@@ -33,7 +33,7 @@ Fetch = Callable[[int, int, str | None], Piece]
 class RangeStream(io.RawIOBase):
     """The bytes of one version of an object, forward.
 
-    Memory: four blocks of 8 MiB. Everything comes from the version that the first
+    Memory: four blocks of 4 MiB. Everything comes from the version that the first
     answer had.
 
     Args:

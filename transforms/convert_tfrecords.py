@@ -176,8 +176,8 @@ class ConvertTFRecords(
     inputs; the dataset appears only if every input byte is accounted for. As many
     shards are made at once as the runner has threads. Memory per shard in flight: one
     block of input and output, and some 30 bytes a record of the shard; from and to a
-    bucket also up to 50 MB of input fetched ahead, and 16 MB of an upload. Disk: the
-    shard.
+    bucket also up to 24 MiB of input fetched ahead, and 16 MiB of an upload. Disk:
+    the shard.
 
     Attributes:
         jobs: One for each split, with the same output and name.

@@ -21,7 +21,7 @@ from gristmill.transforms.shard_plan import SourceRange
 _BLOCK_BYTES = 4 << 20
 _CHECK_BYTES = 1 << 16
 # What waits of the ranges after the one that is read: files can be small.
-_AHEAD_BYTES = 8 << 20
+_AHEAD_BYTES = 4 << 20
 _AHEAD_RANGES = 16
 
 
@@ -301,7 +301,7 @@ class RangeReader:
 def opened_ahead(readers: Iterable[RangeReader]) -> Iterator[RangeReader]:
     """Yields readers, while those after them begin to fetch where that takes a while.
 
-    Memory: some 16 MiB for what is fetched ahead.
+    Memory: at most 8 MiB for what is fetched ahead.
 
     Args:
         readers: To be used up one after the other.
