@@ -431,6 +431,8 @@ def decode_records(
 
 
 _LONE_HEADER = struct.Struct("<8xQ8xQQB")
+# So many are decoded before numpy has started.
+_FEW_SIZES = 32
 
 
 def decode_lone_record(
@@ -494,9 +496,14 @@ def _span(
     claim, at = _varint(part, 0)
     if not count <= claim <= min(MAX_VARINT_BYTES * count, MAX_CHUNK_DECODED_BYTES):
         raise ValueError("sizes of records claim to decode to what cannot be")
-    lengths = decode_varints(
-        np.frombuffer(decompress_frame(part[at:], claim), np.uint8)
-    ).tolist()
+    sizes = decompress_frame(part[at:], claim)
+    if count <= _FEW_SIZES:
+        lengths, at = [], 0
+        while at < len(sizes):
+            length, at = _varint(sizes, at)
+            lengths.append(length)
+    else:
+        lengths = decode_varints(np.frombuffer(sizes, np.uint8)).tolist()
     if len(lengths) != count or sum(lengths) != decoded_bytes:
         raise ValueError("the sizes of a chunk's records do not add up")
     begin = sum(lengths[:row])

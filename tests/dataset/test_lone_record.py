@@ -54,7 +54,7 @@ def test_damage_gives_no_more_than_the_general_decoder_does(at, value, cut) -> N
 
 
 @given(
-    records=st.lists(st.binary(max_size=300), min_size=2, max_size=20), data=st.data()
+    records=st.lists(st.binary(max_size=300), min_size=2, max_size=40), data=st.data()
 )
 def test_record_among_others(records: list[bytes], data: st.DataObject) -> None:
     row = data.draw(st.integers(0, len(records) - 1))
