@@ -239,7 +239,7 @@ def _guide(shards: Shards, *, source: Callable[[Shards], Any], workers: int) -> 
 
 
 def _guide_batched(shards: Shards, *, source: Callable[[Shards], Any]) -> Reader:
-    """The same with batches: Grain asks a source for a whole batch if it can."""
+    """The same with batches: a thread of Grain reads all records of one."""
     import grain
 
     dataset = grain.MapDataset.source(source(shards)).shuffle(42).repeat()
