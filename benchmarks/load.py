@@ -58,23 +58,22 @@ def run_once(
         **_ENVIRONMENT,
         "GRISTMILL_CACHE_DIR": f"{work_dir}/cache",
     }
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*command, f"--seconds={seconds}"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    try:
-        stdout, stderr = process.communicate(timeout=timeout_seconds)
-    except subprocess.TimeoutExpired:
-        return [], f"killed after {timeout_seconds:g} s"
-    finally:
-        # Its workers too, whatever became of it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return [], f"killed after {timeout_seconds:g} s"
+        finally:
+            # Its workers too, whatever became of it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     measured = [json.loads(line) for line in stdout.splitlines() if line[:1] == "{"]
     if process.returncode:
         lines = stderr.strip().splitlines()[-_ERROR_LINES:]
