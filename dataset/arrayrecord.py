@@ -240,6 +240,10 @@ def _footer_entries(
     )
 
 
+# What Python takes for a record besides its bytes: tiny ones are mostly that.
+_OBJECT_BYTES = 48
+
+
 def chunk_windows(
     footer: Footer, *, window_bytes: int = 1 << 20
 ) -> Iterator[tuple[int, int]]:
@@ -248,14 +252,17 @@ def chunk_windows(
     Args:
         footer: Where the chunks are.
         window_bytes: Most bytes of a run in the file, and a quarter of the most that
-            it decodes to. A single larger chunk makes a run of its own.
+            it decodes to, records as objects. A single larger chunk makes a run of
+            its own.
 
     Yields:
         Half-open ranges of chunk numbers, in order, that cover all chunks.
     """
     chunks = len(footer.chunk_records)
     ends = footer.chunk_offsets[1:]
-    decoded = np.cumsum(footer.chunk_decoded_bytes)
+    decoded = np.cumsum(
+        footer.chunk_decoded_bytes + _OBJECT_BYTES * footer.chunk_records
+    )
     first = 0
     while first < chunks:
         file_limit = footer.chunk_offsets[first] + window_bytes
