@@ -99,14 +99,17 @@ class BatchSource:
             batch = self._read(step)
         except Exception as e:
             e.add_note(f"in the batch of step {step:,}")
-            if self._packed is not None and not _pickles(e):
-                raise UserFunctionError(
-                    "a batch failed with an error that does not pickle",
-                    where=f"step {step:,}",
-                    got="".join(traceback.format_exception(e)),
-                ) from None
-            raise
-        return batch if self._packed is None else pack(batch, prefix=self._packed)
+            if self._packed is None or _pickles(e):
+                raise
+            told = "".join(traceback.format_exception(e))
+        else:
+            return batch if self._packed is None else pack(batch, prefix=self._packed)
+        # Not inside of the handler: some pickle the context of an error, too (tblib).
+        raise UserFunctionError(
+            "a batch failed with an error that does not pickle",
+            where=f"step {step:,}",
+            got=told,
+        )
 
     def _read(self, step: int) -> ReadBatch:
         started, cpu_started = time.perf_counter(), time.thread_time()
