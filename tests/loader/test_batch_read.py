@@ -1,6 +1,8 @@
 import concurrent.futures
+import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -116,6 +118,18 @@ def test_windows_do_not_change_what_is_read(
     monkeypatch.setattr(decode_window, "_LARGE_GROUP_BYTES", window_bytes)
     order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
     assert loader.open(converted)[order] == [RECORDS[i] for i in order]
+
+
+def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
+    """The thread that reads, and what it holds, are not in the child."""
+    dataset = loader.open(converted)
+    expected = dataset[7]
+    with batch_read._turn:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            os._exit(dataset[7] != expected)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_threads_share_a_dataset(converted: str) -> None:
