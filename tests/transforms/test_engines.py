@@ -74,7 +74,9 @@ def inputs(folder) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def start(folder) -> Iterator:
     """Starts processes that import what lies in the folder, and ends them."""
-    environment = os.environ | {"PYTHONPATH": f"{folder}:{os.getcwd()}"}
+    # Beam's worker pool starts whatever `python` it finds.
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{os.getcwd()}", "PATH": path}
     with contextlib.ExitStack() as stack:
 
         def start(*command: str, port: int | None = None) -> subprocess.Popen:
