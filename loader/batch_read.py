@@ -26,6 +26,7 @@ from gristmill.dataset.errors import (
     InvalidDatasetError,
 )
 from gristmill.loader.decode_window import corrupt_record, decode_window, deliver
+from gristmill.loader.exit_gate import exit_gate
 from gristmill.loader.index_arrays import IntArray
 from gristmill.loader.object_reads import ByteRange
 from gristmill.loader.range_fetch import RangeFetcher, ReadOptions
@@ -336,15 +337,16 @@ class BatchReader:
         text = ",".join(f"{key}:{value}" for key, value in options.items())
         plan = plan_reads([wanted], name=name)
         reader: Any = None
-        try:
-            reader = ArrayRecordReader(shard.path, options=text)
-            records = reader.read(plan.number.tolist())
-        except Exception as e:  # What the official reader raises is not documented.
-            first = int(plan.number[0]), int(plan.begin[0])
-            raise corrupt_record(shard, *first, name=name, got=str(e)) from e
-        finally:
-            if reader is not None:
-                reader.close()
+        with exit_gate:
+            try:
+                reader = ArrayRecordReader(shard.path, options=text)
+                records = reader.read(plan.number.tolist())
+            except Exception as e:  # What the official reader raises is not documented.
+                first = int(plan.number[0]), int(plan.begin[0])
+                raise corrupt_record(shard, *first, name=name, got=str(e)) from e
+            finally:
+                if reader is not None:
+                    reader.close()
         deliver(plan, records, out, name=name)
 
 

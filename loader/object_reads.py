@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.errors import StorageError
 from gristmill.dataset.object_names import split_path
+from gristmill.loader.exit_gate import exit_gate
 
 # More than anybody has in flight: how many that are, `range_fetch` decides.
 _CONCURRENCY = 4096
@@ -114,11 +115,13 @@ class ObjectReads:
                 cure="start worker processes with the method 'spawn', or open the "
                 "dataset in the worker",
             )
-        store, name = self._objects.get(wanted.path) or self._find(wanted.path)
         part = None if wanted.end is None else slice(wanted.begin, wanted.end)
-        store.read(name, byte_range=part).add_done_callback(
-            lambda future: done(_outcome(future, wanted))
-        )
+        # Only for calls from here: calls to here are guarded by the library.
+        with exit_gate:
+            store, name = self._objects.get(wanted.path) or self._find(wanted.path)
+            store.read(name, byte_range=part).add_done_callback(
+                lambda future: done(_outcome(future, wanted))
+            )
 
     def _find(self, path: str) -> tuple[Any, str]:
         bucket, name = split_path(path)

@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -33,7 +34,9 @@ IMAGES = "us-central1-docker.pkg.dev/my-project/gristmill"
 
 
 def tool(name: str) -> str:
-    found = shutil.which(name)
+    # Beside this interpreter too: an environment need not be activated.
+    beside = os.path.dirname(sys.executable)
+    found = shutil.which(name, path=os.pathsep.join([beside, os.environ["PATH"]]))
     if found is None:
         pytest.skip(f"{name} is not installed: it is part of the development extra")
     return found
