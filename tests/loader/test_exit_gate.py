@@ -76,7 +76,9 @@ with exit_gate:
 """
     )
     assert done.returncode == 1
-    assert "StorageError: cannot read any more: the interpreter is ending" in done.stderr
+    assert (
+        "StorageError: cannot read any more: the interpreter is ending" in done.stderr
+    )
 
 
 @pytest.mark.parametrize("error", ["", "raise ValueError('an error')"])
