@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cramjam
@@ -50,13 +50,26 @@ def decompress_parts(
         end: int64 [parts], one past the last byte of each.
         decoded_bytes: int64 [parts], the size that each claims to decode to.
 
-    Yields:
+    Returns:
         For each part, in order, a read-only object of that size with the buffer
         protocol.
 
     Raises:
         ValueError: A part cannot be decompressed, or is not of the size it claims.
     """
+    # Chained, not yielded: a generator's step for each of many parts would show.
+    return itertools.chain.from_iterable(
+        _decompress_runs(buffer, compression, begin, end, decoded_bytes)
+    )
+
+
+def _decompress_runs(
+    buffer: Any,
+    compression: npt.NDArray[np.uint8],
+    begin: IntArray,
+    end: IntArray,
+    decoded_bytes: IntArray,
+) -> Iterator[Iterable[Any]]:
     borders = np.flatnonzero(compression[1:] != compression[:-1]) + 1
     for first, last in itertools.pairwise((0, *borders.tolist(), len(compression))):
         if first == last:
@@ -65,12 +78,11 @@ def decompress_parts(
         columns = buffer, begin[run], end[run], decoded_bytes[run]
         kind = int(compression[first])
         if kind == _ZSTD:
-            for decoded in decompress_frames(*columns):
-                yield from decoded
+            yield from decompress_frames(*columns)
         elif kind == _NONE:
-            yield from _stored(*columns[:3])
+            yield _stored(*columns[:3])
         else:
-            yield from _decompress_each(kind, *columns)
+            yield _decompress_each(kind, *columns)
 
 
 def _stored(buffer: Any, begin: IntArray, end: IntArray) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import operator
 import os
 import threading
 from collections.abc import Mapping
@@ -212,8 +213,9 @@ class BatchReader:
         """Reads the chunks of local shards, and decodes them."""
         data = [shard.data for shard in plan.files]
         for window in plan.windows(_WINDOW_BYTES):
-            places = window.file.tolist(), window.begin.tolist(), window.end.tolist()
-            pieces = [data[file][a:b] for file, a, b in zip(*places, strict=True)]
+            files = map(data.__getitem__, window.file.tolist())
+            spans = map(slice, window.begin.tolist(), window.end.tolist())
+            pieces = list(map(operator.getitem, files, spans))
             decode_window(window, pieces, out, name=self.shards.name)
 
     def _read_copies(

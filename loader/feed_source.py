@@ -15,6 +15,7 @@ import numpy as np
 from gristmill.dataset.errors import UserFunctionError
 from gristmill.loader.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.decode_error import DecodeError
+from gristmill.loader.indices_ahead import IndicesAhead
 from gristmill.loader.locate import describe
 from gristmill.loader.schedule import Schedule
 from gristmill.loader.shared_batch import pack
@@ -79,13 +80,13 @@ class BatchSource:
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
         self._start_step, self._packed = start_step, packed
-        # Worker processes take turns with the steps: each would read whole windows.
+        # Worker processes take turns with the steps: each would prepare all of them.
+        self._windows: WindowReads | None = None
+        self._ahead: IndicesAhead | None = None
         schedule = batches.schedule
-        self._windows = (
-            WindowReads.of(batches.datasets[0], schedule, rows)
-            if isinstance(schedule, Schedule) and packed is None
-            else None
-        )
+        if isinstance(schedule, Schedule) and packed is None:
+            self._windows = WindowReads.of(batches.datasets[0], schedule, rows)
+            self._ahead = IndicesAhead(schedule, rows)
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -115,6 +116,8 @@ class BatchSource:
         started, cpu_started = time.perf_counter(), time.thread_time()
         if self._windows is not None:
             records = self._windows.read(step)
+        elif self._ahead is not None:
+            records = self._batches.datasets[0].read(self._ahead.indices(step))
         else:
             records = self._batches.read(step, self._rows)
         cpu_read, read = time.thread_time(), time.perf_counter()
