@@ -28,6 +28,7 @@ from gristmill.dataset.errors import (
 )
 from gristmill.loader.decode_window import corrupt_record, decode_window, deliver
 from gristmill.loader.exit_gate import exit_gate
+from gristmill.loader.freed_memory import keep_freed_memory
 from gristmill.loader.index_arrays import IntArray
 from gristmill.loader.object_reads import ByteRange
 from gristmill.loader.range_fetch import RangeFetcher, ReadOptions
@@ -96,6 +97,7 @@ class BatchReader:
                 expected="'always', 'never', or None for always where it is possible",
                 got=repr(verify),
             )
+        keep_freed_memory()
         self.shards = shards
         self.open_shards = OpenShards(shards)
         self._verify = verify
