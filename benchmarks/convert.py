@@ -14,21 +14,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import importlib.util
-import json
 import os
 import pathlib
-import platform
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import c4_like, convert_report, process_cost
+from benchmarks.contest import describe_environment, parse_contest, run_contest, say
 from benchmarks.contestants import CONTESTANTS, Contestant, Input
 
 _STARTUP_BYTES = 10_000  # Two files of a few records: the cost of nothing.
@@ -177,7 +174,7 @@ class Benchmark:
     def _generate(self, kind: str, size_bytes: int, files: int) -> Input:
         self._inputs += 1
         directory = self._work_dir / f"input-{self._inputs}"
-        _say(f"writing {size_bytes / 1e6:,.2f} MB of TFRecords ({kind})")
+        say(f"writing {size_bytes / 1e6:,.2f} MB of TFRecords ({kind})")
         written = c4_like.write_dataset(
             directory, size_bytes=size_bytes, files=files, seed=self._args.seed
         )
@@ -193,7 +190,7 @@ class Benchmark:
             self._work_dir / "output" / key,
             self._args.timeout_seconds,
         )
-        _say(
+        say(
             f"round {round_number + 1} {source.kind:7} {key:30} "
             f"{measured['wall_seconds']:7.2f} s, {measured['cpu_seconds']:7.2f} CPU s, "
             f"{measured['peak_tree_bytes'] / 1e6:6,.0f} MB"
@@ -201,7 +198,7 @@ class Benchmark:
         if error:
             # A peer that fails once is not asked again; the report quotes it.
             entry |= {"status": "crashed", "error": error, "crashed_on": source.kind}
-            _say(f"{key} crashed: {error.splitlines()[-1]}")
+            say(f"{key} crashed: {error.splitlines()[-1]}")
             return
         self.results["runs"].append(
             {
@@ -213,42 +210,6 @@ class Benchmark:
                 **measured,
             }
         )
-
-
-_PACKAGES = (
-    *("apache-beam", "array-record", "tensorflow", "tensorflow-datasets"),
-    *("zstandard", "numpy"),
-)
-
-
-def describe_environment(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
-    """Returns what the numbers depend on: processors, Python, versions."""
-    versions = {}
-    for name in packages:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return {
-        "cpu_count": len(os.sched_getaffinity(0)),
-        "cpu": _processor_name(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "packages": versions,
-    }
-
-
-def _processor_name() -> str:
-    info = pathlib.Path("/proc/cpuinfo")
-    if info.exists():
-        match = re.search(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE)
-        if match:
-            return match[1]
-    return platform.machine()
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -274,26 +235,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--files", type=int, help="files of each input (8)")
     parser.add_argument("--rounds", type=int, help="times that each runs (5)")
-    parser.add_argument(
-        "--contestants",
-        nargs="+",
-        choices=sorted(CONTESTANTS),
-        metavar="NAME",
-        help="of " + ", ".join(CONTESTANTS) + " (all)",
-    )
     parser.add_argument("--seed", type=int, default=0, help="of the text (0)")
     parser.add_argument(
         "--timeout-seconds", type=float, default=3600, help="of one run (3600)"
     )
-    parser.add_argument(
-        "--work-dir",
-        type=pathlib.Path,
-        help="where inputs and outputs go for the time being (the system's)",
-    )
-    parser.add_argument("--json", type=pathlib.Path, help="write every run here")
-    parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
-    parser.add_argument("--plot", type=pathlib.Path, help="draw the figure here")
-    args = parser.parse_args(argv)
     quick: dict[str, Any] = {
         "bytes": 4_000_000,
         "small_bytes": 0,
@@ -310,32 +255,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "rounds": 5,
         "contestants": list(CONTESTANTS),
     }
-    for name, value in (quick if args.quick else full).items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    if args.rounds < 1:
-        parser.error(f"--rounds must be at least 1, got {args.rounds}")
-    return args
+    return parse_contest(parser, argv, CONTESTANTS, quick=quick, full=full)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and writes the report; 1 where gristmill itself failed."""
-    args = parse_arguments(argv)
-    with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="bench-") as work_dir:
-        benchmark = Benchmark(args, pathlib.Path(work_dir))
-        benchmark.run()
-    results = benchmark.results
-    report = convert_report.render_markdown(results)
-    print(report)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(report)
-    if args.plot:
-        convert_report.draw_plot(results, args.plot)
-    if benchmark.failed:
-        _say("failed: " + ", ".join(benchmark.failed))
-    return 1 if benchmark.failed else 0
+    return run_contest(Benchmark, parse_arguments(argv), convert_report)
 
 
 if __name__ == "__main__":

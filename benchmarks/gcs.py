@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks import c4_like
-from benchmarks.convert import describe_environment
+from benchmarks.contest import describe_environment, say
 from benchmarks.gcs_readers import BUCKET, READERS
 from gristmill.dataset.tfrecord import encode_frame
 
@@ -160,7 +160,7 @@ def run_all(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
                                 timeout=args.timeout_seconds,
                             )
                             measured |= about | {"round": number}
-                            _say(_line(measured))
+                            say(_line(measured))
                             runs.append(measured)
             shutil.rmtree(dataset)
     environment = describe_environment()
@@ -289,10 +289,6 @@ def _spread(values: Sequence[float], form: str) -> str:
     if len(values) == 1:
         return middle
     return f"{middle} ({format(min(values), form)}..{format(max(values), form)})"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -19,12 +19,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import c4_like, load_report
-from benchmarks.convert import describe_environment
+from benchmarks.contest import describe_environment, parse_contest, run_contest, say
 from benchmarks.load_contestants import CONTESTANTS, Contestant
 from benchmarks.load_data import Shards, write_shards
 
@@ -112,7 +111,7 @@ class Benchmark:
     def run(self) -> None:
         """Runs everything the command line asked for."""
         args = self._args
-        _say("writing the datasets")
+        say("writing the datasets")
         for shards in write_shards(
             self._work_dir, text_bytes=args.text_bytes, binary_bytes=args.binary_bytes
         ):
@@ -170,11 +169,11 @@ class Benchmark:
             f"{item['dataset']} {item['records'] / item['wall_seconds']:,.0f}/s"
             for item in measured
         ]
-        _say(f"round {round_number + 1} {key:20} {', '.join(shown)}")
+        say(f"round {round_number + 1} {key:20} {', '.join(shown)}")
         if error:
             # A peer that fails once is not asked again; the report quotes it.
             entry |= {"status": "failed", "error": error}
-            _say(f"{key} failed: {error.splitlines()[-1]}")
+            say(f"{key} failed: {error.splitlines()[-1]}")
 
     def _compare(self, measured: dict[str, Any]) -> str | None:
         """Says whether a contestant has read other records than the first one did."""
@@ -182,10 +181,6 @@ class Benchmark:
         if checksum is None or checksum == self._checksums.setdefault(name, checksum):
             return None
         return f"has read other records of {name} than others did"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -209,24 +204,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, help="of each measurement (0.6)")
     parser.add_argument(
-        "--contestants",
-        nargs="+",
-        choices=sorted(CONTESTANTS),
-        metavar="NAME",
-        help="of " + ", ".join(CONTESTANTS) + " (all)",
-    )
-    parser.add_argument(
         "--timeout-seconds", type=float, default=300, help="of one process (300)"
     )
-    parser.add_argument(
-        "--work-dir",
-        type=pathlib.Path,
-        help="where the datasets go for the time being (the system's)",
-    )
-    parser.add_argument("--json", type=pathlib.Path, help="write every run here")
-    parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
-    parser.add_argument("--plot", type=pathlib.Path, help="draw the figure here")
-    args = parser.parse_args(argv)
     quick: dict[str, Any] = {
         "text_bytes": 2_000_000,
         "binary_bytes": 4_000_000,
@@ -243,32 +222,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "seconds": 0.6,
         "contestants": list(CONTESTANTS),
     }
-    for name, value in (quick if args.quick else full).items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    if args.rounds < 1:
-        parser.error(f"--rounds must be at least 1, got {args.rounds}")
-    return args
+    return parse_contest(parser, argv, CONTESTANTS, quick=quick, full=full)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and writes the report; 1 where gristmill itself failed."""
-    args = parse_arguments(argv)
-    with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="bench-") as work_dir:
-        benchmark = Benchmark(args, pathlib.Path(work_dir))
-        benchmark.run()
-    results = benchmark.results
-    report = load_report.render_markdown(results)
-    print(report)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(report)
-    if args.plot:
-        load_report.draw_plot(results, args.plot)
-    if benchmark.failed:
-        _say("failed: " + ", ".join(benchmark.failed))
-    return 1 if benchmark.failed else 0
+    return run_contest(Benchmark, parse_arguments(argv), load_report)
 
 
 if __name__ == "__main__":

@@ -163,6 +163,7 @@ def _frames(
 ) -> tuple[list[tuple[bytes, int]], np.ndarray[Any, Any]]:
     """Returns the zstd frame of every chunk's records, and the chunk of each record."""
     from gristmill.dataset.arrayrecord import logical_chunks, read_footer
+    from gristmill.dataset.varints import varint_at
 
     frames: list[tuple[bytes, int]] = []
     counts: list[int] = []
@@ -176,8 +177,8 @@ def _frames(
         )
         for start in starts.tolist():
             size, _, decoded = struct.unpack_from("<8xQ8xQQ", buffer, start)
-            sizes_bytes, at = _varint(buffer, start + 41)
-            _, at = _varint(buffer, at + sizes_bytes)
+            sizes_bytes, at = varint_at(buffer, start + 41)
+            _, at = varint_at(buffer, at + sizes_bytes)
             frames.append((bytes(buffer[at : start + 40 + size]), decoded))
         counts += footer.chunk_records.tolist()
     return frames, np.repeat(np.arange(len(frames)), counts)
@@ -185,17 +186,6 @@ def _frames(
 
 def _cut(data: bytes, begin: int, end: int) -> bytes:
     return data[begin:end]
-
-
-def _varint(data: Any, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
 
 
 def _grain_source(shards: Shards) -> Any:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +21,6 @@ import numpy.typing as npt
 
 from gristmill.dataset.chunk_parts import (
     COMPRESSIONS,
-    decompress_frame,
     decompress_parts,
 )
 from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
@@ -34,7 +32,7 @@ CHUNK_HEADER_BYTES = 40
 # chunks in memory. Above it, a length field is taken for damage.
 MAX_CHUNK_DECODED_BYTES = 1 << 31
 
-_SIMPLE, _TRANSPOSED = ord("r"), ord("t")
+SIMPLE, _TRANSPOSED = ord("r"), ord("t")  # Types of chunks.
 _KNOWN_COMPRESSION = np.isin(np.arange(256), COMPRESSIONS)
 
 IntArray = npt.NDArray[np.int64]
@@ -89,8 +87,8 @@ def _parse(
     kinds = header["type_and_records"] & 0xFF
     if (kinds == _TRANSPOSED).any():
         raise TransposedChunkError("chunk is transposed")
-    if (kinds != _SIMPLE).any():
-        raise ValueError(f"chunk type {kinds[kinds != _SIMPLE][0]:#04x}, not simple")
+    if (kinds != SIMPLE).any():
+        raise ValueError(f"chunk type {kinds[kinds != SIMPLE][0]:#04x}, not simple")
     if (header["data_size"] > (ends - begin).astype(np.uint64)).any():
         raise ValueError("a chunk reaches past the end of the data")
     end = begin + header["data_size"].astype(np.int64)
@@ -428,86 +426,6 @@ def decode_records(
     run = _Run(buffer, starts, path, 0, chunk_records, max_decoded_bytes, ends)
     with run.explained():
         return run.pick(chunks, rows)
-
-
-_LONE_HEADER = struct.Struct("<8xQ8xQQB")
-# So many are decoded before numpy has started.
-_FEW_SIZES = 32
-
-
-def decode_lone_record(
-    chunk: bytes | memoryview, *, row: int = 0, count: int = 1, max_decoded_bytes: int
-) -> bytes | None:
-    """Decodes one record of a zstd chunk: in a tenth of the time of `decode_chunks`.
-
-    Args:
-        chunk: Logical bytes from the chunk's header on.
-        row: Number of the record within the chunk, below `count`.
-        count: How many records the chunk has to hold.
-        max_decoded_bytes: Most bytes that it may decode to.
-
-    Returns:
-        The record, or None for whatever is not as usual, damage included: that is for
-        `decode_chunks`, which says what it is.
-    """
-    if len(chunk) < _LONE_HEADER.size + 16:
-        return None
-    size, kind, decoded_bytes, compression = _LONE_HEADER.unpack_from(chunk)
-    end = CHUNK_HEADER_BYTES + size
-    if (
-        (kind, compression) != (count << 8 | _SIMPLE, ord("z"))
-        or not 0 < decoded_bytes <= max_decoded_bytes
-        or end > len(chunk)
-    ):
-        return None
-    try:
-        sizes_bytes, sizes_at = _varint(chunk, _LONE_HEADER.size)
-        claim, at = _varint(chunk, sizes_at + sizes_bytes)
-        if claim != decoded_bytes or at >= end:
-            return None
-        begin, past = 0, decoded_bytes
-        if count > 1:
-            sizes = chunk[sizes_at : sizes_at + sizes_bytes]
-            begin, past = _span(sizes, row, count, decoded_bytes)
-        frame = memoryview(chunk)[at:end]
-        return decompress_frame(frame, decoded_bytes, begin=begin, end=past)
-    except (ValueError, IndexError):
-        return None
-
-
-def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Returns the varint at a position, and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 56:
-            raise ValueError("varint above 2**63")
-
-
-def _span(
-    part: bytes | memoryview, row: int, count: int, decoded_bytes: int
-) -> tuple[int, int]:
-    """Returns where a record begins and ends among those of its chunk."""
-    claim, at = _varint(part, 0)
-    if not count <= claim <= min(MAX_VARINT_BYTES * count, MAX_CHUNK_DECODED_BYTES):
-        raise ValueError("sizes of records claim to decode to what cannot be")
-    sizes = decompress_frame(part[at:], claim)
-    if count <= _FEW_SIZES:
-        lengths, at = [], 0
-        while at < len(sizes):
-            length, at = _varint(sizes, at)
-            lengths.append(length)
-    else:
-        lengths = decode_varints(np.frombuffer(sizes, np.uint8)).tolist()
-    if len(lengths) != count or sum(lengths) != decoded_bytes:
-        raise ValueError("the sizes of a chunk's records do not add up")
-    begin = sum(lengths[:row])
-    return begin, begin + lengths[row]
 
 
 def checksum_chunks(

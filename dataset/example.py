@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gristmill.dataset.varints import varint_at
+
 Values = list[bytes] | list[float] | list[int]
 
 NO_KIND, BYTES, FLOATS, INTS = range(4)
@@ -30,16 +32,7 @@ class RawFeature(NamedTuple):
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("varint of more than 10 bytes")
+    return varint_at(data, at, bits=64)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:

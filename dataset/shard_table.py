@@ -327,7 +327,11 @@ class ShardTable:
                 layout.check_relative(path, where=where)
             seen.add(path)
         if len(seen) != len(self.paths):
-            raise InvalidDatasetError("table of shards lists a file twice", where=where)
+            raise InvalidDatasetError(
+                "table of shards lists a file twice",
+                where=where,
+                cure="restore it from a copy, or convert the dataset again",
+            )
 
 
 def _are_ends(ends: npt.NDArray[Any], total: int) -> bool:

@@ -1,4 +1,4 @@
-"""Varints, as Riegeli and protocol buffers write them, many at a time.
+"""Varints, as Riegeli and protocol buffers write them, one or many at a time.
 
 Seven bits a byte, the lowest first; the high bit says that more follow.
 """
@@ -11,6 +11,33 @@ import numpy.typing as npt
 MAX_VARINT_BYTES = 9  # Of a number below 2**63, which is what int64 holds.
 
 IntArray = npt.NDArray[np.int64]
+
+
+def varint_at(data: bytes | memoryview, at: int, bits: int = 63) -> tuple[int, int]:
+    """Decodes the varint at a position; returns the number and the position after.
+
+    Args:
+        data: Has the varint.
+        at: Where it begins.
+        bits: Most bits that it may take; of ten bytes the low 64 bits count.
+
+    Raises:
+        IndexError: It is cut short.
+        ValueError: It takes more bytes than so many bits need.
+    """
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return byte, at
+    value, shift = byte & 0x7F, 7
+    while shift < bits:
+        byte = data[at]
+        at += 1
+        if byte < 0x80:
+            return (value | byte << shift) & 0xFFFFFFFFFFFFFFFF, at
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    raise ValueError(f"varint above 2**{bits}")
 
 
 def decode_varints(data: npt.NDArray[np.uint8]) -> IntArray:

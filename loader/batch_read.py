@@ -20,12 +20,13 @@ import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord import BLOCK_HEADER_BYTES
-from gristmill.dataset.chunk_codec import CHUNK_HEADER_BYTES, decode_lone_record
+from gristmill.dataset.chunk_codec import CHUNK_HEADER_BYTES
 from gristmill.dataset.errors import (
     CorruptShardError,
     InputError,
     InvalidDatasetError,
 )
+from gristmill.dataset.lone_record import decode_lone_record
 from gristmill.loader.decode_window import corrupt_record, decode_window, deliver
 from gristmill.loader.exit_gate import exit_gate
 from gristmill.loader.freed_memory import keep_freed_memory

@@ -207,6 +207,7 @@ class GlobalBatches:
                 "the feed is told twice what to read",
                 expected="either rows, or the topology",
                 got="both",
+                cure="leave rows out, or process_index, process_count and topology",
             )
         else:
             taken = checked_indices(rows, stop=self.batch_size, what="row")
@@ -275,7 +276,10 @@ def global_batches(
         schedule = Schedule(stream=stream, **cut)
         return GlobalBatches(datasets=(datasets,), schedule=schedule)
     if not datasets:
-        raise InputError("a mixture of no datasets", expected="one or more, by name")
+        raise InputError(
+            "a mixture of no datasets",
+            cure='give one or more by name: {"a": a, "b": b}',
+        )
     streams = tuple(
         RecordStream(num_records=_length_of(dataset), name=name, **order)
         for name, dataset in datasets.items()
@@ -295,9 +299,14 @@ def _length_of(dataset: Dataset) -> int:
             "not a dataset",
             expected="what gristmill.loader.open returns, or several of them by name",
             got=f"{type(dataset).__name__} {dataset!r:.100}",
+            cure="open it first, by loader.open(path)",
         )
     if not len(dataset):
-        raise InputError("the dataset has no records", where=repr(dataset))
+        raise InputError(
+            "the dataset has no records",
+            where=repr(dataset),
+            cure="open another split, or leave the dataset out of the mixture",
+        )
     return len(dataset)
 
 
@@ -309,5 +318,6 @@ def _in_order(
             "the weights are not those of the mixture's datasets",
             expected=f"a weight for each of {', '.join(names)}",
             got=", ".join(weights),
+            cure="give weights by these names and no others",
         )
     return tuple(weights[name] for name in names)

@@ -184,6 +184,7 @@ def _part_of(item: Any) -> tuple[str, int, int | None]:
             where=path,
             expected="0 <= start <= end",
             got=f"{start} to {end}",
+            cure="correct the [start:end] of the path, or the file instruction",
         )
     return path, start, end
 

@@ -13,16 +13,13 @@ from gristmill.dataset.arrayrecord import (
     blocks_before,
     logical,
 )
-from gristmill.dataset.chunk_codec import (
-    decode_chunks,
-    decode_lone_record,
-    decode_records,
-)
+from gristmill.dataset.chunk_codec import decode_chunks, decode_records
 from gristmill.dataset.errors import (
     CorruptShardError,
     GristmillError,
     TransposedChunkError,
 )
+from gristmill.dataset.lone_record import decode_lone_record
 from gristmill.loader.index_arrays import IntArray
 from gristmill.loader.read_plan import ReadPlan
 from gristmill.loader.shard_files import ShardFile

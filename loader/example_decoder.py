@@ -44,7 +44,9 @@ class ExampleDecoder:
         twice = {key for key in keys if keys.count(key) > 1}
         if twice:
             raise InputError(
-                "two arrays of a batch would have the same key", got=sorted(twice)
+                "two arrays of a batch would have the same key",
+                got=sorted(twice),
+                cure="give lengths and mask names that are no feature's",
             )
         object.__setattr__(self, "features", dict(self.features))
 

@@ -224,6 +224,7 @@ class PaddedFeature:
                 raise InputError(
                     "a padded feature has one length, or buckets",
                     got=f"length {self.length}, buckets {self.buckets}",
+                    cure="give length alone, or at least one bucket and no length",
                 )
             checked_count(buckets[0], what="the least of buckets")
             object.__setattr__(self, "buckets", buckets)

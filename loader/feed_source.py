@@ -110,6 +110,7 @@ class BatchSource:
             "a batch failed with an error that does not pickle",
             where=f"step {step:,}",
             got=told,
+            cure="mend what the traceback shows; with workers=0 it is raised as it is",
         )
 
     def _read(self, step: int) -> ReadBatch:

@@ -65,11 +65,7 @@ def step_of(state: Mapping[str, Any], batches: GlobalBatches) -> int:
         InputError: It is no state.
     """
     if not isinstance(state, Mapping) or "version" not in state:
-        raise InputError(
-            "not the state of a feed",
-            expected="what get_state of a feed returned",
-            got=f"{state!r:.200}",
-        )
+        raise no_state(state)
     if state["version"] != STATE_VERSION:
         raise FormatVersionError(
             "the state of a feed is of another version",
@@ -96,6 +92,16 @@ def step_of(state: Mapping[str, Any], batches: GlobalBatches) -> int:
     if isinstance(batches.schedule, MixedSchedule):
         _check_mixture(batches, Mixture.from_state(state["mixture"]), step)
     return step
+
+
+def no_state(found: object) -> InputError:
+    """Returns the error about what is given in place of a state."""
+    return InputError(
+        "not the state of a feed",
+        expected="what get_state of a feed returned",
+        got=f"{found!r:.200}",
+        cure="give the state whole, as it was saved with the checkpoint",
+    )
 
 
 def _differences(

@@ -263,6 +263,7 @@ class Dataset(Sequence[bytes]):
                 "records to read must be a list of numbers",
                 expected="one dimension",
                 got=f"shape {checked.shape}",
+                cure="read(records.ravel()) reads them one after the other",
             )
         return self._reader.read(checked.astype(np.int64, copy=False))
 
@@ -399,7 +400,9 @@ def _open_tfds(path: str, split: str | None, how: Reading) -> Dataset:
     found = read_tfds_files(path)
     if found is None:
         open_manifest(path)  # Says what is missing.
-        raise InvalidDatasetError("dataset was written this moment", where=path)
+        raise InvalidDatasetError(
+            "dataset was written this moment", where=path, cure="open it again"
+        )
     name, splits = found
     own = _choose(split, tuple(splits), path)
     files = splits[own]
@@ -471,7 +474,11 @@ def _shard_cache(
 
 def _checked_ends(counts: IntArray, where: str) -> IntArray:
     if float(counts.sum(dtype=float)) > 2**62:
-        raise InvalidDatasetError("dataset claims more than 2^62 records", where=where)
+        raise InvalidDatasetError(
+            "dataset claims more than 2^62 records",
+            where=where,
+            cure="restore it from a copy, or convert it again",
+        )
     ends: IntArray = np.cumsum(counts, dtype=np.int64)
     return ends
 
@@ -488,7 +495,9 @@ def _open_files(patterns: tuple[str, ...], how: Reading) -> Dataset:
             )
         paths += found
     if not paths:
-        raise NotADatasetError("no files given", expected="ArrayRecord files")
+        raise NotADatasetError(
+            "no files given", cure="give paths or patterns of ArrayRecord files"
+        )
     footers = footer_cache(how.cache_dir)
     counted = count_files(paths, footers=footers)
     counts = np.array([count.records for count in counted], np.int64)

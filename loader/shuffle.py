@@ -370,7 +370,10 @@ def shuffle_from_state(state: Mapping[str, Any]) -> Shuffle:
         )
     else:
         raise InputError(
-            "not the state of a shuffle", expected=f"kind one of {_KINDS}", got=state
+            "not the state of a shuffle",
+            expected=f"kind one of {_KINDS}",
+            got=state,
+            cure="give the state whole, as it was saved with the checkpoint",
         )
     if shuffle.to_state() != dict(state):
         raise FormatVersionError(

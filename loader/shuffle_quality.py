@@ -53,6 +53,7 @@ def shuffle_quality(
             "the order is too short to be measured",
             expected=f"at least {max(2, batch_size)} records",
             got=num_records,
+            cure="measure an order of more records, or a smaller batch_size",
         )
     blocks = order // block_records
     batches = num_records // batch_size

@@ -7,7 +7,7 @@ from typing import Any
 
 from gristmill.dataset.errors import GristmillError, InputError
 from gristmill.loader.batches import GlobalBatches
-from gristmill.loader.feed_state import step_of
+from gristmill.loader.feed_state import no_state, step_of
 from gristmill.loader.mixed_schedule import MixedSchedule
 from gristmill.loader.mixture import Mixture
 from gristmill.loader.open_dataset import Dataset
@@ -65,11 +65,7 @@ def batches_of_state(
     except GristmillError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise InputError(
-            "not the state of a feed",
-            expected="what get_state of a feed returned",
-            got=f"{state!r:.200}",
-        ) from e
+        raise no_state(state) from e
     batches = GlobalBatches(
         datasets=tuple(named[name] for name in entries), schedule=schedule
     )

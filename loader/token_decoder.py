@@ -40,7 +40,9 @@ class TokenDecoder:
         for field, given in (("dtype", self.dtype), ("stored", stored)):
             if np.dtype(given).kind not in "iu":
                 raise InputError(
-                    f"{field} of tokens is no integer type", got=np.dtype(given).name
+                    f"{field} of tokens is no integer type",
+                    got=np.dtype(given).name,
+                    cure="choose one, such as int32 or uint16",
                 )
             object.__setattr__(self, field, np.dtype(given))
         if self.feature is not None and np.dtype(stored) != np.dtype(self.dtype):

@@ -321,7 +321,10 @@ def check_output(options: Options, *, splits: Sequence[str]) -> list[str]:
         manifest = read_manifest(options.output)
     except GristmillError as e:
         raise InputError(
-            "the output cannot be read", where=options.output, got=str(e)
+            "the output cannot be read",
+            where=options.output,
+            got=str(e),
+            cure="see to that, or choose another output",
         ) from e
     committed = [s for s in splits if manifest and s in manifest.splits]
     if committed and len(committed) == len(splits):

@@ -45,7 +45,10 @@ def command_line(
             if not equals:
                 value = "true" if option.kind == "flag" else next(waiting, "")
             if not value:
-                raise InputError(f"parameter {option.name} has no value")
+                raise InputError(
+                    f"parameter {option.name} has no value",
+                    cure=f"give {option.name}=VALUE among the template's parameters",
+                )
             given[option.name] = value
         elif name in (_RUNNER, _IMAGE):
             beam[name] = value if equals else next(waiting, "")
@@ -57,7 +60,10 @@ def command_line(
         value = given.get(option.name, "")
         if option.required:
             if not value:
-                raise InputError(f"parameter {option.name} is not given")
+                raise InputError(
+                    f"parameter {option.name} is not given",
+                    cure=f"give {option.name}=VALUE among the template's parameters",
+                )
             places += value.split(",") if option.kind == "paths" else [value]
         elif option.kind == "flag":
             if value not in ("", "true", "false"):

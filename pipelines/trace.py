@@ -88,7 +88,11 @@ def command(
         if ctx.get_parameter_source(key) is not click.core.ParameterSource.DEFAULT
     ]
     if state is not None and given:
-        raise InputError("--state says the order already", got=", ".join(given))
+        raise InputError(
+            "--state says the order already",
+            got=", ".join(given),
+            cure="leave these out, or --state",
+        )
     try:
         datasets = _open(dataset, split)
         batches = (
@@ -158,7 +162,11 @@ def _batches(
     sizes = {"block_records": block_records, "window_blocks": window_blocks}
     blocks = {key: size for key, size in sizes.items() if size is not None}
     if blocks and shuffle != "block":
-        raise InputError("sizes of blocks are for --shuffle block", got=shuffle)
+        raise InputError(
+            "sizes of blocks are for --shuffle block",
+            got=shuffle,
+            cure="give --shuffle block, or leave the sizes out",
+        )
     shares = None
     if weights is not None:
         shares = dict(part.partition("=")[::2] for part in weights.split(","))
@@ -183,7 +191,12 @@ def _batches_of_state(
         with open(path, encoding="utf-8") as file:
             state = json.load(file)
     except (OSError, ValueError) as e:
-        raise InputError("the state of a feed cannot be read", where=path, got=e) from e
+        raise InputError(
+            "the state of a feed cannot be read",
+            where=path,
+            got=e,
+            cure="give a JSON file of what get_state of the feed returned",
+        ) from e
     return batches_of_state(datasets, state)
 
 

@@ -11,12 +11,9 @@ from collections.abc import Sequence
 from gristmill.dataset.storage import storage_for
 from gristmill.pipelines.local_pool import default_workers, map_unordered
 from gristmill.pipelines.summary import plural, size_text
-from gristmill.transforms.shard_check import (
-    Finding,
-    verify_metadata,
-    verify_shard,
-    verify_tasks,
-)
+from gristmill.transforms.findings import Finding
+from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
+from gristmill.transforms.shard_check import verify_shard
 
 _SHOWN = 20
 

@@ -87,7 +87,9 @@ class ConversionJob:
         layout.check_name(self.name)
         layout.check_split(self.split)
         if not self.inputs:
-            raise InputError("no input files given")
+            raise InputError(
+                "no input files given", cure="give paths or patterns of TFRecord files"
+            )
         if self.on_corrupt not in ("fail", "quarantine"):
             raise InputError(
                 "unknown --on-corrupt",

@@ -113,6 +113,7 @@ def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[_Shard]:
             where=dataset,
             expected=", ".join(sorted(manifest.splits)),
             got=split,
+            cure="give one of these as split, or none to read all",
         )
     for name in sorted(manifest.splits) if split is None else (split,):
         table = read_table(dataset, manifest.splits[name])
@@ -331,9 +332,16 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
         """
         super().__init__()
         if not self.source:
-            raise InputError("no dataset or files given")
+            raise InputError(
+                "no dataset or files given",
+                cure="give a dataset's directory, or paths of ArrayRecord files",
+            )
         if self.range_bytes < 1:
-            raise InputError("range_bytes must be positive", got=self.range_bytes)
+            raise InputError(
+                "range_bytes must be positive",
+                got=self.range_bytes,
+                cure="give 1 or more, or leave range_bytes out",
+            )
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain."""

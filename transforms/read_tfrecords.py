@@ -203,9 +203,15 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
         """
         super().__init__()
         if not self.patterns:
-            raise InputError("no input files given")
+            raise InputError(
+                "no input files given", cure="give paths or patterns of TFRecord files"
+            )
         if self.range_bytes < 1:
-            raise InputError("range_bytes must be positive", got=self.range_bytes)
+            raise InputError(
+                "range_bytes must be positive",
+                got=self.range_bytes,
+                cure="give 1 or more, or leave range_bytes out",
+            )
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain."""

@@ -1,13 +1,12 @@
-"""What verifying a dataset means: plain functions that list what is wrong.
+"""Verifying a shard: every byte of it read, and all that is known of it compared.
 
-They go on after the first finding, since whoever repairs a dataset wants all of them.
+Goes on after the first finding, since whoever repairs a dataset wants all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import posixpath
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -26,66 +25,25 @@ from gristmill.dataset.chunk_codec import checksum_chunks
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     CorruptShardError,
-    FormatVersionError,
     GristmillError,
-    InvalidDatasetError,
     StorageError,
     TransposedChunkError,
 )
-from gristmill.dataset.manifest import Split, open_manifest, read_table
 from gristmill.dataset.shard_index import ShardIndex, parse_index
-from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.storage import FileInfo, Storage, storage_for
+from gristmill.transforms.findings import (
+    UNREADABLE,
+    Finding,
+    fact_of,
+    finding_of,
+    first_line,
+    wrong_size,
+)
+from gristmill.transforms.metadata_check import VerifyTask
 from gristmill.transforms.official_reader import read_with_official_reader
-from gristmill.transforms.output_split import shard_prefix
 
 _BLOCK_BYTES = 4 << 20
 _SHOWN_RECORDS = 10  # A finding for each of the first; the others are counted.
-
-_UNREADABLE = (InvalidDatasetError, FormatVersionError, StorageError)
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong with a dataset.
-
-    Attributes:
-        path: The file, relative to the dataset.
-        what: What is wrong, with the record where one is concerned.
-        expected: What should be there, "" if there is no more to say.
-        got: What is there.
-    """
-
-    path: str
-    what: str
-    expected: str = ""
-    got: str = ""
-
-    def __str__(self) -> str:
-        facts = [
-            f"{label} {fact}"
-            for label, fact in (("expected", self.expected), ("got", self.got))
-            if fact
-        ]
-        return f"{self.path}: {self.what}" + (f" ({', '.join(facts)})" if facts else "")
-
-
-class VerifyTask(NamedTuple):
-    """One shard to verify: its row of the table of shards.
-
-    Attributes:
-        dataset: The dataset's directory.
-        path: The shard, relative to it.
-        file_bytes: Size of the shard.
-        file_crc32c: crc32c of the whole file.
-        digest: Digest of its records.
-    """
-
-    dataset: str
-    path: str
-    file_bytes: int
-    file_crc32c: int
-    digest: RecordsDigest
 
 
 class ShardCheck(NamedTuple):
@@ -102,95 +60,6 @@ class ShardCheck(NamedTuple):
     records: int
     raw_bytes: int
     findings: tuple[Finding, ...]
-
-
-def verify_metadata(dataset: str) -> list[Finding]:
-    """Checks `dataset.json`, the tables of shards, and that all files are there.
-
-    Lists two directories and opens no shard, so it takes seconds on any dataset. In a
-    bucket that proves that every shard is the file that was written: a listing there
-    has the checksums of all objects, which were computed when they arrived.
-
-    Args:
-        dataset: The directory of a committed dataset.
-
-    Returns:
-        What is wrong: shards that are missing, too short or not the ones that were
-        written, files that readers would take for shards, tables that are not the
-        ones that `dataset.json` describes, totals that do not add up.
-
-    Raises:
-        NotADatasetError: The dataset is not committed.
-        InvalidDatasetError: `dataset.json` is damaged.
-        FormatVersionError: Its version is unknown.
-    """
-    manifest = open_manifest(dataset)
-    findings: list[Finding] = []
-    listings = _Listings(dataset)
-    owners: dict[str, str] = {}
-    readable = []
-    for name, split in manifest.splits.items():
-        try:
-            table = _table(dataset, split)
-        except _UNREADABLE as error:
-            findings.append(_of_error(split.table, error))
-            continue
-        readable.append(name)
-        for path, file_bytes, file_crc32c in zip(
-            table.paths,
-            table.file_bytes.tolist(),
-            table.file_crc32cs.tolist(),
-            strict=True,
-        ):
-            if path in owners:
-                findings.append(
-                    Finding(path, f"shard of two splits, {owners[path]} and {name}")
-                )
-            owners[path] = name
-            found = listings.find(path)
-            findings += _compare_listed(path, found, file_bytes, file_crc32c)
-            if listings.find(layout.index_path(path)) is None:
-                findings.append(
-                    Finding(layout.index_path(path), "shard index is missing")
-                )
-    for name in readable:
-        prefix = shard_prefix(manifest.name, name)
-        findings += [
-            Finding(file, f"file has the name of a shard of {name}, but is none of its")
-            for file in listings.of("")
-            if file.startswith(prefix) and file not in owners
-        ]
-    return findings
-
-
-def verify_tasks(dataset: str) -> list[VerifyTask]:
-    """Returns a task for every shard of all splits whose table can be read.
-
-    Args:
-        dataset: The directory of a committed dataset.
-
-    Raises:
-        NotADatasetError: The dataset is not committed.
-        InvalidDatasetError: `dataset.json` is damaged.
-        FormatVersionError: Its version is unknown.
-    """
-    tasks = []
-    for split in open_manifest(dataset).splits.values():
-        try:
-            table = _table(dataset, split)
-        except _UNREADABLE:
-            continue  # A finding of `verify_metadata`.
-        for shard, path in enumerate(table.paths):
-            tasks.append(
-                VerifyTask(
-                    dataset=dataset,
-                    path=path,
-                    file_bytes=int(table.file_bytes[shard]),
-                    file_crc32c=int(table.file_crc32cs[shard]),
-                    digest=table.digest(shard),
-                )
-            )
-    return tasks
 
 
 def verify_shard(task: VerifyTask) -> ShardCheck:
@@ -216,12 +85,10 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
             findings.append(Finding(task.path, "shard is missing"))
         else:
             if info.size_bytes != task.file_bytes:
-                findings.append(
-                    _wrong_size(task.path, task.file_bytes, info.size_bytes)
-                )
+                findings.append(wrong_size(task.path, task.file_bytes, info.size_bytes))
             digest = _read_shard(storage, task, info, index, findings)
     except StorageError as error:
-        findings.append(_of_error(task.path, error))
+        findings.append(finding_of(task.path, error))
     # A sum that differs says less than a record that does: told for want of better.
     if digest != task.digest and not findings:
         findings.append(
@@ -247,8 +114,8 @@ def _open_index(
     try:
         index = parse_index(content.data, path=path)
         index.check()
-    except _UNREADABLE as error:
-        findings.append(_of_error(relative, error))
+    except UNREADABLE as error:
+        findings.append(finding_of(relative, error))
         return None
     stated = index.records, index.file_bytes
     if stated != (task.digest.records, task.file_bytes):
@@ -279,7 +146,7 @@ def _read_shard(
     try:
         footer = read_footer(read, info.size_bytes, path=path)
     except CorruptShardError as error:
-        findings.append(_of_error(task.path, error))
+        findings.append(finding_of(task.path, error))
     if footer is not None and index is not None:
         if not _same_chunks(index, footer):
             findings.append(
@@ -385,7 +252,7 @@ def _decode_window(
                     "",
                     f"{records} cannot be decoded: chunk {chunks[0] + chunk:,} at byte "
                     f"offset {int(footer.chunk_offsets[chunks[0] + chunk]):,}",
-                    got=_fact(error, "got"),
+                    got=fact_of(error, "got"),
                 )
             first_record += count
 
@@ -401,7 +268,7 @@ def _decode_transposed(
             begin += len(batch)
     except GristmillError as error:
         yield Finding(
-            "", f"records {begin:,} to {end:,}: {_first_line(error)}", got=str(error)
+            "", f"records {begin:,} to {end:,}: {first_line(error)}", got=str(error)
         )
 
 
@@ -436,81 +303,3 @@ class _DifferentRecords:
             return self._shown
         more = f"{self._count - _SHOWN_RECORDS:,} more records are not as written"
         return [*self._shown, Finding(self._path, more)]
-
-
-def _table(dataset: str, split: Split) -> ShardTable:
-    table = read_table(dataset, split)
-    table.check_paths(where=layout.join(dataset, split.table))
-    return table
-
-
-class _Listings:
-    """What the storage says of the files of a dataset, one listing a directory."""
-
-    def __init__(self, dataset: str):
-        self._dataset = dataset
-        self._storage = storage_for(dataset)
-        self._directories: dict[str, dict[str, FileInfo]] = {}
-
-    def of(self, directory: str) -> dict[str, FileInfo]:
-        """Returns the files of a directory of the dataset, by name."""
-        if directory not in self._directories:
-            listing = self._storage.list(layout.join(self._dataset, directory))
-            self._directories[directory] = {
-                posixpath.basename(info.path): info for info in listing
-            }
-        return self._directories[directory]
-
-    def find(self, path: str) -> FileInfo | None:
-        """Returns a file, None if it is not there."""
-        directory, name = posixpath.split(path)
-        return self.of(directory).get(name)
-
-
-def _compare_listed(
-    path: str, found: FileInfo | None, file_bytes: int, file_crc32c: int
-) -> list[Finding]:
-    """Compares a shard with what the storage says of it."""
-    if found is None:
-        return [Finding(path, "shard is missing")]
-    if found.size_bytes != file_bytes:
-        return [_wrong_size(path, file_bytes, found.size_bytes)]
-    # Buckets keep a checksum of every object; a local disk has none.
-    if found.crc32c not in (None, file_crc32c):
-        return [
-            Finding(
-                path,
-                "shard is not the file that was written",
-                expected=f"crc32c {file_crc32c:#010x}",
-                got=f"{found.crc32c:#010x}",
-            )
-        ]
-    return []
-
-
-def _wrong_size(path: str, expected: int, got: int) -> Finding:
-    return Finding(
-        path, "shard has the wrong size", expected=f"{expected:,} bytes", got=f"{got:,}"
-    )
-
-
-def _first_line(error: GristmillError) -> str:
-    return str(error).partition("\n")[0]
-
-
-def _fact(error: GristmillError, label: str) -> str:
-    """Returns a line of an error's message, "" if it has no such line."""
-    for line in str(error).splitlines():
-        name, colon, fact = line.strip().partition(":")
-        if colon and name == label:
-            return fact.strip()
-    return ""
-
-
-def _of_error(path: str, error: GristmillError) -> Finding:
-    return Finding(
-        path,
-        _first_line(error),
-        expected=_fact(error, "expected"),
-        got=_fact(error, "got"),
-    )

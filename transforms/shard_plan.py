@@ -47,10 +47,16 @@ class PlanOptions:
         wanted = self.kind != "match_shards"
         if wanted and (self.value is None or self.value < 1):
             raise InputError(
-                f"plan {self.kind} needs a positive number", got=self.value
+                f"plan {self.kind} needs a positive number",
+                got=self.value,
+                cure="give 1 or more as value",
             )
         if not wanted and self.value is not None:
-            raise InputError("plan match_shards takes no number", got=self.value)
+            raise InputError(
+                "plan match_shards takes no number",
+                got=self.value,
+                cure="give None as value",
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -227,8 +227,13 @@ def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
         InputError: They do not.
     """
     if not jobs:
-        raise InputError("no conversion given")
+        raise InputError("no conversion given", cure="give one job for each split")
     if len({(job.output, job.name) for job in jobs}) != 1:
-        raise InputError("jobs of one conversion must share output and name")
+        raise InputError(
+            "jobs of one conversion must share output and name",
+            cure="give all jobs the same ones, or convert one dataset after the other",
+        )
     if len({job.split for job in jobs}) != len(jobs):
-        raise InputError("two jobs write the same split")
+        raise InputError(
+            "two jobs write the same split", cure="give each job a split of its own"
+        )

@@ -212,6 +212,7 @@ def tfds_jobs(
             where=source.path,
             expected="a split with shardLengths",
             got=f"the splits {', '.join(splits or source.splits) or '(none)'}",
+            cure="choose a split that has records, or let TFDS prepare them again",
         )
     jobs = tuple(
         ConversionJob(

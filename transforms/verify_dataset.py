@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
-from gristmill.transforms.shard_check import (
-    Finding,
-    ShardCheck,
+from gristmill.transforms.findings import Finding
+from gristmill.transforms.metadata_check import (
     VerifyTask,
     verify_metadata,
-    verify_shard,
     verify_tasks,
 )
+from gristmill.transforms.shard_check import ShardCheck, verify_shard
 
 
 class VerifyResult(NamedTuple):

@@ -182,7 +182,10 @@ class WriteArrayRecords(
         """
         super().__init__()
         if not self.output:
-            raise InputError("no output directory given")
+            raise InputError(
+                "no output directory given",
+                cure="give the directory that is to hold the dataset as output",
+            )
         self._job = WriteJob(
             output=self.output.rstrip("/") or self.output,
             name=self.name or layout.base_name(self.output),

@@ -64,7 +64,11 @@ class WriteJob:
         for name in ("num_shards", "shard_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InputError(f"{name} must be positive", got=value)
+                raise InputError(
+                    f"{name} must be positive",
+                    got=value,
+                    cure=f"give 1 or more, or leave {name} out",
+                )
         if self.num_shards is None and self.shard_bytes is None:
             object.__setattr__(self, "shard_bytes", DEFAULT_SHARD_BYTES)
 

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gristmill.dataset.chunk_codec import decode_chunks, decode_lone_record
+from gristmill.dataset.chunk_codec import decode_chunks
+from gristmill.dataset.lone_record import decode_lone_record
 from tests.support.chunks import chunk
 from tests.support.memory import limited_memory, peak_memory
 

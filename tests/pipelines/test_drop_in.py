@@ -17,11 +17,8 @@ from gristmill import pipelines
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.manifest import open_manifest
 from gristmill.pipelines import drop_in
-from gristmill.transforms.shard_check import (
-    verify_metadata,
-    verify_shard,
-    verify_tasks,
-)
+from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
+from gristmill.transforms.shard_check import verify_shard
 from tests.support.conversion import contents, read_output
 from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY
 from tests.support.records import (

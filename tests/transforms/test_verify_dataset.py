@@ -17,14 +17,10 @@ from gristmill.dataset.errors import NotADatasetError
 from gristmill.dataset.manifest import open_manifest, read_table
 from gristmill.dataset.shard_writer import WriterOptions
 from gristmill.transforms import shard_check
+from gristmill.transforms.findings import Finding
 from gristmill.transforms.index_shard import commit_index, index_shard, plan_index
-from gristmill.transforms.shard_check import (
-    Finding,
-    ShardCheck,
-    verify_metadata,
-    verify_shard,
-    verify_tasks,
-)
+from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
+from gristmill.transforms.shard_check import ShardCheck, verify_shard
 from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
 from tests.support.conversion import convert, job_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run

@@ -9,7 +9,8 @@ import pytest
 
 from gristmill.dataset import layout
 from gristmill.pipelines.verify import verification_text, verify
-from gristmill.transforms.shard_check import verify_metadata, verify_shard, verify_tasks
+from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
+from gristmill.transforms.shard_check import verify_shard
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_objects import Objects
 from tests.support.gcs_server import GcsServer

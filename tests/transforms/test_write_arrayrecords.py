@@ -25,12 +25,9 @@ from gristmill.dataset.manifest import open_manifest, read_table
 from gristmill.dataset.shard_index import map_index
 from gristmill.dataset.shard_writer import WriterOptions
 from gristmill.transforms import WriteArrayRecords, write_shards
+from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
 from gristmill.transforms.record_spool import content_hash
-from gristmill.transforms.shard_check import (
-    verify_metadata,
-    verify_shard,
-    verify_tasks,
-)
+from gristmill.transforms.shard_check import verify_shard
 from gristmill.transforms.write_plan import (
     WriteJob,
     WritePlan,
