@@ -310,7 +310,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args.latency_ms = args.latency_ms or ([5] if args.quick else [20, 50])
     args.connect_ms = args.connect_ms or ([0] if args.quick else [0, 40])
     args.group_sizes = [1] if args.quick else None
-    args.records = {2_000: 512} if args.quick else {2_000: 12_288, 100_000: 3_072}
+    args.records = {2_000: 512} if args.quick else {2_000: 12_288, 100_000: 8_192}
     args.readers = args.readers or (
         ["gristmill_global", "tensorstore"] if args.quick else list(READERS)
     )
