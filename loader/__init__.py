@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches, global_batches
     from gristmill.loader.cache_counts import CacheCounts
     from gristmill.loader.data_source import ArrayRecordDataSource
+    from gristmill.loader.dataset import Dataset, ShardInfo
     from gristmill.loader.decode_error import DecodeError
     from gristmill.loader.example_decoder import ExampleDecoder
     from gristmill.loader.example_features import (
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gristmill.loader.grain_batches import in_batches, read_together
     from gristmill.loader.jax_feed import JaxFeed, to_jax
     from gristmill.loader.locate import Location
-    from gristmill.loader.open_dataset import Dataset, ShardInfo, open
+    from gristmill.loader.open_dataset import open
     from gristmill.loader.range_fetch import ReadOptions
     from gristmill.loader.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.token_decoder import TokenDecoder
@@ -66,7 +67,7 @@ _HOMES = {
     "ArrayRecordDataSource": "data_source",
     "BlockShuffle": "shuffle",
     "CacheCounts": "cache_counts",
-    "Dataset": "open_dataset",
+    "Dataset": "dataset",
     "DecodeError": "decode_error",
     "ExampleDecoder": "example_decoder",
     "Feed": "feed",
@@ -81,7 +82,7 @@ _HOMES = {
     "Ragged": "example_features",
     "RaggedFeature": "example_features",
     "ReadOptions": "range_fetch",
-    "ShardInfo": "open_dataset",
+    "ShardInfo": "dataset",
     "StateMismatchError": "feed_state",
     "TokenDecoder": "token_decoder",
     "export_stats": "feed_metrics",

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError
+from gristmill.loader.dataset import Dataset
 from gristmill.loader.index_arrays import IntArray, checked_indices
 from gristmill.loader.mixed_schedule import MixedBatch, MixedSchedule
 from gristmill.loader.mixture import Mixture, Weight
-from gristmill.loader.open_dataset import Dataset
 from gristmill.loader.schedule import ALL_ROWS, Rows, Schedule, Sighting
 from gristmill.loader.shuffle import Shuffle, parse_shuffle
 from gristmill.loader.stream import RecordStream

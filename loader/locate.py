@@ -17,9 +17,9 @@ from gristmill.dataset.provenance import (
 )
 from gristmill.dataset.shard_report import SourceSpan
 from gristmill.dataset.storage import storage_for
+from gristmill.loader.dataset import Dataset, ShardInfo
 from gristmill.loader.index_arrays import IntArray, checked_count
 from gristmill.loader.mixed_schedule import MixedSchedule
-from gristmill.loader.open_dataset import Dataset, ShardInfo
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches

@@ -7,10 +7,10 @@ from typing import Any
 
 from gristmill.dataset.errors import GristmillError, InputError
 from gristmill.loader.batches import GlobalBatches
+from gristmill.loader.dataset import Dataset
 from gristmill.loader.feed_state import no_state, step_of
 from gristmill.loader.mixed_schedule import MixedSchedule
 from gristmill.loader.mixture import Mixture
-from gristmill.loader.open_dataset import Dataset
 from gristmill.loader.schedule import Schedule
 from gristmill.loader.shuffle import shuffle_from_state
 from gristmill.loader.stream import RecordStream

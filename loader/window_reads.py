@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gristmill.loader.dataset import Dataset
 from gristmill.loader.index_arrays import IntArray
-from gristmill.loader.open_dataset import Dataset
 from gristmill.loader.schedule import Rows, Schedule
 from gristmill.loader.shuffle import BlockShuffle
 

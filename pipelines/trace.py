@@ -12,8 +12,8 @@ from gristmill.pipelines.cli import _EPILOG, _json_option, _reported
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches
+    from gristmill.loader.dataset import Dataset
     from gristmill.loader.locate import Location
-    from gristmill.loader.open_dataset import Dataset
     from gristmill.loader.schedule import Sighting
 
 
