@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import itertools
+import json
 import multiprocessing
 import os
 import pathlib
@@ -238,6 +239,34 @@ def test_worker_processes_share_the_indexes(
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         assert pool.map(_read_in_a_process, [data] * 4) == [EXPECTED] * 4
     assert not any(name.endswith(".index") for _, name, _ in server.log)
+
+
+def test_a_tfds_directory(server: GcsServer, tmp_path: pathlib.Path) -> None:
+    """It has no indexes of ours: footers are fetched, with a version to pin."""
+    name = "d-train.array_record-{:05d}-of-00002"
+    lengths = []
+    for number, records in enumerate((FILES[0], FILES[3])):
+        path = tmp_path / name.format(number)
+        write_array_records(path, records)
+        server.objects.put("bucket", f"tfds/{path.name}", path.read_bytes())
+        lengths.append(str(len(records)))
+    split = {
+        "name": "train",
+        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        "shardLengths": lengths,
+    }
+    info = {"name": "d", "version": "1.0.0", "fileFormat": "array_record"}
+    text = json.dumps({**info, "splits": [split]})
+    server.objects.put("bucket", "tfds/dataset_info.json", text.encode())
+    records = FILES[0] + FILES[3]
+    dataset = loader.open("gs://bucket/tfds", cache_dir=tmp_path / "cache")
+    order = np.random.default_rng(5).permutation(len(records))[:90].tolist()
+    assert dataset[order] == [records[i] for i in order]
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again[order] == dataset[order]
+    server.objects.put("bucket", f"tfds/{name.format(1)}", b"another")
+    with pytest.raises(GristmillError, match=r"(?s)tfds/d-train\.array_record-00001"):
+        dataset[len(records) - 1]
 
 
 def test_plain_files_and_patterns(
