@@ -7,10 +7,10 @@ try again by itself, but not by our rules: see `range_fetch`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gristmill.dataset.errors import StorageError
@@ -86,6 +86,43 @@ class Changed(NamedTuple):
 Outcome = bytes | Failure | Changed
 
 
+class ObjectRead:
+    """A read that has begun.
+
+    Nothing is called when it is done: the library's threads would take the
+    interpreter's lock for each answer.
+    """
+
+    __slots__ = ("_future", "_wanted")
+
+    def __init__(self, wanted: ByteRange, future: Any):
+        self._wanted, self._future = wanted, future
+
+    def done(self) -> bool:
+        """Tells whether something came of it."""
+        done: bool = self._future.done()
+        return done
+
+    def wait(self, seconds: float) -> None:
+        """Waits until it is done, but not longer."""
+        # What came of it, `outcome` tells.
+        with exit_gate, contextlib.suppress(Exception):
+            self._future.result(timeout=seconds)
+
+    def outcome(self) -> Outcome:
+        """Returns what came of it, when it is done; it may be called once."""
+        with exit_gate:
+            outcome = _outcome(self._future, self._wanted)
+            # To let go of it lets go of the interpreter's lock.
+            self._future = None
+            return outcome
+
+    def give_up(self) -> None:
+        """Stops it, whether it is done or not."""
+        with exit_gate:
+            self._future = None
+
+
 class ObjectReads:
     """Starts reads of ranges. Safe to share by threads, not across a fork.
 
@@ -98,12 +135,8 @@ class ObjectReads:
         self._objects: dict[str, tuple[Any, str]] = {}
         self._process = os.getpid()
 
-    def start(self, wanted: ByteRange, done: Callable[[Outcome], None]) -> None:
-        """Begins to read.
-
-        Args:
-            wanted: The range.
-            done: Called once, by another thread, with what came of it.
+    def start(self, wanted: ByteRange) -> ObjectRead:
+        """Begins to read a range.
 
         Raises:
             StorageError: The library is missing, or the process was forked.
@@ -116,12 +149,9 @@ class ObjectReads:
                 "dataset in the worker",
             )
         part = None if wanted.end is None else slice(wanted.begin, wanted.end)
-        # Only for calls from here: calls to here are guarded by the library.
         with exit_gate:
             store, name = self._objects.get(wanted.path) or self._find(wanted.path)
-            store.read(name, byte_range=part).add_done_callback(
-                lambda future: done(_outcome(future, wanted))
-            )
+            return ObjectRead(wanted, store.read(name, byte_range=part))
 
     def _find(self, path: str) -> tuple[Any, str]:
         bucket, name = split_path(path)

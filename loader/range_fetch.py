@@ -10,12 +10,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
-import queue
+import itertools
 import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from gristmill.dataset.errors import (
     InputError,
@@ -27,8 +27,8 @@ from gristmill.loader.object_reads import (
     ByteRange,
     Changed,
     Failure,
+    ObjectRead,
     ObjectReads,
-    Outcome,
 )
 
 _FIRST_PAUSE_SECONDS = 0.1
@@ -38,6 +38,8 @@ _SLOWEST_BYTES_PER_SECOND = 1 << 20
 # Wrong answers of a server that answers: worth another try, but not a deadline of them.
 _WRONG_ANSWERS = 4
 _FEWEST_IN_FLIGHT = 4
+# How long to wait for the oldest request before looking whether others are done.
+_GLANCE_SECONDS = 0.002
 # At most one request in so many is a second one for a straggler.
 _HEDGE_EVERY = 100
 _HEDGE_SHORTEST_SECONDS = 0.05
@@ -203,50 +205,83 @@ class RangeFetcher:
         return data
 
 
+class _Flight(NamedTuple):
+    """A request that was sent: for which range, when, and what reads it."""
+
+    number: int
+    begun: float
+    read: ObjectRead
+
+
 class _Call:
     """One call of `fetch`."""
 
     def __init__(self, fetcher: RangeFetcher, ranges: Sequence[ByteRange]):
         self._fetcher, self._ranges = fetcher, ranges
         self._options = fetcher.options
-        self._answers: queue.SimpleQueue[tuple[int, float, Outcome]] = (
-            queue.SimpleQueue()
-        )
+        # Oldest first.
+        self._flying: collections.deque[_Flight] = collections.deque()
+        self._done: collections.deque[_Flight] = collections.deque()
+        self._looked_at = 0.0
         self._waiting = collections.deque(range(len(ranges)))
         # (time, number, whether to try again or to look whether it is late)
         self._agenda: list[tuple[float, int, bool]] = []
         self._open = set(range(len(ranges)))
-        self._in_flight = 0
         self._begun: dict[int, float] = {}
         self._failed: collections.Counter[int] = collections.Counter()
         self._wrong: collections.Counter[int] = collections.Counter()
         self._told: dict[int, str] = {}
 
     def run(self) -> Iterator[tuple[int, bytes]]:
-        while self._open:
-            self._follow_agenda(time.monotonic())
-            self._start_waiting()
-            if not self._in_flight and self._waiting:
-                continue  # Others have all the places.
-            try:
-                number, begun, outcome = self._answers.get(timeout=self._patience())
-            except queue.Empty:
-                continue
-            self._in_flight -= 1
-            if number not in self._open:
-                continue  # Its other request was faster.
-            if isinstance(outcome, bytes):
-                self._open.remove(number)
-                self._fetcher._lateness.took(time.monotonic() - begun)
-                self._fetcher.counts.received_bytes += len(outcome)
-                yield number, outcome
-            else:
-                self._after(number, outcome)
+        gate, counts = self._fetcher._gate, self._fetcher.counts
+        try:
+            while self._open:
+                self._follow_agenda(time.monotonic())
+                self._start_waiting()
+                if self._flying:  # Otherwise others have all the places.
+                    self._look()
+                while self._done:
+                    number, begun, read = self._done.popleft()
+                    outcome = read.outcome()
+                    throttled = (
+                        isinstance(outcome, Failure) and outcome.status in _THROTTLED
+                    )
+                    gate.leave(throttled=throttled)
+                    self._start_waiting()
+                    if number not in self._open:
+                        continue  # Its other request was faster.
+                    if isinstance(outcome, bytes):
+                        self._open.remove(number)
+                        self._fetcher._lateness.took(time.monotonic() - begun)
+                        counts.received_bytes += len(outcome)
+                        yield number, outcome
+                    else:
+                        self._after(number, outcome)
+        finally:
+            for flight in itertools.chain(self._flying, self._done):
+                flight.read.give_up()
+                gate.leave(throttled=False)
+            self._flying.clear()
+            self._done.clear()
+
+    def _look(self) -> None:
+        """Waits for answers, not for long, and takes those that are there."""
+        flying, done = self._flying, self._done
+        flying[0].read.wait(min(self._patience(), _GLANCE_SECONDS))
+        while flying and flying[0].read.done():
+            done.append(flying.popleft())
+        now = time.monotonic()
+        if now - self._looked_at >= _GLANCE_SECONDS:
+            # The oldest may be a straggler.
+            self._looked_at = now
+            self._flying = collections.deque()
+            for flight in flying:
+                (done if flight.read.done() else self._flying).append(flight)
 
     def _start_waiting(self) -> None:
         while self._waiting:
             # Whoever has nothing in flight has nothing else to wait for.
-            wait_seconds = 0.0 if self._in_flight else 0.1
+            wait_seconds = 0.0 if self._flying or self._done else 0.1
             if not self._fetcher._gate.enter(wait_seconds=wait_seconds):
                 return
             self._start(self._waiting.popleft())
@@ -254,20 +289,14 @@ class _Call:
     def _start(self, number: int) -> None:
         now = time.monotonic()
         self._begun.setdefault(number, now)
-        fetcher, answers, wanted = self._fetcher, self._answers, self._ranges[number]
-
-        def done(outcome: Outcome) -> None:
-            throttled = isinstance(outcome, Failure) and outcome.status in _THROTTLED
-            fetcher._gate.leave(throttled=throttled)
-            answers.put((number, now, outcome))
-
+        fetcher, wanted = self._fetcher, self._ranges[number]
         fetcher.counts.requests += 1
         try:
-            fetcher._reads.start(wanted, done)
+            read = fetcher._reads.start(wanted)
         except BaseException:
             fetcher._gate.leave(throttled=False)
             raise
-        self._in_flight += 1
+        self._flying.append(_Flight(number, now, read))
         late = min(fetcher._lateness.after_seconds, self._timeout_seconds(wanted))
         heapq.heappush(self._agenda, (now + late, number, False))
 
