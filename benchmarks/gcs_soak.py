@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ _FAULTS = {
     "slow": 5,
     "flip": 1,
 }
+# How long a fault waits for requests.
+_FAULT_SECONDS = 0.05
 
 
 def read_batches(local: str, cache_dir: str, seed: int, batches: int) -> dict[str, int]:
@@ -95,23 +97,40 @@ def soak(
                     pool.submit(read_batches, local, cache_dir, seed + number, share)
                     for number in range(workers)
                 ]
-                while not all(worker.done() for worker in running):
-                    # None pile up while workers start: one request would meet all.
-                    if not server.control()["faults_left"]:
-                        kind = chance.choice(list(_FAULTS))
-                        made[kind] += _FAULTS[kind]
-                        server.control(fail=[_fault(kind)])
-                    time.sleep(chance.expovariate(faults_per_second))
+                try:
+                    _disturb(server, running, chance, faults_per_second, made)
+                except BaseException:
+                    # The pool would wait for them, and perhaps for ever.
+                    for process in multiprocessing.active_children():
+                        process.kill()
+                    raise
                 found: collections.Counter[str] = collections.Counter()
                 for worker in running:
                     found.update(worker.result())
-            left = server.control()
     return {
         **found,
         "seconds": round(time.monotonic() - begin, 1),
         "faults": dict(made),
-        "faults_left": left["faults_left"],
     }
+
+
+def _disturb(
+    server: GcsProcess,
+    running: Sequence[Future[dict[str, int]]],
+    chance: random.Random,
+    faults_per_second: float,
+    made: collections.Counter[str],
+) -> None:
+    """Makes the server fail until the workers are done; counts the faults."""
+    while not all(worker.done() for worker in running):
+        kind = chance.choice(list(_FAULTS))
+        server.control(fail=[_fault(kind)])
+        time.sleep(_FAULT_SECONDS)
+        # Where a worker starts, or waits for its last request, that would meet all.
+        left = server.control(clear=True)["faults_left"]
+        if left < _FAULTS[kind]:
+            made[kind] += _FAULTS[kind] - left
+        time.sleep(chance.expovariate(faults_per_second))
 
 
 def _fault(kind: str) -> dict[str, Any]:

@@ -247,7 +247,19 @@ class BatchReader:
         return read, left
 
     def _fetch(self, plan: ReadPlan, out: list[bytes]) -> None:
-        """Fetches the chunks of shards in object storage; decodes as they arrive."""
+        """Fetches the chunks of shards in object storage, damaged ones again."""
+        for tries in range(1, _DAMAGED_TRIES + 1):
+            damaged = self._fetch_once(plan, out, last=tries == _DAMAGED_TRIES)
+            if not damaged:
+                return
+            plan = plan.select(np.array(sorted(damaged)))
+
+    def _fetch_once(self, plan: ReadPlan, out: list[bytes], *, last: bool) -> list[int]:
+        """Fetches chunks, and decodes them as they arrive.
+
+        Returns:
+            Those that arrived damaged; the last time it raises.
+        """
         joined = plan_ranges(plan.file, plan.begin, plan.end)
         ranges = [
             _byte_range(plan, first, begin, end)
@@ -260,51 +272,49 @@ class BatchReader:
         ]
         firsts, lasts = joined.firsts.tolist(), joined.ends.tolist()
         begins, ends = plan.begin.tolist(), plan.end.tolist()
+        damaged: list[int] = []
         arrived: dict[int, bytes] = {}
-        size_bytes = 0
-        for number, data in self._fetcher.fetch(ranges):
+        arrived_bytes = 0
+
+        def take(number: int, data: bytes) -> None:
+            nonlocal arrived_bytes
             origin = ranges[number].begin
             for chunk in range(firsts[number], lasts[number]):
                 begin, end = begins[chunk], ends[chunk]
                 arrived[chunk] = data[begin - origin : end - origin]
-                size_bytes += end - begin
-            if len(arrived) >= _ARRIVED_CHUNKS or size_bytes >= _ARRIVED_BYTES:
-                self._decode_arrived(plan, arrived, out)
-                arrived, size_bytes = {}, 0
+                arrived_bytes += end - begin
+            if len(arrived) >= _ARRIVED_CHUNKS or arrived_bytes >= _ARRIVED_BYTES:
+                damaged.extend(self._decode_arrived(plan, arrived, out, last=last))
+                arrived.clear()
+                arrived_bytes = 0
+
+        self._fetcher.fetch(ranges, take)
         if arrived:
-            self._decode_arrived(plan, arrived, out)
+            damaged += self._decode_arrived(plan, arrived, out, last=last)
+        return damaged
 
     def _decode_arrived(
-        self, plan: ReadPlan, arrived: dict[int, bytes], out: list[bytes]
-    ) -> None:
-        """Decodes what was fetched; what is damaged is fetched again."""
+        self, plan: ReadPlan, arrived: dict[int, bytes], out: list[bytes], *, last: bool
+    ) -> list[int]:
+        """Decodes what was fetched; returns what is damaged."""
         chunks = sorted(arrived)
         part = plan.select(np.array(chunks))
         pieces = [arrived[chunk] for chunk in chunks]
-        for tries in range(1, _DAMAGED_TRIES + 1):
-            try:
-                decode_window(part, pieces, out, name=self.shards.name)
-            except CorruptShardError:
-                if tries == _DAMAGED_TRIES:
-                    if _is_transposed(pieces[0], int(part.begin[0])):
-                        raise self._transposed(part.files[part.file[0]]) from None
-                    raise
-            else:
-                return
-            part = part.select(self._damaged(part, pieces, out))
-            ranges = [
-                _byte_range(part, chunk, begin, end)
-                for chunk, (begin, end) in enumerate(
-                    zip(part.begin.tolist(), part.end.tolist(), strict=True)
-                )
-            ]
-            pieces = [b""] * len(ranges)
-            for number, data in self._fetcher.fetch(ranges):
-                pieces[number] = data
+        try:
+            decode_window(part, pieces, out, name=self.shards.name)
+        except CorruptShardError:
+            damaged = self._damaged(part, pieces, out)
+            if not last:
+                return [chunks[i] for i in damaged]
+            first = damaged[0] if damaged else 0
+            if _is_transposed(pieces[first], int(part.begin[first])):
+                raise self._transposed(part.files[part.file[first]]) from None
+            raise
+        return []
 
     def _damaged(
         self, plan: ReadPlan, pieces: list[bytes], out: list[bytes]
-    ) -> IntArray:
+    ) -> list[int]:
         """Decodes chunks one by one, and returns those that cannot be."""
         found = []
         for chunk, piece in enumerate(pieces):
@@ -313,7 +323,7 @@ class BatchReader:
                 decode_window(one, [piece], out, name=self.shards.name)
             except CorruptShardError:
                 found.append(chunk)
-        return np.array(found, np.int64)
+        return found
 
     @property
     def _fetcher(self) -> RangeFetcher:

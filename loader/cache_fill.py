@@ -190,13 +190,18 @@ class CacheFill:
         for first in range(0, len(ranges), RANGES_IN_FLIGHT):
             group = ranges[first : first + RANGES_IN_FLIGHT]
             before, begun = self._requests(), time.monotonic()
-            for number, data in self._fetcher.fetch(group):
-                os.pwrite(copy, data, group[number].begin)
-                self._meter.add(CacheCounts(filled_bytes=len(data)))
-                if self._stop.is_set():
-                    raise _StoppedError
+            self._fetch_group(group, copy)
             if self._requests() != before:
                 self._stop.wait((time.monotonic() - begun) * (1 / _SHARE - 1))
+
+    def _fetch_group(self, ranges: list[ByteRange], copy: int) -> None:
+        def take(number: int, data: bytes) -> None:
+            os.pwrite(copy, data, ranges[number].begin)
+            self._meter.add(CacheCounts(filled_bytes=len(data)))
+            if self._stop.is_set():
+                raise _StoppedError
+
+        self._fetcher.fetch(ranges, take)
 
 
 def _run(

@@ -141,20 +141,27 @@ class IndexCache:
             return map_index(self._local(shard))
 
     def _fetch(self, shards: Iterable[int]) -> None:
-        wanted = list(shards)
+        damaged = list(shards)
         for tries in range(1, _TRIES + 1):
-            ranges = [ByteRange(self._paths[shard]) for shard in wanted]
-            damaged = []
-            for number, data in self._fetcher().fetch(ranges):
-                try:
-                    self._check(wanted[number], data)
-                except GristmillError:
-                    if tries == _TRIES:
-                        raise
-                    damaged.append(wanted[number])
-                else:
-                    write_whole(self._local(wanted[number]), data)
-            wanted = damaged
+            damaged = self._fetch_once(damaged, last=tries == _TRIES)
+
+    def _fetch_once(self, shards: list[int], *, last: bool) -> list[int]:
+        """Returns those that arrived damaged; the last time it raises."""
+        damaged = []
+
+        def take(number: int, data: bytes) -> None:
+            shard = shards[number]
+            try:
+                self._check(shard, data)
+            except GristmillError:
+                if last:
+                    raise
+                damaged.append(shard)
+            else:
+                write_whole(self._local(shard), data)
+
+        self._fetcher().fetch([ByteRange(self._paths[i]) for i in shards], take)
+        return damaged
 
     def _check(self, shard: int, data: bytes) -> None:
         index = parse_index(data, path=self._paths[shard])

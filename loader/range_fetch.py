@@ -14,7 +14,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from gristmill.dataset.errors import (
@@ -181,28 +181,39 @@ class RangeFetcher:
         self.options = options or ReadOptions()
         self.counts = ReadCounts()
         self._reads = ObjectReads()
+        self._busy = threading.local()
         self._gate = _Gate(self.options.in_flight)
         self._lateness = _Lateness(self.options.hedge_factor)
 
-    def fetch(self, ranges: Sequence[ByteRange]) -> Iterator[tuple[int, bytes]]:
-        """Reads ranges, all at once, and gives each when it arrives.
+    def fetch(
+        self, ranges: Sequence[ByteRange], take: Callable[[int, bytes], None]
+    ) -> None:
+        """Reads ranges, all at once, and hands over each when it arrives.
 
         Args:
             ranges: What to read. Each answer has its length, and its version.
-
-        Yields:
-            The number of a range, and its bytes.
+            take: Called with the number of a range, and its bytes. It must not fetch
+                itself: what is in flight keeps its places meanwhile.
 
         Raises:
             StorageError: A range cannot be read. It names object, range and cause.
             StorageChangedError: An object was deleted or written again.
+            RuntimeError: `take` fetches.
         """
-        return _Call(self, ranges).run()
+        if getattr(self._busy, "fetching", False):
+            # With all places taken it would wait for itself.
+            raise RuntimeError("a fetch in the middle of another one, of one thread")
+        self._busy.fetching = True
+        try:
+            _Call(self, ranges, take).run()
+        finally:
+            self._busy.fetching = False
 
     def fetch_one(self, wanted: ByteRange) -> bytes:
         """Reads one range; see `fetch`."""
-        ((_, data),) = self.fetch([wanted])
-        return data
+        found: list[bytes] = []
+        self.fetch([wanted], lambda _, data: found.append(data))
+        return found[0]
 
 
 class _Flight(NamedTuple):
@@ -216,8 +227,13 @@ class _Flight(NamedTuple):
 class _Call:
     """One call of `fetch`."""
 
-    def __init__(self, fetcher: RangeFetcher, ranges: Sequence[ByteRange]):
-        self._fetcher, self._ranges = fetcher, ranges
+    def __init__(
+        self,
+        fetcher: RangeFetcher,
+        ranges: Sequence[ByteRange],
+        take: Callable[[int, bytes], None],
+    ):
+        self._fetcher, self._ranges, self._take = fetcher, ranges, take
         self._options = fetcher.options
         # Oldest first.
         self._flying: collections.deque[_Flight] = collections.deque()
@@ -232,7 +248,7 @@ class _Call:
         self._wrong: collections.Counter[int] = collections.Counter()
         self._told: dict[int, str] = {}
 
-    def run(self) -> Iterator[tuple[int, bytes]]:
+    def run(self) -> None:
         gate, counts = self._fetcher._gate, self._fetcher.counts
         try:
             while self._open:
@@ -254,7 +270,7 @@ class _Call:
                         self._open.remove(number)
                         self._fetcher._lateness.took(time.monotonic() - begun)
                         counts.received_bytes += len(outcome)
-                        yield number, outcome
+                        self._take(number, outcome)
                     else:
                         self._after(number, outcome)
         finally:

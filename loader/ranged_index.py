@@ -133,8 +133,11 @@ class RangedIndexes:
             for begin, end in _joined(begins, ends):
                 ranges.append(ByteRange(path, begin, end, version))
                 targets.append(data)
-        for number, piece in self._fetcher.fetch(ranges):
+
+        def take(number: int, piece: bytes) -> None:
             targets[number][ranges[number].begin : ranges[number].end] = piece
+
+        self._fetcher.fetch(ranges, take)
 
 
 def _joined(begins: IntArray, ends: IntArray) -> list[tuple[int, int]]:

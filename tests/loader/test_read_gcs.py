@@ -28,6 +28,7 @@ from gristmill.dataset.errors import (
     StorageChangedError,
     StorageError,
 )
+from gristmill.loader.object_reads import ByteRange
 from gristmill.loader.range_fetch import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
@@ -325,6 +326,41 @@ def test_only_what_is_damaged_is_fetched_again(
     assert undisturbed < server.requests["media"] - undisturbed <= undisturbed + 5
 
 
+# More than are decoded at once, so that others are in flight meanwhile.
+LONG_ORDER = np.random.default_rng(4).permutation(len(RECORDS))[:400].tolist()
+
+
+def test_what_is_damaged_is_fetched_again_where_one_request_has_all_places(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    dataset = open_c4(tmp_path, dataclasses.replace(OPTIONS, in_flight=1))
+    warm(dataset, server)
+    server.fail("flip", "media", times=5)
+    assert dataset[LONG_ORDER] == [RECORDS[i] for i in LONG_ORDER]
+
+
+def test_requests_in_flight_at_an_error_give_back_their_places(
+    server: GcsServer, opened: loader.Dataset
+) -> None:
+    warm(opened, server)
+    server.fail("flip", "media", times=10**6)
+    with pytest.raises(CorruptShardError) as error:
+        opened[LONG_ORDER]
+    # Also while the error is kept, and with it all that it refers to.
+    assert opened._reader._fetcher._gate._inside == 0
+    del error
+
+
+def test_a_fetch_in_the_middle_of_another_is_refused(
+    server: GcsServer, opened: loader.Dataset
+) -> None:
+    fetcher = opened._reader._fetcher
+    wanted = ByteRange(opened.shard(0).path, 0, 9)
+    with pytest.raises(RuntimeError, match="in the middle of another"):
+        fetcher.fetch([wanted], lambda *answer: fetcher.fetch_one(wanted))
+    assert len(fetcher.fetch_one(wanted)) == 9
+
+
 @pytest.mark.parametrize("kind", ["503", "reset", "cut", "short", "stall", "flip"])
 def test_fetching_indexes_survives(
     server: GcsServer, opened: loader.Dataset, kind: str
@@ -573,8 +609,7 @@ if __name__ == "__main__":
     threading.Thread(target=lambda: dataset[:], daemon=True).start()
     ranges = [loader.range_fetch.ByteRange(dataset.shard(0).path, i, i + 9)
               for i in range(300)]
-    left = fetcher.fetch(ranges)
-    next(left)
+    fetcher.fetch(ranges, lambda *answer: sys.exit())
 """
 
 
