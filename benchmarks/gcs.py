@@ -128,6 +128,9 @@ def run_all(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     for record_bytes, count in args.records.items():
         for group_size in args.group_sizes or _GROUP_SIZES[record_bytes]:
+            readers = [r for r in args.readers if group_size == 1 or r in _OF_GROUPS]
+            if not readers:
+                continue
             dataset = make_dataset(
                 folder,
                 record_bytes=record_bytes,
@@ -137,7 +140,6 @@ def run_all(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
             files = list(dataset.glob("*.array_record-*"))
             stored = sum(file.stat().st_size for file in files)
             manifest = json.loads((dataset / "dataset.json").read_text())
-            readers = [r for r in args.readers if group_size == 1 or r in _OF_GROUPS]
             for latency_ms, connect_ms in itertools.product(
                 args.latency_ms, args.connect_ms
             ):
