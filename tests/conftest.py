@@ -1,6 +1,7 @@
 """Settings that all tests share."""
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -8,6 +9,9 @@ import pytest
 # Before anything imports TensorFlow: no log on stderr, no search for accelerators.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, so that a failure is one for everybody. Search for
 # new ones with `--hypothesis-profile search`.
