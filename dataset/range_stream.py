@@ -87,7 +87,9 @@ class RangeStream(io.RawIOBase):
 
     def _next_block(self, wanted_bytes: int) -> memoryview:
         if self._ahead:
-            piece = self._ahead.popleft().result()
+            # In this order: after an error nothing is skipped.
+            piece = self._ahead[0].result()
+            self._ahead.popleft()
         else:
             begin, stop = self._next_range(wanted_bytes)
             if stop <= begin:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import os
 import threading
 import time
 from types import TracebackType
@@ -34,6 +35,8 @@ class ExitGate:
         self._inside: collections.deque[None] = collections.deque()
         self._closed = False
         atexit.register(self._close)
+        # Threads do not go with a fork.
+        os.register_at_fork(after_in_child=self._inside.clear)
 
     def __enter__(self) -> None:
         self._inside.append(None)

@@ -76,7 +76,11 @@ def locked(path: str) -> Iterator[None]:
     """Keeps other processes and threads out; ends with the process that holds it."""
     with open(path, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            # A process that was forked meanwhile has the descriptor, too.
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def write_whole(path: str, data: bytes) -> None:

@@ -135,12 +135,8 @@ class ObjectReads:
         self._objects: dict[str, tuple[Any, str]] = {}
         self._process = os.getpid()
 
-    def start(self, wanted: ByteRange) -> ObjectRead:
-        """Begins to read a range.
-
-        Raises:
-            StorageError: The library is missing, or the process was forked.
-        """
+    def check_process(self) -> None:
+        """Raises StorageError in a process that was forked from the one of this."""
         if os.getpid() != self._process:
             raise StorageError(
                 "cannot read object storage in a process that was forked after the "
@@ -148,6 +144,13 @@ class ObjectReads:
                 cure="start worker processes with the method 'spawn', or open the "
                 "dataset in the worker",
             )
+
+    def start(self, wanted: ByteRange) -> ObjectRead:
+        """Begins to read a range.
+
+        Raises:
+            StorageError: The library is missing.
+        """
         part = None if wanted.end is None else slice(wanted.begin, wanted.end)
         with exit_gate:
             store, name = self._objects.get(wanted.path) or self._find(wanted.path)

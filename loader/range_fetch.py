@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from gristmill.dataset.errors import (
     InputError,
@@ -23,6 +23,7 @@ from gristmill.dataset.errors import (
     StorageError,
 )
 from gristmill.dataset.storage import storage_for
+from gristmill.loader.in_flight import Lateness, Places
 from gristmill.loader.object_reads import (
     ByteRange,
     Changed,
@@ -37,12 +38,8 @@ _LONGEST_PAUSE_SECONDS = 8.0
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 # Wrong answers of a server that answers: worth another try, but not a deadline of them.
 _WRONG_ANSWERS = 4
-_FEWEST_IN_FLIGHT = 4
 # How long to wait for the oldest request before looking whether others are done.
 _GLANCE_SECONDS = 0.002
-# At most one request in so many is a second one for a straggler.
-_HEDGE_EVERY = 100
-_HEDGE_SHORTEST_SECONDS = 0.05
 _THROTTLED = (429, 503)
 _PASSING = (0, 408, 429, 500, 502, 503, 504)
 
@@ -109,67 +106,6 @@ class ReadCounts:
     throttled: int = 0
 
 
-class _Gate:
-    """How many requests are in flight, of all threads, and how many may be."""
-
-    def __init__(self, most: int):
-        self._most, self.limit = most, float(most)
-        self._inside = self._waiting = 0
-        self._last_cut = 0.0
-        self._freed = threading.Condition(threading.Lock())
-
-    def enter(self, *, wait_seconds: float) -> bool:
-        with self._freed:
-            if self._inside >= self.limit and wait_seconds:
-                self._waiting += 1
-                self._freed.wait(wait_seconds)
-                self._waiting -= 1
-            if self._inside >= self.limit:
-                return False
-            self._inside += 1
-            return True
-
-    def leave(self, *, throttled: bool) -> None:
-        with self._freed:
-            self._inside -= 1
-            if throttled:
-                # Those in flight together are one event.
-                now = time.monotonic()
-                if now - self._last_cut > _FIRST_PAUSE_SECONDS:
-                    self._last_cut = now
-                    self.limit = max(self.limit / 2, min(_FEWEST_IN_FLIGHT, self._most))
-            elif self.limit < self._most:
-                self.limit = min(self.limit + 1 / self.limit, self._most)
-            if self._waiting:
-                self._freed.notify()
-
-
-class _Lateness:
-    """How long an answer may take before it is a straggler."""
-
-    def __init__(self, factor: float | None):
-        self._factor = factor
-        self._seconds: collections.deque[float] = collections.deque(maxlen=256)
-        self._count = 0
-        self._hedges = 0
-        self.after_seconds = float("inf")
-
-    def took(self, seconds: float) -> None:
-        self._seconds.append(seconds)
-        self._count += 1
-        if self._factor is not None and self._count % 64 == 0:
-            ordered = sorted(self._seconds)
-            usual = ordered[len(ordered) * 95 // 100]
-            self.after_seconds = max(self._factor * usual, _HEDGE_SHORTEST_SECONDS)
-
-    def hedge(self) -> bool:
-        """Tells whether one more may be sent, and counts it."""
-        if (self._hedges + 1) * _HEDGE_EVERY > self._count:
-            return False
-        self._hedges += 1
-        return True
-
-
 class RangeFetcher:
     """Reads ranges of objects. Safe to share by threads, not across a fork.
 
@@ -182,8 +118,8 @@ class RangeFetcher:
         self.counts = ReadCounts()
         self._reads = ObjectReads()
         self._busy = threading.local()
-        self._gate = _Gate(self.options.in_flight)
-        self._lateness = _Lateness(self.options.hedge_factor)
+        self._places = Places(self.options.in_flight)
+        self._lateness = Lateness(self.options.hedge_factor)
 
     def fetch(
         self, ranges: Sequence[ByteRange], take: Callable[[int, bytes], None]
@@ -200,6 +136,7 @@ class RangeFetcher:
             StorageChangedError: An object was deleted or written again.
             RuntimeError: `take` fetches.
         """
+        self.check_process()
         if getattr(self._busy, "fetching", False):
             # With all places taken it would wait for itself.
             raise RuntimeError("a fetch in the middle of another one, of one thread")
@@ -209,6 +146,10 @@ class RangeFetcher:
         finally:
             self._busy.fetching = False
 
+    def check_process(self) -> None:
+        """Raises StorageError in a forked process: the threads are its parent's."""
+        self._reads.check_process()
+
     def fetch_one(self, wanted: ByteRange) -> bytes:
         """Reads one range; see `fetch`."""
         found: list[bytes] = []
@@ -216,12 +157,23 @@ class RangeFetcher:
         return found[0]
 
 
-class _Flight(NamedTuple):
-    """A request that was sent: for which range, when, and what reads it."""
+@dataclasses.dataclass(slots=True, eq=False)
+class _Flight:
+    """A request that was sent.
+
+    Attributes:
+        number: Of its range.
+        begun: When.
+        read: What reads it.
+        holds_place: Whether it counts as in flight. It does so until it is overdue.
+        landed: Whether something came of it.
+    """
 
     number: int
     begun: float
     read: ObjectRead
+    holds_place: bool = True
+    landed: bool = False
 
 
 class _Call:
@@ -234,51 +186,39 @@ class _Call:
         take: Callable[[int, bytes], None],
     ):
         self._fetcher, self._ranges, self._take = fetcher, ranges, take
-        self._options = fetcher.options
+        self._options, self._counts = fetcher.options, fetcher.counts
+        self._claim = fetcher._places.claim()
         # Oldest first.
         self._flying: collections.deque[_Flight] = collections.deque()
         self._done: collections.deque[_Flight] = collections.deque()
         self._looked_at = 0.0
         self._waiting = collections.deque(range(len(ranges)))
-        # (time, number, whether to try again or to look whether it is late)
-        self._agenda: list[tuple[float, int, bool]] = []
+        # When to try a range again, or to look whether a flight is late; the second
+        # number makes entries comparable.
+        self._agenda: list[tuple[float, int, int | _Flight]] = []
+        self._entries = itertools.count()
         self._open = set(range(len(ranges)))
         self._begun: dict[int, float] = {}
+        self._latest: dict[int, _Flight] = {}
         self._failed: collections.Counter[int] = collections.Counter()
         self._wrong: collections.Counter[int] = collections.Counter()
         self._told: dict[int, str] = {}
 
     def run(self) -> None:
-        gate, counts = self._fetcher._gate, self._fetcher.counts
         try:
             while self._open:
                 self._follow_agenda(time.monotonic())
                 self._start_waiting()
-                if self._flying:  # Otherwise others have all the places.
+                if self._flying:
                     self._look()
+                elif not self._waiting:  # All that is left will be tried again.
+                    time.sleep(self._patience())
                 while self._done:
-                    number, begun, read = self._done.popleft()
-                    outcome = read.outcome()
-                    throttled = (
-                        isinstance(outcome, Failure) and outcome.status in _THROTTLED
-                    )
-                    gate.leave(throttled=throttled)
-                    self._start_waiting()
-                    if number not in self._open:
-                        continue  # Its other request was faster.
-                    if isinstance(outcome, bytes):
-                        self._open.remove(number)
-                        self._fetcher._lateness.took(time.monotonic() - begun)
-                        counts.received_bytes += len(outcome)
-                        self._take(number, outcome)
-                    else:
-                        self._after(number, outcome)
+                    self._land(self._done.popleft())
         finally:
+            self._claim.give_back_all()
             for flight in itertools.chain(self._flying, self._done):
                 flight.read.give_up()
-                gate.leave(throttled=False)
-            self._flying.clear()
-            self._done.clear()
 
     def _look(self) -> None:
         """Waits for answers, not for long, and takes those that are there."""
@@ -294,11 +234,31 @@ class _Call:
             for flight in flying:
                 (done if flight.read.done() else self._flying).append(flight)
 
+    def _land(self, flight: _Flight) -> None:
+        outcome = flight.read.outcome()
+        flight.landed = True
+        if flight.holds_place:
+            refused = isinstance(outcome, Failure) and outcome.status in _THROTTLED
+            self._claim.give_back(throttled=refused)
+            self._start_waiting()
+        if flight.number not in self._open:
+            return  # Its other request was faster.
+        if isinstance(outcome, bytes):
+            self._open.remove(flight.number)
+            self._fetcher._lateness.took(time.monotonic() - flight.begun)
+            self._counts.received_bytes += len(outcome)
+            self._take(flight.number, outcome)
+        else:
+            self._after(flight, outcome)
+
     def _start_waiting(self) -> None:
         while self._waiting:
+            if self._waiting[0] not in self._open:
+                self._waiting.popleft()  # What was late has come after all.
+                continue
             # Whoever has nothing in flight has nothing else to wait for.
             wait_seconds = 0.0 if self._flying or self._done else 0.1
-            if not self._fetcher._gate.enter(wait_seconds=wait_seconds):
+            if not self._claim.take(wait_seconds=wait_seconds):
                 return
             self._start(self._waiting.popleft())
 
@@ -306,75 +266,89 @@ class _Call:
         now = time.monotonic()
         self._begun.setdefault(number, now)
         fetcher, wanted = self._fetcher, self._ranges[number]
-        fetcher.counts.requests += 1
-        try:
-            read = fetcher._reads.start(wanted)
-        except BaseException:
-            fetcher._gate.leave(throttled=False)
-            raise
-        self._flying.append(_Flight(number, now, read))
-        late = min(fetcher._lateness.after_seconds, self._timeout_seconds(wanted))
-        heapq.heappush(self._agenda, (now + late, number, False))
+        self._counts.requests += 1
+        flight = _Flight(number, now, fetcher._reads.start(wanted))
+        self._flying.append(flight)
+        self._latest[number] = flight
+        late = now + fetcher._lateness.after_seconds
+        self._enter(min(late, self._due(flight)), flight)
 
-    def _timeout_seconds(self, wanted: ByteRange) -> float:
+    def _due(self, flight: _Flight) -> float:
+        """Returns when an answer is given up, or the range."""
+        number = flight.number
+        return min(
+            flight.begun + self._timeout_seconds(number),
+            self._begun[number] + self._options.deadline_seconds,
+        )
+
+    def _timeout_seconds(self, number: int) -> float:
+        wanted = self._ranges[number]
         size = 0 if wanted.end is None else wanted.end - wanted.begin
         return self._options.timeout_seconds + size / _SLOWEST_BYTES_PER_SECOND
 
+    def _enter(self, due: float, what: int | _Flight) -> None:
+        heapq.heappush(self._agenda, (due, next(self._entries), what))
+
     def _patience(self) -> float:
-        """Returns how long to wait for an answer."""
+        """Returns how long nothing is to be done, unless an answer comes."""
         if not self._agenda:
             return self._options.timeout_seconds
         return max(self._agenda[0][0] - time.monotonic(), 0.001)
 
     def _follow_agenda(self, now: float) -> None:
         while self._agenda and self._agenda[0][0] <= now:
-            _, number, again = heapq.heappop(self._agenda)
-            if number not in self._open:
-                continue
-            if again:
-                self._waiting.appendleft(number)
-            else:
-                self._late(number, now)
+            what = heapq.heappop(self._agenda)[2]
+            if isinstance(what, _Flight):
+                if not what.landed and what.number in self._open:
+                    self._late(what, now)
+            elif what in self._open:
+                self._waiting.appendleft(what)
 
-    def _late(self, number: int, now: float) -> None:
+    def _late(self, flight: _Flight, now: float) -> None:
         """Sends a second request for a straggler, or for one that is given up."""
-        timeout = self._timeout_seconds(self._ranges[number])
-        waited = now - self._begun[number]
-        counts = self._fetcher.counts
-        if waited >= self._options.deadline_seconds:
-            text = f"no answer in {timeout:,.1f} seconds"
-            self._give_up(number, self._told.get(number, text))
-        if waited >= timeout * (self._failed[number] + 1):
-            self._failed[number] += 1
-            counts.retries += 1
+        number = flight.number
+        silence = f"no answer in {self._timeout_seconds(number):,.1f} seconds"
+        if now - self._begun[number] >= self._options.deadline_seconds:
+            self._give_up(number, self._told.get(number, silence))
+        latest = self._latest[number] is flight
+        if now >= self._due(flight):
+            # Its answer is welcome if it comes, but others need the place.
+            flight.holds_place = False
+            self._told[number] = silence
+            self._claim.give_back(answered=False)
+            if latest:
+                self._failed[number] += 1
+                self._counts.retries += 1
+                self._waiting.appendleft(number)
+            return
+        if latest and self._fetcher._lateness.hedge():
+            self._counts.hedges += 1
             self._waiting.appendleft(number)
-        elif self._fetcher._lateness.hedge():
-            counts.hedges += 1
-            self._waiting.appendleft(number)
-        else:
-            due = self._begun[number] + timeout * (self._failed[number] + 1)
-            heapq.heappush(self._agenda, (max(due, now + 0.001), number, False))
+        self._enter(self._due(flight), flight)
 
-    def _after(self, number: int, outcome: Failure | Changed) -> None:
+    def _after(self, flight: _Flight, outcome: Failure | Changed) -> None:
         """Says when to try again, or that there is no use in it."""
+        number = flight.number
         wanted, now = self._ranges[number], time.monotonic()
         if isinstance(outcome, Changed):
             raise _changed(wanted, outcome.got)
         self._told[number] = outcome.text
         if outcome.status in _THROTTLED:
-            self._fetcher.counts.throttled += 1
+            self._counts.throttled += 1
         if outcome.wrong or outcome.status not in _PASSING:
             self._wrong[number] += 1
             if not outcome.wrong or self._wrong[number] == _WRONG_ANSWERS:
                 self._refuse(wanted, outcome)
         if now - self._begun[number] >= self._options.deadline_seconds:
             self._give_up(number, outcome.text)
+        if self._latest[number] is not flight or not flight.holds_place:
+            return  # Another request is on its way.
         pause = _FIRST_PAUSE_SECONDS * 2 ** min(self._failed[number], 10)
         pause = min(pause, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
         last = self._begun[number] + self._options.deadline_seconds
         self._failed[number] += 1
-        self._fetcher.counts.retries += 1
-        heapq.heappush(self._agenda, (min(now + pause, max(last, now)), number, True))
+        self._counts.retries += 1
+        self._enter(min(now + pause, max(last, now)), number)
 
     def _refuse(self, wanted: ByteRange, failure: Failure) -> NoReturn:
         cure = "run the same again; then look at the object"

@@ -139,6 +139,7 @@ class RemoteShards:
         Raises:
             GristmillError: An index is damaged, or cannot be read.
         """
+        self.fetcher.check_process()
         if self.keeps_indexes:
             return self._kept().open(shards)
         return self._ranged().open(shards, records)

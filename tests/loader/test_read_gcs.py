@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import fcntl
 import itertools
 import json
 import multiprocessing
@@ -28,8 +29,9 @@ from gristmill.dataset.errors import (
     StorageChangedError,
     StorageError,
 )
-from gristmill.loader.object_reads import ByteRange
-from gristmill.loader.range_fetch import ReadOptions
+from gristmill.loader.index_cache import locked
+from gristmill.loader.object_reads import ByteRange, ObjectRead
+from gristmill.loader.range_fetch import ReadOptions, _Call
 from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer
@@ -347,8 +349,72 @@ def test_requests_in_flight_at_an_error_give_back_their_places(
     with pytest.raises(CorruptShardError) as error:
         opened[LONG_ORDER]
     # Also while the error is kept, and with it all that it refers to.
-    assert opened._reader._fetcher._gate._inside == 0
+    assert opened._reader._fetcher._places.taken == 0
     del error
+
+
+@pytest.mark.parametrize("after", [0, 7, 60])
+def test_ctrl_c_gives_back_all_places(
+    server: GcsServer,
+    opened: loader.Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+) -> None:
+    warm(opened, server)
+    asked = itertools.count()
+
+    def done(read: ObjectRead) -> bool:
+        if next(asked) == after:
+            raise KeyboardInterrupt
+        return bool(read._future.done())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ObjectRead, "done", done)
+        with pytest.raises(KeyboardInterrupt):
+            opened[LONG_ORDER]
+    assert opened._reader._fetcher._places.taken == 0
+    assert opened[ORDER] == EXPECTED
+
+
+def test_what_never_answers_does_not_keep_its_place(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    dataset = open_c4(tmp_path, dataclasses.replace(OPTIONS, in_flight=2))
+    warm(dataset, server)
+    server.fail("stall", "media", times=4)
+    begin = time.monotonic()
+    assert dataset[ORDER] == EXPECTED
+    assert time.monotonic() - begin < 10  # The client gives up after 30.
+    assert dataset._reader._fetcher.counts.retries == 4
+
+
+def test_an_answer_that_comes_late_is_taken(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    options = ReadOptions(timeout_seconds=0.2, deadline_seconds=20, hedge_factor=None)
+    dataset = open_c4(tmp_path, options)
+    warm(dataset, server)
+    server.latency_seconds = 0.5  # Longer than the patience with each request.
+    assert dataset[3] == RECORDS[3]
+    assert dataset._reader._fetcher.counts.retries == 2
+
+
+def test_nothing_is_done_while_all_wait_for_the_next_try(
+    server: GcsServer, opened: loader.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm(opened, server)
+    rounds = itertools.count()
+    start_waiting = _Call._start_waiting
+
+    def counted(call: _Call) -> None:
+        next(rounds)
+        start_waiting(call)
+
+    monkeypatch.setattr(_Call, "_start_waiting", counted)
+    server.fail("503", "media", times=4)
+    assert opened[3] == RECORDS[3]
+    assert opened._reader._fetcher.counts.retries == 4
+    assert next(rounds) < 1000
 
 
 def test_a_fetch_in_the_middle_of_another_is_refused(
@@ -374,18 +440,18 @@ def test_a_burst_of_429_lowers_the_concurrency_for_a_while(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
     warm(opened, server)
-    gate = opened._reader._fetcher._gate
+    places = opened._reader._fetcher._places
     server.latency_seconds = 0.005
     server.fail("429", "media", times=100)
     assert opened[ORDER] == EXPECTED
-    lowest = gate.limit
+    lowest = places.limit
     assert lowest < OPTIONS.in_flight / 2
     assert opened._reader._fetcher.counts.throttled == 100
     assert opened[:] == RECORDS
     for _ in range(10):
         opened.read(ORDER)
-    assert gate.limit > lowest
-    assert gate._inside == 0
+    assert places.limit > lowest
+    assert places.taken == 0
 
 
 def test_stragglers_get_a_second_request(
@@ -655,6 +721,26 @@ def test_a_forked_process_is_told_to_be_spawned(
         timeout=30,
     )
     assert "start worker processes with the method 'spawn'" in done.stdout
+
+
+def test_a_lock_is_not_kept_by_a_process_that_was_forked_meanwhile(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "lock"
+    with locked(str(path)):
+        child = subprocess.Popen(["sleep", "60"], pass_fds=_open_of(path))
+    try:
+        with open(path, "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _open_of(path: pathlib.Path) -> list[int]:
+    """Returns the descriptors of this process that are open for a file."""
+    links = pathlib.Path("/proc/self/fd").iterdir()
+    return [int(link.name) for link in links if link.exists() and link.samefile(path)]
 
 
 def test_a_missing_library_is_named(
