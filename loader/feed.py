@@ -153,7 +153,8 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
     @property
     def stats(self) -> FeedStats:
         """What the feed has done so far, and where the time went."""
-        ready = 0 if self._reading is None else len(self._reading)
+        reading = self._reading  # Another thread may ask.
+        ready = 0 if reading is None else len(reading)
         return dataclasses.replace(
             self._meter.stats, ready_batches=ready, prefetch=self._prefetch
         )
@@ -171,8 +172,9 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
     def _stop_reading(self) -> None:
         if self._reading is not None:
-            self._stop()
+            # First, as Ctrl-C may come while it ends: whoever goes on reads anew.
             self._reading = None
+            self._stop()
             self._meter.restart()
 
 

@@ -126,17 +126,19 @@ class BatchSource:
         if self._decode is not None:
             try:
                 batch = self._decode(records)
-            except (StopIteration, SystemExit) as e:
-                # One would end the feed without a word, the other its worker.
+            except DecodeError as e:
+                place = self._batches.schedule.positions(step, self._rows)[e.row]
+                row = int(place) - step * self._batches.batch_size
+                raise e.of(describe(self._batches, step, row)) from e
+            except BaseException as e:
+                if isinstance(e, Exception) and not isinstance(e, StopIteration):
+                    raise
+                # One would end the feed without a word, others its worker.
                 raise UserFunctionError(
                     "decode ended instead of returning a batch",
                     got=repr(e),
                     cure="let decode raise an error of its own",
                 ) from e
-            except DecodeError as e:
-                place = self._batches.schedule.positions(step, self._rows)[e.row]
-                row = int(place) - step * self._batches.batch_size
-                raise e.of(describe(self._batches, step, row)) from e
         decoded = time.perf_counter()
         return ReadBatch(
             step=step,

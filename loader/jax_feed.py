@@ -77,7 +77,9 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         self._pending: deque[Future[_Loaded | None]] = deque()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gristmill-to-jax")
         self._stopped = False
-        self._given = self._asked = 0  # batches, since the start or set_state
+        # Batches since the start or set_state; the second is the thread's.
+        self._given = self._loaded = 0
+        self._in_order = True
         self._at_exit = Finalize(
             None, _close, (weakref.ref(self),), exitpriority=_EXIT_PRIORITY
         )
@@ -93,6 +95,8 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             Exception: What the feed raised.
         """
         asked_at = time.perf_counter()
+        if not self._in_order:
+            self.set_state(self._state)
         self._read_ahead(max(self._ahead, 1))
         # A failure or the end stays in place: who asks again gets the same answer.
         loaded = self._pending[0].result()
@@ -119,16 +123,23 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
 
     def set_state(self, state: Any) -> None:
         """Goes to a state of this or a bare feed; one it refuses changes nothing."""
+        if not hasattr(self._feed, "set_state"):
+            raise InputError("the feed of this iterator cannot be set to a state")
+        # Ctrl-C may come anywhere before the end: then all this is done again.
+        self._in_order = False
         self._forget_pending()
+        refused: Exception | None = None
         try:
             self._feed.set_state(state)
-        except Exception:
+        except Exception as e:
+            refused = e
             self._feed.set_state(self._state)
-            raise
-        finally:
-            self._last = self._feed_stats()
-            self._meter.restart()
+        self._last = self._feed_stats()
+        self._meter.restart()
         self._state = self._feed_state()
+        self._in_order = True
+        if refused is not None:
+            raise refused
 
     @property
     def stats(self) -> FeedStats:
@@ -157,7 +168,8 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         wait(self._pending, timeout=_PATIENCE_SECONDS)
         if hasattr(self._feed, "close"):
             self._feed.close()
-        self._forget_pending()
+        wait(self._pending, timeout=_PATIENCE_SECONDS)
+        self._pending.clear()
         self._pool.shutdown(wait=False)  # the thread is idle, or closes this itself
 
     def __enter__(self) -> Self:
@@ -170,15 +182,14 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         if self._closed:
             raise InputError("the feed is closed", cure="make another one")
         while len(self._pending) < batches:
-            self._pending.append(self._pool.submit(self._load, self._asked))
-            self._asked += 1
+            self._pending.append(self._pool.submit(self._load))
 
     def _forget_pending(self) -> None:
         self._stopped = True
         wait(self._pending)
         self._pending.clear()
         self._stopped = False
-        self._given = self._asked = 0
+        self._given = self._loaded = 0
 
     def _feed_state(self) -> Any:
         return self._feed.get_state() if hasattr(self._feed, "get_state") else None
@@ -187,7 +198,7 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         stats = getattr(self._feed, "stats", None)
         return stats if isinstance(stats, FeedStats) else FeedStats()
 
-    def _load(self, number: int) -> _Loaded | None:
+    def _load(self) -> _Loaded | None:
         """Runs in the thread: takes a batch from the feed, starts its transfer."""
         if self._stopped:
             return None
@@ -196,7 +207,9 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             state, stats = self._feed_state(), self._feed_stats()
             if batch is not _END:
                 arrays = global_arrays(batch, self._sharding, self._rows)
-                return _Loaded(number, arrays, state, stats)
+                # Counted here: Ctrl-C may lose one between this and who asked for it.
+                self._loaded += 1
+                return _Loaded(self._loaded - 1, arrays, state, stats)
         except BaseException:
             self._stopped = True  # nothing is read past a failure
             raise

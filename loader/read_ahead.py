@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from gristmill.dataset.errors import InputError
+
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.5
@@ -41,7 +43,7 @@ class ReadAhead(Generic[T]):
         self._ready: deque[T] = deque()
         self._changed = threading.Condition()
         self._stop = self._ended = self._begun = self._dead = False
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(
             target=self._run,
             # Nobody else holds these: they are gone when the thread is.
@@ -60,11 +62,14 @@ class ReadAhead(Generic[T]):
 
         Raises:
             StopIteration: There is none.
-            Exception: What the iterator raised after the items before it.
+            InputError: It was closed meanwhile.
+            BaseException: What the iterator raised after the items before it.
         """
         asked_at = time.monotonic()
         with self._changed:
             while True:
+                if self._stop:
+                    raise InputError("the feed was closed while a batch was read")
                 if not self._ended:  # Even if items are ready: better soon.
                     self._check_life(time.monotonic() - asked_at)
                 if self._ready:
@@ -112,7 +117,7 @@ class ReadAhead(Generic[T]):
                     self._ready.append(item)
                     del item  # From here on it is the caller's alone.
                     self._changed.notify_all()
-        except Exception as e:
+        except BaseException as e:  # Rust's panics are no Exception, for one.
             self._error = e
         finally:
             with self._changed:

@@ -1,3 +1,4 @@
+import concurrent.futures
 import gc
 import json
 import multiprocessing
@@ -167,6 +168,7 @@ def test_what_a_killed_worker_left_is_found_at_every_moment():
         ("unpicklable_error", Exception, UserFunctionError, "not a dog"),
         ("stop_iteration", UserFunctionError, UserFunctionError, "decode ended"),
         ("leave", UserFunctionError, UserFunctionError, r"SystemExit\(0\)"),
+        ("panic", UserFunctionError, UserFunctionError, "index out of bounds"),
     ],
 )
 def test_whatever_decode_raises_says_its_step(
@@ -269,6 +271,52 @@ def test_what_ctrl_c_kept_from_the_trainer_is_given_again(batches, monkeypatch):
                 next(feed)
         assert feed.get_state()["step"] == 1
         assert list(feed) == [batches.read(step) for step in range(1, batches.steps)]
+
+
+def test_ctrl_c_while_a_state_is_set_leaves_the_feed_where_it_was(batches, monkeypatch):
+    with feed_of(batches) as feed:
+        start = feed.get_state()
+        next(feed)
+
+        def interrupt(thread, seconds=None):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "join", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                feed.set_state(start)
+        assert feed.get_state()["step"] == 1
+        assert list(feed) == [batches.read(step) for step in range(1, batches.steps)]
+
+
+def test_a_panic_below_the_feed_is_no_end_of_it(batches, monkeypatch):
+    def panic(*args):
+        decoders.Failing(b"", "panic").panic()
+
+    monkeypatch.setattr(BatchSource, "_read", panic)
+    with feed_of(batches) as feed, pytest.raises(BaseException, match="out of bounds"):
+        next(feed)
+
+
+def test_whoever_waits_for_a_batch_is_told_that_the_feed_was_closed(batches):
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(records):
+        begun.set()
+        release.wait(60)
+
+    feed = feed_of(batches, decode=slow)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(next, feed)
+        assert begun.wait(60)
+        closing = threading.Thread(target=feed.close)
+        closing.start()
+        try:
+            with pytest.raises(InputError, match="closed while a batch was read"):
+                asked.result(60)
+        finally:
+            release.set()
+            closing.join()
 
 
 def test_a_batch_goes_when_the_trainer_is_done_with_it(batches):

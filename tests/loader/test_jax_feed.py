@@ -254,6 +254,65 @@ def test_no_batch_is_lost_when_ctrl_c_comes_at_the_worst_moment(batches, monkeyp
         np.testing.assert_array_equal(batch, numbers(batches.read(step)))
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_ctrl_c_while_work_is_handed_to_the_thread_loses_no_batch(
+    batches, monkeypatch, ahead
+):
+    def submit(pool, *work):
+        kept.append(undisturbed(pool, *work))
+        raise KeyboardInterrupt
+
+    kept = []
+    undisturbed = jax_feed.ThreadPoolExecutor.submit
+    with loader.to_jax(feed_of(batches), ROWS, ahead=ahead) as feed:
+        seen = [np.asarray(next(feed))]
+        with monkeypatch.context() as patched:
+            patched.setattr(jax_feed.ThreadPoolExecutor, "submit", submit)
+            with pytest.raises(KeyboardInterrupt):
+                next(feed)
+        assert kept
+        seen += [np.asarray(next(feed)) for _ in range(3)]
+    for step, batch in enumerate(seen):
+        np.testing.assert_array_equal(batch, numbers(batches.read(step)))
+
+
+@pytest.mark.parametrize("where", ["wait", "set_state", "_feed_stats"])
+@pytest.mark.parametrize("target", [0, 2])
+def test_ctrl_c_while_a_state_is_set_loses_no_batch(
+    batches, monkeypatch, where, target
+):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    bare = feed_of(batches)
+    with loader.to_jax(bare, ROWS, ahead=2) as feed:
+        states = [feed.get_state()]
+        for _ in range(3):
+            next(feed)
+            states.append(feed.get_state())
+        with monkeypatch.context() as patched:
+            owner = {"wait": jax_feed, "set_state": bare, "_feed_stats": feed}[where]
+            patched.setattr(owner, where, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                feed.set_state(states[target])
+        # Nothing is promised but this: it goes on at the state that it tells.
+        first = feed.get_state()["step"]
+        assert first in (3, target)
+        for step in range(first, batches.steps):
+            expected = numbers(batches.read(step))
+            np.testing.assert_array_equal(np.asarray(next(feed)), expected)
+        with pytest.raises(StopIteration):
+            next(feed)
+
+
+def test_an_iterator_without_states_cannot_be_set_to_one():
+    with (
+        loader.to_jax([np.zeros(8)] * 3, ROWS) as feed,
+        pytest.raises(InputError, match="cannot be set to a state"),
+    ):
+        feed.set_state(None)
+
+
 @pytest.mark.parametrize(
     ("end", "code", "last_line"),
     [

@@ -73,5 +73,11 @@ class Failing:
     def leave(self) -> None:
         sys.exit(0)
 
+    def panic(self) -> None:
+        class PanicException(BaseException):
+            """As extensions in Rust raise it."""
+
+        raise PanicException("index out of bounds")
+
     def leave_at_once(self) -> None:
         os._exit(0)
