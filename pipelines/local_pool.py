@@ -89,30 +89,34 @@ def _map_in_threads(
     function: Callable[[T], R], items: Iterable[T], threads: int
 ) -> Iterator[R]:
     waiting = iter(items)
-    todo: queue.SimpleQueue[T] = queue.SimpleQueue()
+    todo: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
     done: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
 
     def work() -> None:
-        while True:
-            done.put(_call(function, todo.get()))
+        while (item := todo.get()) is not None:
+            done.put(_call(function, item[0]))
 
     for _ in range(threads):
         # They do not keep the process from ending, as at Ctrl-C.
         threading.Thread(target=work, daemon=True).start()
     running = 0
     error: BaseException | None = None
-    while True:
-        if error is None:
-            for item in itertools.islice(waiting, threads - running):
-                todo.put(item)
-                running += 1
-        if not running:
-            break
-        result, failure, _ = done.get()
-        running -= 1
-        error = error or failure
-        if failure is None:
-            yield result
+    try:
+        while True:
+            if error is None:
+                for item in itertools.islice(waiting, threads - running):
+                    todo.put((item,))
+                    running += 1
+            if not running:
+                break
+            result, failure, _ = done.get()
+            running -= 1
+            error = error or failure
+            if failure is None:
+                yield result
+    finally:
+        for _ in range(threads):
+            todo.put(None)
     if error is not None:
         raise error
 
@@ -218,7 +222,9 @@ def _work(
                 except OSError:
                     return  # Nobody listens any more.
                 except Exception as e:  # Whatever cannot be pickled.
-                    error = TypeError(f"{outcome[1] or outcome[0]!r}: {e}")
+                    # Its own repr may be what fails.
+                    kind = type(outcome[1] or outcome[0]).__name__
+                    error = TypeError(f"{kind} does not pickle: {e}")
                     connection.send((None, error, outcome[2]))
 
     others = [threading.Thread(target=serve) for _ in range(threads - 1)]

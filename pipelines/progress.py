@@ -161,4 +161,5 @@ def show_progress(watch: Watch, console: Console) -> Iterator[None]:
             yield
         finally:
             stop.set()
-            thread.join()
+            # Not longer: it may look at storage that does not answer.
+            thread.join(_REFRESH_SECONDS)

@@ -96,7 +96,9 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
     """
     try:
         result = function(record)
-    except Exception as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # sys.exit() too: it would end the run in good order.
         raise UserFunctionError(
             f"the --map function failed: {type(e).__name__}: {e}",
             where=_place(e, function),
@@ -123,7 +125,7 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
     )
 
 
-def _place(error: Exception, function: RecordFunction) -> str:
+def _place(error: BaseException, function: RecordFunction) -> str:
     """Returns the last line of the function's own file that the error came through."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # The first one is `call`.
     own = [frame for frame in frames if frame.filename == frames[0].filename]

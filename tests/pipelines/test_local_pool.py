@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -36,6 +37,18 @@ def _fail_oddly(number: int) -> object:
     if number == 3:
         return lambda: None
     return number
+
+
+class _Unspeakable:
+    def __reduce__(self) -> object:
+        raise TypeError("not to be sent")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not to be shown")
+
+
+def _unspeakable(number: int) -> object:
+    return _Unspeakable() if number == 3 else number
 
 
 def _busy(seconds: float) -> tuple[int, float, float]:
@@ -91,6 +104,21 @@ def test_error_keeps_its_type_and_calls_that_began_are_finished(
 def test_a_result_that_cannot_travel_is_an_error():
     with pytest.raises(TypeError, match="lambda"):
         list(map_unordered(_fail_oddly, range(9), workers=2))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_result_that_can_be_neither_sent_nor_shown(threads: int):
+    with pytest.raises(TypeError, match="_Unspeakable does not pickle: not to be sent"):
+        list(map_unordered(_unspeakable, range(9), workers=2, threads=threads))
+
+
+def test_no_threads_are_left():
+    before = threading.active_count()
+    assert sorted(map_unordered(_square, range(9), workers=1, threads=3))[-1] == 64
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -16,6 +16,7 @@ from tests.support.records import frames_of
 
 MODULE = """\
 import json
+import sys
 
 
 def same(record):
@@ -55,6 +56,10 @@ def texts(record):
 
 def generator(record):
     yield record
+
+
+def leaves(record):
+    sys.exit(0)
 
 
 class Cleaner:
@@ -159,6 +164,13 @@ class TestCall:
         )
         assert "record of 1 bytes at in.tfrecord, byte offset 12" in message
         assert isinstance(caught.value.__cause__, ValueError)
+
+    def test_sys_exit_is_an_error_like_others(self, module):
+        with pytest.raises(UserFunctionError) as caught:
+            call(load("leaves"), b"7", source="x")
+        message = str(caught.value)
+        assert "failed: SystemExit: 0" in message
+        assert f"{module}, line {line_of('exit(0)')}, in leaves" in message
 
     def test_the_line_is_its_own_and_not_that_of_a_library(self, module):
         with pytest.raises(UserFunctionError) as caught:
