@@ -186,7 +186,9 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
 
     def _forget_pending(self) -> None:
         self._stopped = True
-        wait(self._pending)
+        # There is one thread: when this is done, so is all that it was given, also what
+        # Ctrl-C kept from being written down.
+        self._pool.submit(int).result()
         self._pending.clear()
         self._stopped = False
         self._given = self._loaded = 0

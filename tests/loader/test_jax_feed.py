@@ -258,16 +258,16 @@ def test_no_batch_is_lost_when_ctrl_c_comes_at_the_worst_moment(batches, monkeyp
 def test_ctrl_c_while_work_is_handed_to_the_thread_loses_no_batch(
     batches, monkeypatch, ahead
 ):
-    def submit(pool, *work):
-        kept.append(undisturbed(pool, *work))
+    def submit(*work):
+        kept.append(undisturbed(*work))
         raise KeyboardInterrupt
 
     kept = []
-    undisturbed = jax_feed.ThreadPoolExecutor.submit
     with loader.to_jax(feed_of(batches), ROWS, ahead=ahead) as feed:
         seen = [np.asarray(next(feed))]
+        undisturbed = feed._pool.submit
         with monkeypatch.context() as patched:
-            patched.setattr(jax_feed.ThreadPoolExecutor, "submit", submit)
+            patched.setattr(feed._pool, "submit", submit)
             with pytest.raises(KeyboardInterrupt):
                 next(feed)
         assert kept
@@ -276,7 +276,7 @@ def test_ctrl_c_while_work_is_handed_to_the_thread_loses_no_batch(
         np.testing.assert_array_equal(batch, numbers(batches.read(step)))
 
 
-@pytest.mark.parametrize("where", ["wait", "set_state", "_feed_stats"])
+@pytest.mark.parametrize("where", ["submit", "set_state", "_feed_stats"])
 @pytest.mark.parametrize("target", [0, 2])
 def test_ctrl_c_while_a_state_is_set_loses_no_batch(
     batches, monkeypatch, where, target
@@ -291,8 +291,8 @@ def test_ctrl_c_while_a_state_is_set_loses_no_batch(
             next(feed)
             states.append(feed.get_state())
         with monkeypatch.context() as patched:
-            owner = {"wait": jax_feed, "set_state": bare, "_feed_stats": feed}[where]
-            patched.setattr(owner, where, interrupt)
+            owners = {"submit": feed._pool, "set_state": bare, "_feed_stats": feed}
+            patched.setattr(owners[where], where, interrupt)
             with pytest.raises(KeyboardInterrupt):
                 feed.set_state(states[target])
         # Nothing is promised but this: it goes on at the state that it tells.
