@@ -109,7 +109,7 @@ def test_a_window_takes_a_request_for_each_block(
     server.requests.clear()
     for step in range(30):
         batches.read(step)
-    assert sum(server.requests.values()) > blocks * 5
+    assert sum(server.requests.values()) > blocks * 4
 
 
 def test_a_feed_reads_by_windows(server: GcsServer, tmp_path: pathlib.Path) -> None:
