@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import filecmp
-import glob
+import fnmatch
 import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
@@ -223,9 +224,12 @@ def _explained(action: str, path: str) -> Iterator[None]:
         ) from e
 
 
-def _info(path: str) -> FileInfo:
-    status = os.stat(path)
+def _info_of(path: str, status: os.stat_result) -> FileInfo:
     return FileInfo(path, status.st_size, str(status.st_mtime_ns))
+
+
+def _info(path: str) -> FileInfo:
+    return _info_of(path, os.stat(path))
 
 
 def _give_name(local_path: str, path: str, *, new: bool) -> bool:
@@ -271,23 +275,93 @@ def _infos(paths: Iterable[str]) -> list[FileInfo]:
     return found
 
 
+def _matches(pattern: str) -> Iterator[str]:
+    """Yields what a pattern matches. What cannot be looked at is an error.
+
+    Python's `glob` is silent about it: a conversion would succeed with fewer files.
+    """
+    # A plain name wins: files may have '[' in their names.
+    if os.path.lexists(pattern):
+        yield pattern
+    elif _MAGIC.search(pattern):
+        yield from _expanded(*os.path.split(pattern))
+
+
+def _expanded(parent: str, name: str) -> Iterator[str]:
+    for directory in _matches(parent) if parent else [""]:
+        if not stat.S_ISDIR(_status_of_match(directory).st_mode):
+            continue
+        if name == "**":
+            yield directory
+            yield from _all_below(directory)
+        elif _MAGIC.search(name):
+            fits = re.compile(fnmatch.translate(name)).match
+            hidden = name.startswith(".")
+            for entry in _entries(directory):
+                if fits(entry.name) and (hidden or not entry.name.startswith(".")):
+                    yield os.path.join(directory, entry.name)
+        elif _is_there(path := os.path.join(directory, name)):
+            yield path
+
+
+def _all_below(directory: str) -> Iterator[str]:
+    for entry in _entries(directory):
+        if entry.name.startswith("."):
+            continue
+        path = os.path.join(directory, entry.name)
+        yield path
+        # Only of a link does the listing not say what it is.
+        if entry.is_dir(follow_symlinks=False) or (
+            entry.is_symlink() and stat.S_ISDIR(_status_of_match(path).st_mode)
+        ):
+            yield from _all_below(path)
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    with (
+        _explained("list the directory", directory),
+        os.scandir(directory or ".") as entries,
+    ):
+        return list(entries)
+
+
+def _is_there(path: str) -> bool:
+    with _explained("look at the file", path):
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+
+def _status_of_match(path: str) -> os.stat_result:
+    with _explained("look at the file", path):
+        try:
+            return os.stat(path or ".")
+        except FileNotFoundError as e:
+            link = os.readlink(path) if os.path.islink(path) else None
+            raise StorageError(
+                "a file that the pattern matches is not there",
+                where=path,
+                got=f"a link to {link}" if link else "deleted since it was listed",
+                cure="fetch it (git-annex: `git annex get`), mount its disk, or give "
+                "patterns that leave it out",
+            ) from e
+
+
 class LocalStorage:
     """Files of this machine, mounts included."""
 
     remote = False
 
     def match(self, pattern: str) -> list[FileInfo]:
-        # A plain name wins: files may have '[' in their names.
-        if not _MAGIC.search(pattern) or os.path.lexists(pattern):
-            found = self.stat(pattern)
-            return [found] if found else []
+        found = []
         with _explained("list files", pattern):
-            directory, name = os.path.split(pattern)
-            if os.path.isdir(directory):
-                os.scandir(directory).close()  # `glob` is silent if that is forbidden.
-                pattern = os.path.join(glob.escape(directory), name)
-            paths = sorted(glob.glob(pattern, recursive=True, include_hidden=False))
-            return _infos(path for path in paths if os.path.isfile(path))
+            for path in sorted(set(_matches(pattern))):
+                status = _status_of_match(path)
+                if stat.S_ISREG(status.st_mode):
+                    found.append(_info_of(path, status))
+        return found
 
     def list(self, directory: str) -> list[FileInfo]:
         with _explained("list the directory", directory):

@@ -53,11 +53,12 @@ def names(found) -> list[str]:
 class TestFinding:
     @pytest.fixture
     def folder(self, tmp_path: pathlib.Path) -> pathlib.Path:
+        tmp_path = tmp_path / "folder"
+        tmp_path.mkdir()
         for name in ("b.rec", "a.rec", "a[1].rec", "a1.rec", ".hidden.rec", "c.txt"):
             (tmp_path / name).write_text(name)
         (tmp_path / "sub.rec").mkdir()
         (tmp_path / "sub.rec" / "d.rec").write_text("d")
-        (tmp_path / "dangling.rec").symlink_to("nowhere")
         (tmp_path / "link.rec").symlink_to("b.rec")
         return tmp_path
 
@@ -75,8 +76,13 @@ class TestFinding:
             ("missing.rec", []),
             ("missing*", []),
             ("sub.rec", []),
-            ("dangling.rec", []),
             ("a.rec/b", []),
+            ("*.rec/d.rec", ["d.rec"]),
+            (
+                "**",
+                ["a.rec", "a1.rec", "a[1].rec", "b.rec", "c.txt", "link.rec", "d.rec"],
+            ),
+            (".*.rec", [".hidden.rec"]),
             (
                 "**/*.rec",
                 ["a.rec", "a1.rec", "a[1].rec", "b.rec", "link.rec", "d.rec"],
@@ -115,9 +121,8 @@ class TestFinding:
         with pytest.raises(StorageError, match="a part of it is a file"):
             storage.list(str(folder / "a.rec"))
 
-    @pytest.mark.parametrize("find", ["list", "match"])
-    def test_files_that_vanish_meanwhile_do_not_hide_the_others(
-        self, storage, folder, monkeypatch, find: str
+    def test_files_that_vanish_from_a_listing_do_not_hide_the_others(
+        self, storage, folder, monkeypatch
     ):
         # Temporary files of other workers come and go.
         true_info = storage_module._info
@@ -128,19 +133,93 @@ class TestFinding:
             return true_info(path)
 
         monkeypatch.setattr(storage_module, "_info", info)
-        if find == "list":
-            found = storage.list(str(folder))
-            assert "b.rec" in names(found)
-        else:
-            found = storage.match(str(folder / "*.rec"))
-            assert names(found) == ["a.rec", "a[1].rec", "b.rec", "link.rec"]
-        assert "a1.rec" not in names(found)
+        found = names(storage.list(str(folder)))
+        assert "b.rec" in found
+        assert "a1.rec" not in found
+
+    @pytest.mark.parametrize(
+        ("link", "pattern"),
+        [
+            ("dangling.rec", "dangling.rec"),
+            ("dangling.rec", "*.rec"),
+            ("dangling.rec", "**/*.rec"),
+            ("sub.rec/dangling.rec", "**/*.rec"),
+            ("sub.rec/dangling.rec", "*/dangling.rec"),
+            # What was there may have been a directory with files that match.
+            ("dangling.rec", "*.rec/*"),
+            ("dangling", "**/*.rec"),
+        ],
+    )
+    def test_a_link_to_what_is_not_there_is_an_error(
+        self, storage, folder, link: str, pattern: str
+    ):
+        # As in git-annex without the content, or with a disk that is not mounted.
+        (folder / link).symlink_to("/mnt/nowhere")
+        with pytest.raises(StorageError, match="not there") as caught:
+            storage.match(str(folder / pattern))
+        message = str(caught.value)
+        assert str(folder / link) in message
+        assert "a link to /mnt/nowhere" in message
+        assert storage.stat(str(folder / link)) is None
+
+    def test_other_links_do_not_matter(self, storage, folder):
+        (folder / "dangling.txt").symlink_to("nowhere")
+        (folder / ".hidden").symlink_to("nowhere")
+        assert "b.rec" in names(storage.match(str(folder / "*.rec")))
+
+    @pytest.mark.parametrize("pattern", ["*.rec", "**/*.rec"])
+    def test_a_file_that_vanishes_while_it_is_matched_is_an_error(
+        self, storage, folder, monkeypatch, pattern: str
+    ):
+        true_stat = os.stat
+
+        def stat_late(path, **options):
+            if str(path).endswith("a1.rec"):
+                pathlib.Path(path).unlink(missing_ok=True)
+            return true_stat(path, **options)
+
+        monkeypatch.setattr(os, "stat", stat_late)
+        with pytest.raises(StorageError, match="not there") as caught:
+            storage.match(str(folder / pattern))
+        assert str(folder / "a1.rec") in str(caught.value)
+
+    @pytest.mark.parametrize("pattern", ["*/*", "**/*.rec", "*/d.rec", "**", "s*/er/*"])
+    @pytest.mark.parametrize("mode", [0o000, 0o444])
+    def test_a_directory_below_a_wildcard_that_may_not_be_read(
+        self, storage, common_folder, pattern: str, mode: int
+    ):
+        for name in ("secret", "sound"):
+            (common_folder / name / "er").mkdir(parents=True)
+            (common_folder / name / "d.rec").write_text("d")
+            (common_folder / name / "er" / "e.rec").write_text("e")
+        (common_folder / "secret").chmod(mode)
+        with (
+            without_privileges(),
+            pytest.raises(StorageError, match="check the permissions") as caught,
+        ):
+            storage.match(str(common_folder / pattern))
+        assert str(common_folder / "secret") in str(caught.value)
+
+    def test_a_directory_that_fails_to_be_read(self, storage, folder, monkeypatch):
+        # As on a network file system whose server is away.
+        true_scandir = os.scandir
+
+        def scandir(path):
+            if str(path).endswith("sub.rec"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return true_scandir(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+        for pattern in ("*/*.rec", "**/*.rec"):
+            with pytest.raises(StorageError, match="Input/output error") as caught:
+                storage.match(str(folder / pattern))
+            assert str(folder / "sub.rec") in str(caught.value)
 
     def test_stat(self, storage, folder):
         info = storage.stat(str(folder / "b.rec"))
         assert info is not None
         assert info.size_bytes == 5
-        for name in ("missing", "sub.rec", "a.rec/b", "dangling.rec"):
+        for name in ("missing", "sub.rec", "a.rec/b"):
             assert storage.stat(str(folder / name)) is None
 
     def test_version_changes_with_the_file(self, storage, tmp_path):
