@@ -13,7 +13,7 @@ from gristmill.dataset.frame_reader import FrameReader
 from gristmill.dataset.inflated_stream import CorruptStreamError, InflatedStream
 from gristmill.dataset.range_stream import BLOCK_BYTES
 from gristmill.dataset.shard_report import SourceSpan
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.storage import FileInfo, changed_error, storage_for
 from gristmill.dataset.tfrecord import Compression, CorruptFrameError, Frame, FrameBatch
 from gristmill.transforms.quarantine import PassOver
 from gristmill.transforms.shard_plan import SourceRange
@@ -152,7 +152,27 @@ class RangeReader:
         Raises:
             CorruptFrameError: The range is damaged, and nobody takes that.
             FooledStartError: The range, entered by search, seems to be damaged.
+            StorageChangedError: Somebody has written the file meanwhile.
         """
+        yield from self._batches()
+        self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        storage = storage_for(self.path)
+        # An object is read by its version. A local file can be written in place: what
+        # was read is half the old one then, and every checksum fits.
+        if self._version is None or storage.remote:
+            return
+        found = storage.stat(self.path)
+        if found != FileInfo(self.path, self._size_bytes, self._version):
+            raise changed_error(
+                "file was written again while it was read",
+                self.path,
+                expected=f"{self._version}, {self._size_bytes:,} bytes",
+                got=f"{found.version}, {found.size_bytes:,} bytes" if found else "",
+            )
+
+    def _batches(self) -> Iterator[FrameBatch]:
         source = self._source
         plain = self._compression == "none"
         end = None if source.end_bytes < 0 else source.end_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import itertools
+import os
 import pathlib
 import random
 import tempfile
@@ -16,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import CorruptInputError
+from gristmill.dataset.errors import CorruptInputError, StorageChangedError
 from gristmill.dataset.shard_report import SourceSpan
+from gristmill.dataset.storage import FileInfo, LocalStorage, version_of
 from gristmill.dataset.tfrecord import CorruptFrameError, encode_frame
 from gristmill.transforms.quarantine import PassOver
 from gristmill.transforms.shard_plan import SourceRange
@@ -296,6 +298,80 @@ class TestSkipAndExtra:
         stops = [part.span.stop_bytes for part in parts]
         assert [part.span.start_bytes for part in parts] == [0, *stops[:-1]]
         assert [part.span.whole for part in parts] == [False, False, True]
+
+
+class TestWrittenMeanwhile:
+    """A file that somebody writes again while it is read."""
+
+    OLD = frames_of([b"old %7d" % number for number in range(300_000)])
+    NEW = frames_of([b"new %7d" % number for number in range(300_000)])
+
+    def read(self, path: pathlib.Path, change: Callable[[], Any]) -> list[bytes]:
+        path.write_bytes(self.OLD)
+        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+        reader = RangeReader(
+            str(path),
+            source,
+            size_bytes=len(self.OLD),
+            version=version_of(str(path)),
+        )
+        records: list[bytes] = []
+        for batch in reader.batches():
+            if not records:
+                change()
+            records += batch.records
+        return records
+
+    def test_records_of_the_same_lengths_in_place(self, tmp_path):
+        # Every checksum fits, and so do all ends: half is old and half is new.
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            with open(path, "r+b") as file:
+                file.write(self.NEW)
+
+        with pytest.raises(StorageChangedError, match="while it was read") as caught:
+            self.read(path, change)
+        assert str(path) in str(caught.value)
+
+    def test_more_at_its_end_and_the_old_time(self, tmp_path):
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            status = path.stat()
+            with open(path, "ab") as file:
+                file.write(frames_of([b"more"]))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+        with pytest.raises(StorageChangedError, match="while it was read"):
+            self.read(path, change)
+
+    @pytest.mark.parametrize("another", [True, False])
+    def test_another_file_of_its_name_or_none(self, tmp_path, another: bool):
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            path.unlink()
+            if another:
+                path.write_bytes(self.NEW)
+
+        with pytest.raises(StorageChangedError, match="while it was read"):
+            self.read(path, change)
+
+    def test_it_is_looked_at_once(self, tmp_path, monkeypatch):
+        path = tmp_path / "in.tfrecord"
+        looks = []
+        true_stat = LocalStorage.stat
+
+        def stat(storage: LocalStorage, path: str) -> FileInfo | None:
+            looks.append(path)
+            return true_stat(storage, path)
+
+        records = self.read(
+            path, lambda: monkeypatch.setattr(LocalStorage, "stat", stat)
+        )
+        assert frames_of(records) == self.OLD
+        assert looks == [str(path)]
 
 
 class TestCompressedDamage:
