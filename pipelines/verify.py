@@ -12,7 +12,7 @@ from gristmill.dataset.storage import storage_for
 from gristmill.pipelines.local_pool import default_workers, map_unordered
 from gristmill.pipelines.summary import plural, size_text
 from gristmill.transforms.findings import Finding
-from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
+from gristmill.transforms.metadata_check import plan_verify
 from gristmill.transforms.shard_check import verify_shard
 
 _SHOWN = 20
@@ -75,8 +75,7 @@ def verify(
 
 
 def _verify_here(dataset: str, quick: bool, workers: int) -> Verification:
-    findings = list(verify_metadata(dataset))
-    tasks = list(verify_tasks(dataset))
+    findings, tasks = plan_verify(dataset)
     records = raw_bytes = 0
     if not quick:
         count = max(1, min(workers, len(tasks)))

@@ -41,7 +41,22 @@ class VerifyTask(NamedTuple):
     digest: RecordsDigest
 
 
-def verify_metadata(dataset: str) -> list[Finding]:
+class VerifyPlan(NamedTuple):
+    """What the metadata of a dataset says.
+
+    Attributes:
+        findings: What is wrong: shards that are missing, too short or not the ones that
+            were written, files that readers would take for shards, tables that are not
+            the ones that `dataset.json` describes, totals that do not add up.
+        tasks: One for every shard of all splits whose table can be read: for those of
+            the others there is a finding.
+    """
+
+    findings: list[Finding]
+    tasks: list[VerifyTask]
+
+
+def plan_verify(dataset: str) -> VerifyPlan:
     """Checks `dataset.json`, the tables of shards, and that all files are there.
 
     Lists two directories and opens no shard, so it takes seconds on any dataset. In a
@@ -51,11 +66,6 @@ def verify_metadata(dataset: str) -> list[Finding]:
     Args:
         dataset: The directory of a committed dataset.
 
-    Returns:
-        What is wrong: shards that are missing, too short or not the ones that were
-        written, files that readers would take for shards, tables that are not the
-        ones that `dataset.json` describes, totals that do not add up.
-
     Raises:
         NotADatasetError: The dataset is not committed.
         InvalidDatasetError: `dataset.json` is damaged.
@@ -63,6 +73,7 @@ def verify_metadata(dataset: str) -> list[Finding]:
     """
     manifest = open_manifest(dataset)
     findings: list[Finding] = []
+    tasks: list[VerifyTask] = []
     listings = _Listings(dataset)
     owners: dict[str, str] = {}
     readable = []
@@ -73,19 +84,21 @@ def verify_metadata(dataset: str) -> list[Finding]:
             findings.append(finding_of(split.table, error))
             continue
         readable.append(name)
-        for path, file_bytes, file_crc32c in zip(
-            table.paths,
-            table.file_bytes.tolist(),
-            table.file_crc32cs.tolist(),
-            strict=True,
-        ):
+        for shard, path in enumerate(table.paths):
+            task = VerifyTask(
+                dataset=dataset,
+                path=path,
+                file_bytes=int(table.file_bytes[shard]),
+                file_crc32c=int(table.file_crc32cs[shard]),
+                digest=table.digest(shard),
+            )
+            tasks.append(task)
             if path in owners:
                 findings.append(
                     Finding(path, f"shard of two splits, {owners[path]} and {name}")
                 )
             owners[path] = name
-            found = listings.find(path)
-            findings += _compare_listed(path, found, file_bytes, file_crc32c)
+            findings += _compare_listed(task, listings.find(path))
             if listings.find(layout.index_path(path)) is None:
                 findings.append(
                     Finding(layout.index_path(path), "shard index is missing")
@@ -97,37 +110,7 @@ def verify_metadata(dataset: str) -> list[Finding]:
             for file in listings.of("")
             if file.startswith(prefix) and file not in owners
         ]
-    return findings
-
-
-def verify_tasks(dataset: str) -> list[VerifyTask]:
-    """Returns a task for every shard of all splits whose table can be read.
-
-    Args:
-        dataset: The directory of a committed dataset.
-
-    Raises:
-        NotADatasetError: The dataset is not committed.
-        InvalidDatasetError: `dataset.json` is damaged.
-        FormatVersionError: Its version is unknown.
-    """
-    tasks = []
-    for split in open_manifest(dataset).splits.values():
-        try:
-            table = _table(dataset, split)
-        except UNREADABLE:
-            continue  # A finding of `verify_metadata`.
-        for shard, path in enumerate(table.paths):
-            tasks.append(
-                VerifyTask(
-                    dataset=dataset,
-                    path=path,
-                    file_bytes=int(table.file_bytes[shard]),
-                    file_crc32c=int(table.file_crc32cs[shard]),
-                    digest=table.digest(shard),
-                )
-            )
-    return tasks
+    return VerifyPlan(findings, tasks)
 
 
 def _table(dataset: str, split: Split) -> ShardTable:
@@ -159,14 +142,13 @@ class _Listings:
         return self.of(directory).get(name)
 
 
-def _compare_listed(
-    path: str, found: FileInfo | None, file_bytes: int, file_crc32c: int
-) -> list[Finding]:
+def _compare_listed(task: VerifyTask, found: FileInfo | None) -> list[Finding]:
     """Compares a shard with what the storage says of it."""
+    path, file_crc32c = task.path, task.file_crc32c
     if found is None:
         return [Finding(path, "shard is missing")]
-    if found.size_bytes != file_bytes:
-        return [wrong_size(path, file_bytes, found.size_bytes)]
+    if found.size_bytes != task.file_bytes:
+        return [wrong_size(path, task.file_bytes, found.size_bytes)]
     # Buckets keep a checksum of every object; a local disk has none.
     if found.crc32c not in (None, file_crc32c):
         return [

@@ -11,8 +11,7 @@ import apache_beam as beam
 from gristmill.transforms.findings import Finding
 from gristmill.transforms.metadata_check import (
     VerifyTask,
-    verify_metadata,
-    verify_tasks,
+    plan_verify,
 )
 from gristmill.transforms.shard_check import ShardCheck, verify_shard
 
@@ -36,10 +35,11 @@ class VerifyResult(NamedTuple):
 
 
 def _plan(dataset: str, quick: bool) -> Iterator[ShardCheck | VerifyTask]:
+    findings, tasks = plan_verify(dataset)
     # Metadata travels as the check of a shard without a path.
-    yield ShardCheck("", 0, 0, tuple(verify_metadata(dataset)))
+    yield ShardCheck("", 0, 0, tuple(findings))
     if not quick:
-        yield from verify_tasks(dataset)
+        yield from tasks
 
 
 def _check(task: ShardCheck | VerifyTask) -> ShardCheck:

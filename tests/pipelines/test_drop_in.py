@@ -17,7 +17,7 @@ from gristmill import pipelines
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.manifest import open_manifest
 from gristmill.pipelines import drop_in
-from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
+from gristmill.transforms.metadata_check import plan_verify
 from gristmill.transforms.shard_check import verify_shard
 from tests.support.conversion import contents, read_output
 from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY
@@ -75,8 +75,8 @@ def outputs(folder: pathlib.Path) -> dict[str, list[bytes]]:
 
 
 def assert_whole(dataset: pathlib.Path) -> None:
-    assert verify_metadata(str(dataset)) == []
-    for task in verify_tasks(str(dataset)):
+    assert plan_verify(str(dataset)).findings == []
+    for task in plan_verify(str(dataset)).tasks:
         assert verify_shard(task).findings == ()
 
 

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 from gristmill.dataset import layout
-from gristmill.dataset.errors import NotADatasetError
+from gristmill.dataset.errors import NotADatasetError, StorageError
 from gristmill.dataset.manifest import open_manifest, read_table
 from gristmill.dataset.shard_writer import WriterOptions
+from gristmill.dataset.storage import LocalStorage
+from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms import shard_check
 from gristmill.transforms.findings import Finding
 from gristmill.transforms.index_shard import commit_index, index_shard, plan_index
-from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
+from gristmill.transforms.metadata_check import plan_verify
 from gristmill.transforms.shard_check import ShardCheck, verify_shard
 from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
 from tests.support.conversion import convert, job_of
@@ -64,7 +66,7 @@ def dataset(whole: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def verify(dataset: pathlib.Path) -> list[Finding]:
-    checks = [verify_shard(task) for task in verify_tasks(str(dataset))]
+    checks = [verify_shard(task) for task in plan_verify(str(dataset)).tasks]
     return [finding for check in checks for finding in check.findings]
 
 
@@ -85,15 +87,15 @@ def flip(path: pathlib.Path, offset: int, *, bits: int = 0x40) -> None:
 def test_whole_dataset_has_no_findings(tmp_path: pathlib.Path, group_size: int) -> None:
     records = [*RECORDS[:500], *AWKWARD_RECORDS]
     dataset = make_dataset(tmp_path, group_size=group_size, records=records)
-    assert verify_metadata(str(dataset)) == []
-    checks = [verify_shard(task) for task in verify_tasks(str(dataset))]
+    assert plan_verify(str(dataset)).findings == []
+    checks = [verify_shard(task) for task in plan_verify(str(dataset)).tasks]
     assert [check.findings for check in checks] == [()] * 3
     assert sum(check.records for check in checks) == len(records)
     assert sum(check.raw_bytes for check in checks) == sum(map(len, records))
 
 
 def test_tasks_are_small_and_travel_between_processes(whole: pathlib.Path) -> None:
-    task = verify_tasks(str(whole))[0]
+    task = plan_verify(str(whole)).tasks[0]
     again, function = pickle.loads(pickle.dumps((task, verify_shard)))
     assert again == task
     assert function(again) == verify_shard(task)
@@ -109,7 +111,7 @@ def test_flipped_byte_of_a_record_names_file_and_record(dataset: pathlib.Path) -
     findings = verify(dataset)
     assert [finding.path for finding in findings] == [shard]
     assert "record 321 " in findings[0].what
-    assert verify_metadata(str(dataset)) == []  # No look inside.
+    assert plan_verify(str(dataset)).findings == []  # No look inside.
 
 
 @pytest.mark.parametrize("group_size", [1, 5])
@@ -139,7 +141,7 @@ def test_other_records_are_compared_behind_damage(dataset: pathlib.Path) -> None
     footer = footer_of((dataset / shard).read_bytes())
     for record in (3, 40, 700):
         flip(dataset / shard, int(footer.chunk_offsets[record + 1]) - 2)
-    task = verify_tasks(str(dataset))[0]
+    task = plan_verify(str(dataset)).tasks[0]
     check = verify_shard(task)
     for record, finding in zip((3, 40, 700), check.findings, strict=True):
         assert f"record {record} " in finding.what
@@ -149,7 +151,7 @@ def test_other_records_are_compared_behind_damage(dataset: pathlib.Path) -> None
 def test_same_record_elsewhere_is_found_by_index(dataset: pathlib.Path) -> None:
     """A shard that is sound in itself, but holds other records than were written."""
     shard = shards_of(dataset)[0]
-    count = verify_tasks(str(dataset))[0].digest.records
+    count = plan_verify(str(dataset)).tasks[0].digest.records
     swapped = [RECORDS[1], RECORDS[0], *RECORDS[2:count]]
     write_array_records(dataset / shard, swapped)
     whats = [finding.what for finding in verify(dataset)]
@@ -161,7 +163,7 @@ def test_same_record_elsewhere_is_found_by_index(dataset: pathlib.Path) -> None:
 
 def test_many_different_records_are_counted_not_listed(dataset: pathlib.Path) -> None:
     shard = shards_of(dataset)[0]
-    count = verify_tasks(str(dataset))[0].digest.records
+    count = plan_verify(str(dataset)).tasks[0].digest.records
     write_array_records(dataset / shard, [b"x"] * count)
     findings = verify(dataset)
     assert len(findings) < 20
@@ -172,7 +174,7 @@ def test_truncated_shard(dataset: pathlib.Path) -> None:
     shard = shards_of(dataset)[2]
     size = (dataset / shard).stat().st_size
     os.truncate(dataset / shard, size - 65536)
-    (quick,) = verify_metadata(str(dataset))
+    (quick,) = plan_verify(str(dataset)).findings
     assert quick == Finding(
         shard, "shard has the wrong size", f"{size:,} bytes", f"{size - 65536:,}"
     )
@@ -189,7 +191,7 @@ def test_missing_files(dataset: pathlib.Path) -> None:
         Finding(first, "shard is missing"),
         Finding(layout.index_path(second), "shard index is missing"),
     ]
-    assert verify_metadata(str(dataset)) == expected
+    assert plan_verify(str(dataset)).findings == expected
     assert verify(dataset) == expected
 
 
@@ -199,8 +201,8 @@ def test_damaged_index(dataset: pathlib.Path, position: int) -> None:
     flip(dataset / index, position % (dataset / index).stat().st_size)
     findings = verify(dataset)
     assert [finding.path for finding in findings] == [index]
-    check = verify_shard(verify_tasks(str(dataset))[0])
-    assert check.records == verify_tasks(str(dataset))[0].digest.records
+    check = verify_shard(plan_verify(str(dataset)).tasks[0])
+    assert check.records == plan_verify(str(dataset)).tasks[0].digest.records
 
 
 def test_index_of_another_shard(dataset: pathlib.Path) -> None:
@@ -216,10 +218,31 @@ def test_index_of_another_shard(dataset: pathlib.Path) -> None:
 def test_damaged_table_is_a_finding_and_no_error(dataset: pathlib.Path) -> None:
     table = layout.table_path("data", "train")
     flip(dataset / table, 100)
-    (finding,) = verify_metadata(str(dataset))
+    (finding,) = plan_verify(str(dataset)).findings
     assert finding.path == table
     assert finding.expected
-    assert verify_tasks(str(dataset)) == []
+    assert plan_verify(str(dataset)).tasks == []
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_a_table_that_cannot_be_read_for_a_moment_is_never_passed_over(
+    dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    table = str(dataset / layout.table_path("data", "train"))
+    true_read = LocalStorage.read
+    reads = 0
+
+    def read(storage: LocalStorage, path: str, *ends: int) -> bytes:
+        nonlocal reads
+        if path == table:
+            reads += 1
+            if reads == failing + 1:
+                raise StorageError("cannot read the file", where=path)
+        return true_read(storage, path, *ends)
+
+    monkeypatch.setattr(LocalStorage, "read", read)
+    found = verify_all(str(dataset), workers=1)
+    assert found.findings or found.records == len(RECORDS)
 
 
 def test_totals_that_do_not_add_up(dataset: pathlib.Path) -> None:
@@ -228,7 +251,7 @@ def test_totals_that_do_not_add_up(dataset: pathlib.Path) -> None:
     document["raw_bytes"] += 1
     document["splits"]["train"]["raw_bytes"] += 1
     path.write_text(json.dumps(document))
-    (finding,) = verify_metadata(str(dataset))
+    (finding,) = plan_verify(str(dataset)).findings
     assert finding.path == layout.table_path("data", "train")
     assert finding.what == "table of shards contradicts dataset.json"
     assert finding.expected == f"raw_bytes {document['raw_bytes']}"
@@ -236,9 +259,8 @@ def test_totals_that_do_not_add_up(dataset: pathlib.Path) -> None:
 
 def test_directory_without_manifest(dataset: pathlib.Path) -> None:
     (dataset / layout.DATASET_JSON).unlink()
-    for function in (verify_metadata, verify_tasks):
-        with pytest.raises(NotADatasetError):
-            function(str(dataset))
+    with pytest.raises(NotADatasetError):
+        plan_verify(str(dataset))
 
 
 def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> None:
@@ -246,7 +268,7 @@ def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> 
     write_array_records(path, RECORDS[:300], options="group_size:10,transpose:true")
     plan = plan_index([str(path)])
     commit_index(plan, map(index_shard, plan.tasks), inputs=[str(path)])
-    (task,) = verify_tasks(str(tmp_path))
+    (task,) = plan_verify(str(tmp_path)).tasks
     assert verify_shard(task) == ShardCheck(
         path.name, 300, sum(map(len, RECORDS[:300])), ()
     )

@@ -9,7 +9,7 @@ import pytest
 
 from gristmill.dataset import layout
 from gristmill.pipelines.verify import verification_text, verify
-from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
+from gristmill.transforms.metadata_check import plan_verify
 from gristmill.transforms.shard_check import verify_shard
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_objects import Objects
@@ -137,7 +137,7 @@ def test_every_damage_is_named(
     server: GcsServer, damage: Callable[[Objects], object], expected: list[str]
 ) -> None:
     damage(server.objects)
-    found = [str(finding) for finding in verify_metadata(DATASET)]
+    found = [str(finding) for finding in plan_verify(DATASET).findings]
     assert len(found) == len(expected)
     for finding, begin in zip(found, expected, strict=True):
         assert finding.startswith(begin)
@@ -151,12 +151,12 @@ def test_swapped_shards_of_one_size_are_found(
     first, second = (f"sets/data/{name_of(shard)}" for shard in (0, 1))
     server.objects.put("bucket", first, bytes(sizes[first]))
     server.objects.put("bucket", second, stored[second])  # The same bytes: all is well.
-    (finding,) = verify_metadata(DATASET)
+    (finding,) = plan_verify(DATASET).findings
     assert finding.path == name_of(0)
 
 
 def test_every_byte_is_read_in_few_requests(server: GcsServer) -> None:
-    tasks = verify_tasks(DATASET)
+    tasks = plan_verify(DATASET).tasks
     server.requests.clear()
     checks = [verify_shard(task) for task in tasks]
     assert [check.findings for check in checks] == [()] * SHARDS
@@ -168,7 +168,7 @@ def test_every_byte_is_read_in_few_requests(server: GcsServer) -> None:
 def test_a_shard_that_changes_while_it_is_verified_is_named(
     server: GcsServer, stored: dict[str, bytes], tmp_path: pathlib.Path
 ) -> None:
-    task = verify_tasks(DATASET)[3]
+    task = plan_verify(DATASET).tasks[3]
     name = f"sets/data/{name_of(3)}"
     real = server.objects.stat
 

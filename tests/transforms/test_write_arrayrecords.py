@@ -25,7 +25,7 @@ from gristmill.dataset.manifest import open_manifest, read_table
 from gristmill.dataset.shard_index import map_index
 from gristmill.dataset.shard_writer import WriterOptions
 from gristmill.transforms import WriteArrayRecords, write_shards
-from gristmill.transforms.metadata_check import verify_metadata, verify_tasks
+from gristmill.transforms.metadata_check import plan_verify
 from gristmill.transforms.record_spool import content_hash
 from gristmill.transforms.shard_check import verify_shard
 from gristmill.transforms.write_plan import (
@@ -127,8 +127,8 @@ def shard_contents(output: pathlib.Path, split: str = "train") -> list[list[byte
 
 
 def assert_whole(output: pathlib.Path) -> None:
-    assert verify_metadata(str(output)) == []
-    for task in verify_tasks(str(output)):
+    assert plan_verify(str(output)).findings == []
+    for task in plan_verify(str(output)).tasks:
         assert verify_shard(task).findings == ()
     assert not list(output.glob("tmp*"))
     assert not list(output.glob("index/*.write.json"))
