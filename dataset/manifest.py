@@ -186,6 +186,8 @@ class Manifest:
             )
         except (TypeError, KeyError, ValueError, AttributeError) as e:
             raise invalid("dataset.json lacks a field, or has a bad one", got=e) from e
+        if not splits:
+            raise invalid("dataset.json has no split")
         for name, split in splits.items():
             layout.check_relative(split.table, where=f"{where}, split {name}")
         for total in ("records", "raw_bytes", "file_bytes"):

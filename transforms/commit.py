@@ -206,6 +206,7 @@ def commit_dataset(
     name: str,
     splits: Mapping[str, Split],
     *,
+    keeps: Iterable[str] = (),
     features: Mapping[str, Any] | None = None,
     extra_files: ExtraFiles | None = None,
 ) -> Manifest:
@@ -215,11 +216,13 @@ def commit_dataset(
         output: The dataset's directory.
         name: Its name.
         splits: The finished splits, by name.
+        keeps: Splits that are there already, as far as the caller knows.
         features: The schema, where known.
         extra_files: Small files to write before it.
 
     Raises:
         InputError: The directory holds a dataset of another name.
+        DataLossError: A split of `keeps` is not there, or there is no split at all.
         StorageChangedError: Another conversion committed at the same moment.
     """
     place = layout.join(output, layout.DATASET_JSON)
@@ -228,6 +231,14 @@ def commit_dataset(
     names = () if extra_files is None else extra_files.names
     extra = storage.stat_all([layout.join(output, name) for name in names])
     old, seen = read_versioned_manifest(output)
+    there = {} if old is None else old.splits
+    gone = sorted(set(keeps) - there.keys())
+    if gone or not (splits or there):
+        raise DataLossError(
+            "a split that was there is gone" if gone else "no split to commit",
+            where=", split ".join((output, *gone)),
+            cure="run one conversion at a time into one output, and this one again",
+        )
     if old is not None and not splits and features in (None, old.features):
         return old
     if old is None:
@@ -242,7 +253,7 @@ def commit_dataset(
         )
     manifest = dataclasses.replace(
         old,
-        splits={**old.splits, **splits},
+        splits={**there, **splits},
         features=old.features if features is None else features,
         created_by=f"gristmill {__version__}",
     )

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import DataLossError, InputError
 from gristmill.dataset.manifest import Manifest, Split, read_table
 from gristmill.dataset.shard_report import ShardReport
 from gristmill.dataset.shard_reports import ReportCollector
@@ -176,15 +176,26 @@ def commit_shards(
         prepared: Jobs that were prepared in this process, by split.
         tfds_directory: Where the jobs come from, if from there: its metadata is
             compared with what was read, and written for the output.
+
+    Raises:
+        DataLossError: Shards are missing or do not hold what was read, or a split that
+            was there is gone.
     """
     jobs = list(jobs)
     if not isinstance(results, GatheredResults):
         results = GatheredResults.of(results)
+    before = tuple(job.split for job in jobs if job.split in results.committed_before)
     splits, repaired = {}, 0
     for job in jobs:
-        found = results.splits.get(job.split)
-        if found is None or job.split in results.committed_before:
+        if job.split in before:
             continue
+        found = results.splits.get(job.split)
+        if found is None:
+            raise DataLossError(
+                "no shard of a split was made",
+                where=f"{job.output}, split {job.split}",
+                cure="run the same command again: finished shards are kept",
+            )
         own = (prepared or {}).get(job.split) or found.task.prepared
         splits[job.split], again = finish_split(own, found.reports)
         repaired += again
@@ -195,9 +206,13 @@ def commit_shards(
         features = source.features if features is None else features
         extra_files = _tfds_files(source, output, splits)
     manifest = commit_dataset(
-        output, name, splits, features=features, extra_files=extra_files
+        output,
+        name,
+        splits,
+        keeps=before,
+        features=features,
+        extra_files=extra_files,
     )
-    before = tuple(job.split for job in jobs if job.split in results.committed_before)
     return ConversionResult(manifest, repaired, before)
 
 

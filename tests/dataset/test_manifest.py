@@ -72,7 +72,6 @@ class TestRoundTrip:
         "manifest",
         [
             manifest_of(),
-            manifest_of(splits={}),
             manifest_of(features={"text": {"dtype": "string"}}, extra={"later": [1]}),
             manifest_of(
                 splits={"train": split_of(table_of(2), extra={"later": {"a": None}})}
@@ -85,7 +84,7 @@ class TestRoundTrip:
                 }
             ),
         ],
-        ids=["plain", "no-splits", "features", "split-extra", "not-utf8"],
+        ids=["plain", "features", "split-extra", "not-utf8"],
     )
     def test_everything_comes_back(self, manifest: Manifest):
         data = manifest.encode()
@@ -201,6 +200,12 @@ class TestRefused:
     def test_other_files(self, data: bytes):
         with pytest.raises(InvalidDatasetError, match=r"dataset\.json is not"):
             decode(data)
+
+    def test_no_split_at_all(self):
+        # Nothing contradicts itself there: totals and digest are those of nothing.
+        with pytest.raises(InvalidDatasetError, match="no split") as caught:
+            decode(manifest_of(splits={}).encode())
+        assert "--overwrite" in str(caught.value)
 
     def test_a_swapped_pair_of_splits(self):
         document = json.loads(manifest_of().encode())

@@ -13,8 +13,16 @@ from gristmill.dataset.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.shard_reports import ReportCollector
 from gristmill.transforms.commit import close_gaps, commit_dataset, finish_split
 from gristmill.transforms.convert_shard import convert_shard
+from gristmill.transforms.prepare import prepare
+from gristmill.transforms.shard_tasks import (
+    ShardResult,
+    commit_shards,
+    make_shard,
+    shard_tasks,
+)
 from tests.support.conversion import (
     contents,
+    convert,
     job_of,
     prepared_of,
     varied_records,
@@ -201,7 +209,8 @@ class TestCommitDataset:
         prepared, reports = made
         split, _ = finish_split(prepared, collected(prepared, reports))
         output = prepared.job.output
-        later = Manifest(name="data", splits={}, extra={"from the future": [1]})
+        extra = {"from the future": [1]}
+        later = Manifest(name="data", splits={"old": split}, extra=extra)
         pathlib.Path(output, "dataset.json").write_bytes(later.encode())
         commit_dataset(output, "data", {"train": split}, features={"a": "b"})
         manifest = open_manifest(output)
@@ -216,3 +225,45 @@ class TestCommitDataset:
         commit_dataset(prepared.job.output, "data", {"train": split})
         with pytest.raises(InputError, match="another name"):
             commit_dataset(prepared.job.output, "other", {"test": split})
+
+    def test_without_any_split(self, made):
+        output = made[0].job.output
+        with pytest.raises(DataLossError, match="no split"):
+            commit_dataset(output, "data", {})
+        assert not pathlib.Path(output, "dataset.json").exists()
+
+
+class TestCommitShards:
+    """Every split of every job is in the dataset in the end, or nothing is written."""
+
+    @pytest.fixture
+    def jobs(self, tmp_path):
+        (tmp_path / "in").write_bytes(frames_of([b"one", b"two"]))
+        return [
+            job_of(tmp_path / "in", tmp_path / "out", split=split)
+            for split in ("train", "test")
+        ]
+
+    @pytest.mark.parametrize("made", [0, 1])
+    def test_a_job_of_which_nothing_arrived(self, jobs, made: int):
+        tasks = [next(shard_tasks(prepared_of(job))) for job in jobs]
+        results = [make_shard(task) for task in tasks[:made]]
+        with pytest.raises(DataLossError, match="no shard") as caught:
+            commit_shards(jobs, results)
+        assert f"split {jobs[made].split}" in str(caught.value)
+        assert "dataset.json" not in contents(jobs[0].output)
+
+    @pytest.mark.parametrize("others", [0, 1])
+    def test_a_split_that_was_there_and_is_gone(self, jobs, others: int):
+        """Another run may overwrite it, once it was found that nothing is to do."""
+        train, test = jobs
+        convert(train)
+        done = ShardResult(next(shard_tasks(prepare(train).prepared)), None)
+        tasks = [next(shard_tasks(prepared_of(job))) for job in (test,)[:others]]
+        results = [done, *map(make_shard, tasks)]
+        # The other run has begun: the split is not there until it ends.
+        prepare(train, overwrite=True)
+        with pytest.raises(DataLossError, match="gone") as caught:
+            commit_shards([train, test][: others + 1], results)
+        assert "train" in str(caught.value)
+        assert "dataset.json" not in contents(train.output)
