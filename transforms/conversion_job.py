@@ -216,9 +216,16 @@ class PreparedJob:
 
     @classmethod
     def look(
-        cls, output: str, name: str, split: str
+        cls, output: str, name: str, split: str, *, own: Self | None = None
     ) -> tuple[Self | None, DescriptionVersions]:
         """Reads the description, and the versions that are to be replaced by another.
+
+        Args:
+            output: The dataset's directory.
+            name: Its name.
+            split: The split.
+            own: The job that asks. It is the one described where its fingerprint is
+                there, but not its list of files: an earlier run ended in between.
 
         Raises:
             InvalidDatasetError: It cannot be read.
@@ -232,6 +239,8 @@ class PreparedJob:
         )
         if found is None:
             return None, versions
+        if listed is None and own is not None and own._is_described_by(found.data):
+            return own, versions
         if listed is None:
             raise InvalidDatasetError(
                 "description of a conversion lacks its list of files",
@@ -264,6 +273,13 @@ class PreparedJob:
                 cure="start over with --overwrite",
             ) from e
         return cls(job=job, files=files, plan=plan), versions
+
+    def _is_described_by(self, document: bytes) -> bool:
+        try:
+            fingerprint = json.loads(document)["fingerprint"]
+        except (KeyError, TypeError, ValueError):
+            return False
+        return bool(fingerprint == self.fingerprint)
 
     def check_same(self, found: PreparedJob) -> None:
         """Checks that output found in place belongs to this very job.

@@ -177,7 +177,7 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Prepa
             version=version,
             shards=map(prepared.shard_path, range(prepared.plan.shards)),
         )
-    found, seen = PreparedJob.look(job.output, job.name, job.split)
+    found, seen = PreparedJob.look(job.output, job.name, job.split, own=prepared)
     committed = manifest is not None and job.split in manifest.splits
     if found is not None:
         prepared.check_same(found)

@@ -22,6 +22,7 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.manifest import open_manifest
 from gristmill.dataset.shard_writer import WriterOptions
+from gristmill.dataset.storage import LocalStorage
 from gristmill.transforms.conversion_job import (
     ConversionJob,
     PreparedJob,
@@ -154,6 +155,38 @@ class TestUnfinished:
         for shard in (0, 2, 5):
             for path in (shard_file(half_done, shard), index_file(half_done, shard)):
                 assert before[str(path)] == after[str(path)]
+        assert read_output(half_done.output) == RECORDS
+
+    @pytest.mark.parametrize("max_corrupt", [100, 7])
+    def test_an_end_between_the_two_files_of_the_description(
+        self, job, monkeypatch, max_corrupt: int
+    ):
+        true_write = LocalStorage.write
+
+        def write(storage, path, data, **options):
+            if path.endswith(".inputs.npz"):
+                raise KeyboardInterrupt
+            true_write(storage, path, data, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, "write", write)
+            with pytest.raises(KeyboardInterrupt):
+                prepare(job)
+        assert list(contents(job.output)) == ["index/data-train.job.json"]
+        other = dataclasses.replace(job, writer=WriterOptions(group_size=2))
+        with pytest.raises(InvalidDatasetError, match="lacks its list of files"):
+            prepare(other)
+        convert(dataclasses.replace(job, max_corrupt=max_corrupt))
+        assert read_output(job.output) == RECORDS
+
+    def test_a_lost_list_of_files_is_written_again(self, half_done):
+        inputs = pathlib.Path(half_done.output, "index", "data-train.inputs.npz")
+        before = inputs.read_bytes()
+        finished = shard_file(half_done, 2).stat()
+        inputs.unlink()
+        convert(half_done)
+        assert inputs.read_bytes() == before
+        assert shard_file(half_done, 2).stat() == finished
         assert read_output(half_done.output) == RECORDS
 
     @pytest.mark.parametrize(
