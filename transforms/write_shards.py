@@ -6,6 +6,7 @@ is repeated, or runs twice at once, writes the same bytes under the same names.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,12 @@ import numpy.typing as npt
 
 from gristmill.dataset import layout
 from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
+from gristmill.dataset.errors import (
+    DataLossError,
+    InputError,
+    JobChangedError,
+    StorageChangedError,
+)
 from gristmill.dataset.manifest import (
     Manifest,
     Split,
@@ -136,15 +142,19 @@ def _is_ours(plan: WritePlan, found: Content | None) -> bool:
     return marker.get("fingerprint") == plan.fingerprint
 
 
-def _check_current(plan: WritePlan) -> None:
+def _check_current(plan: WritePlan) -> str:
     """Checks that the output still belongs to a plan.
+
+    Returns:
+        The version of the marker that says so, "" where the plan is committed.
 
     Raises:
         JobChangedError: Another write has taken it over.
     """
     job = plan.job
-    if _is_ours(plan, storage_for(job.output).load(_marker_path(job))):
-        return
+    marker = storage_for(job.output).load(_marker_path(job))
+    if marker is not None and _is_ours(plan, marker):
+        return marker.version
     manifest = read_manifest(job.output)
     split = manifest.splits.get(job.split) if manifest is not None else None
     # A repeated attempt comes late, which does no harm.
@@ -155,6 +165,7 @@ def _check_current(plan: WritePlan) -> None:
             expected=f"write {plan.fingerprint}",
             cure="run one write at a time into one output",
         )
+    return ""
 
 
 def _check_free(plan: WritePlan, split: Split | None, marker: Content | None) -> None:
@@ -331,7 +342,7 @@ def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult
     storage = storage_for(job.output)
     seen = version_of(place)
     # Then: whoever takes over the output from here on is not written over.
-    _check_current(plan)
+    marker = _check_current(plan)
     storage.write(place, encoded, replaces=seen)
     split = Split.of_table(
         table,
@@ -345,7 +356,10 @@ def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult
         },
     )
     manifest = commit_dataset(job.output, job.name, {job.split: split})
-    storage.delete(_marker_path(job))
+    # That of a write that has begun since stays: without it, its shards are nobody's.
+    with contextlib.suppress(StorageChangedError):
+        if marker:
+            storage.delete(_marker_path(job), version=marker)
     return _result(plan, manifest)
 
 

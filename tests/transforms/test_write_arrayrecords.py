@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from gristmill.dataset import layout
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
-from gristmill.dataset.manifest import open_manifest, read_table
+from gristmill.dataset.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.shard_index import map_index
 from gristmill.dataset.shard_writer import WriterOptions
 from gristmill.transforms import WriteArrayRecords, write_shards
+from gristmill.transforms.commit import commit_dataset
 from gristmill.transforms.metadata_check import plan_verify
 from gristmill.transforms.record_spool import content_hash
 from gristmill.transforms.shard_check import verify_shard
@@ -426,6 +427,27 @@ def test_late_attempts_do_no_harm(tmp_path: pathlib.Path) -> None:
     assert [r.path for r in write_group(plan, 0, groups[0])] == [reports[0].path]
     assert commit_write(plan, reports).records == len(RECORDS)
     assert contents(out) == kept
+
+
+def test_a_write_that_begins_at_the_commit_of_another_is_left_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    begun: list[WritePlan] = []
+
+    def commit_then_begin(*args: Any, **options: Any) -> Manifest:
+        manifest = commit_dataset(*args, **options)
+        begun.append(plan_of(out, RECORDS[:500], num_shards=2, overwrite=True))
+        return manifest
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_shards, "commit_dataset", commit_then_begin)
+        assert write_plainly(out, num_shards=2).records == len(RECORDS)
+    (plan,) = begun
+    groups = groups_of(plan, RECORDS[:500]).items()
+    reports = [r for number, group in groups for r in write_group(plan, number, group)]
+    assert commit_write(plan, reports).records == 500
+    assert_whole(out)
 
 
 def test_records_that_change_when_repeated_are_noticed(tmp_path: pathlib.Path) -> None:
