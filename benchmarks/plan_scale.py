@@ -83,11 +83,12 @@ def measure(shards: int) -> dict[str, float]:
 
         gathered = timed("gather", gather)
         found["gathered_bytes"] = len(pickle.dumps(gathered))
+        _make_files(output, gathered.splits[job.split].reports.reports().table)
         timed("commit", lambda: commit_shards([job], gathered))
         found["metadata_bytes"] = sum(
             path.stat().st_size
-            for path in pathlib.Path(output).rglob("*")
-            if path.is_file()
+            for suffix in ("json", "npz")
+            for path in pathlib.Path(output).rglob(f"*.{suffix}")
         )
         found["dataset_json_bytes"] = (
             pathlib.Path(output, "dataset.json").stat().st_size
@@ -118,6 +119,17 @@ def _listing(shards: int) -> Any:
         versions=tuple(f"17{file:014d}" for file in range(count)),
         compressions=np.zeros(count, np.uint8),
     )
+
+
+def _make_files(output: str, table: Any) -> None:
+    """Makes files of the sizes of all shards, and an index of nothing for each."""
+    from gristmill.dataset import layout
+
+    directory = pathlib.Path(output)
+    for path, size in zip(table.paths, table.file_bytes.tolist(), strict=True):
+        with (directory / path).open("wb") as file:
+            file.truncate(size)
+        (directory / layout.index_path(path)).touch()
 
 
 def _results(prepared: Any) -> Iterator[Any]:

@@ -376,12 +376,15 @@ class GcsStorage:
                     got="another one",
                 ) from e
 
-    def delete_all(self, paths: Iterable[str]) -> None:
-        list(self._pool.map(self.delete, paths))
+    def delete_all(self, files: Iterable[FileInfo]) -> None:
+        def delete(info: FileInfo) -> None:
+            self.delete(info.path, version=info.version)
+
+        list(self._pool.map(delete, files))
 
     def delete_tree(self, directory: str) -> None:
         found = self._listing(directory, _below(directory), deep=True)
-        self.delete_all(info.path for info in found)
+        self.delete_all(found)
 
 
 def _below(directory: str) -> str:

@@ -149,8 +149,12 @@ class Storage(Protocol):
             StorageChangedError: Another version is there. It stays.
         """
 
-    def delete_all(self, paths: Iterable[str]) -> None:
-        """Deletes files, if they are there, as if all at once."""
+    def delete_all(self, files: Iterable[FileInfo]) -> None:
+        """Deletes files in the versions that were listed, as if all at once.
+
+        Raises:
+            StorageChangedError: Another version of one is there. It stays.
+        """
 
     def delete_tree(self, directory: str) -> None:
         """Deletes a directory with all in it, if it is there."""
@@ -485,9 +489,9 @@ class LocalStorage:
                 )
             os.unlink(path)
 
-    def delete_all(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self.delete(path)
+    def delete_all(self, files: Iterable[FileInfo]) -> None:
+        for info in files:
+            self.delete(info.path, version=info.version)
 
     def delete_tree(self, directory: str) -> None:
         with (

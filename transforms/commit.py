@@ -17,6 +17,7 @@ from gristmill.dataset.storage import storage_for, version_of
 from gristmill.dataset.version import __version__
 from gristmill.transforms.conversion_job import PreparedJob, check_current
 from gristmill.transforms.convert_shard import check_counts, convert_shard
+from gristmill.transforms.metadata_check import check_split
 from gristmill.transforms.quarantine import too_many
 
 Convert = Callable[..., ShardReport]
@@ -180,6 +181,7 @@ def finish_split(
     storage_for(job.output).write(place, encoded, replaces=seen)
     read = reports.read
     source = {
+        "job": prepared.fingerprint,
         "inputs": list(job.inputs),
         "files": len(prepared.files),
         "file_bytes": int(prepared.files.sizes.sum()),
@@ -201,6 +203,25 @@ def finish_split(
     return split, len(again)
 
 
+def check_files(output: str, splits: Mapping[str, Split]) -> None:
+    """Checks that all files of splits are in the output, as their tables say.
+
+    Raises:
+        DataLossError: One is not: it was deleted or replaced after it was written.
+    """
+    for name, split in splits.items():
+        findings = check_split(output, split)
+        if findings:
+            raise DataLossError(
+                "a file of a finished split is not there any more",
+                where=f"{output}, split {name}",
+                got=f"{findings[0]}"
+                + (f", and {len(findings) - 1:,} more" if len(findings) > 1 else ""),
+                cure="see that nobody else writes to this output, then run the same "
+                "command again: it makes what is missing",
+            )
+
+
 def commit_dataset(
     output: str,
     name: str,
@@ -209,6 +230,7 @@ def commit_dataset(
     keeps: Iterable[str] = (),
     features: Mapping[str, Any] | None = None,
     extra_files: ExtraFiles | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Writes `dataset.json`, last of all. Splits that are there already stay.
 
@@ -219,6 +241,8 @@ def commit_dataset(
         keeps: Splits that are there already, as far as the caller knows.
         features: The schema, where known.
         extra_files: Small files to write before it.
+        check: Called when nothing is left but to write: raises if the splits are not
+            to be committed after all.
 
     Raises:
         InputError: The directory holds a dataset of another name.
@@ -251,6 +275,7 @@ def commit_dataset(
             got=name,
             cure=f"use --name {old.name} to add a split, or another output",
         )
+    check()
     manifest = dataclasses.replace(
         old,
         splits={**there, **splits},

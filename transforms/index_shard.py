@@ -21,7 +21,7 @@ from gristmill.dataset.shard_report import ShardReport
 from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.storage import storage_for, version_of
 from gristmill.dataset.version import __version__
-from gristmill.transforms.commit import commit_dataset
+from gristmill.transforms.commit import check_files, commit_dataset
 from gristmill.transforms.inputs import InputFiles, find_inputs
 
 _WINDOW_BYTES = 16 << 20
@@ -230,4 +230,9 @@ def commit_index(
             writer_options=" | ".join(sorted({options for _, options in found})),
             source={"indexed": list(inputs), "gristmill_version": __version__},
         )
-    return commit_dataset(plan.dataset, plan.name, splits)
+    return commit_dataset(
+        plan.dataset,
+        plan.name,
+        splits,
+        check=lambda: check_files(plan.dataset, splits),
+    )

@@ -7,6 +7,7 @@ Opens no shard: it lists those to read, which is `shard_check`.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gristmill.dataset import layout
@@ -84,25 +85,16 @@ def plan_verify(dataset: str) -> VerifyPlan:
             findings.append(finding_of(split.table, error))
             continue
         readable.append(name)
-        for shard, path in enumerate(table.paths):
-            task = VerifyTask(
-                dataset=dataset,
-                path=path,
-                file_bytes=int(table.file_bytes[shard]),
-                file_crc32c=int(table.file_crc32cs[shard]),
-                digest=table.digest(shard),
-            )
-            tasks.append(task)
+        own = list(_tasks(dataset, table))
+        for path in table.paths:
             if path in owners:
                 findings.append(
                     Finding(path, f"shard of two splits, {owners[path]} and {name}")
                 )
             owners[path] = name
-            findings += _compare_listed(task, listings.find(path))
-            if listings.find(layout.index_path(path)) is None:
-                findings.append(
-                    Finding(layout.index_path(path), "shard index is missing")
-                )
+        tasks += own
+        findings += _compare_shards(own, listings)
+        findings += _compare_indexes(table, listings)
     for name in readable:
         prefix = shard_prefix(manifest.name, name)
         findings += [
@@ -111,6 +103,52 @@ def plan_verify(dataset: str) -> VerifyPlan:
             if file.startswith(prefix) and file not in owners
         ]
     return VerifyPlan(findings, tasks)
+
+
+def check_split(dataset: str, split: Split) -> list[Finding]:
+    """Compares the table of one split with listings: opens no shard, and no manifest.
+
+    Args:
+        dataset: The dataset's directory; it need not be committed yet.
+        split: The split.
+
+    Returns:
+        Shards and indexes that are missing or not the ones that were written, or why
+        the table cannot be read.
+    """
+    try:
+        table = _table(dataset, split)
+    except UNREADABLE as error:
+        return [finding_of(split.table, error)]
+    # One listing after the other: of a million files each takes half a gigabyte.
+    findings = _compare_shards(_tasks(dataset, table), _Listings(dataset))
+    return findings + _compare_indexes(table, _Listings(dataset))
+
+
+def _tasks(dataset: str, table: ShardTable) -> Iterator[VerifyTask]:
+    for shard, path in enumerate(table.paths):
+        yield VerifyTask(
+            dataset=dataset,
+            path=path,
+            file_bytes=int(table.file_bytes[shard]),
+            file_crc32c=int(table.file_crc32cs[shard]),
+            digest=table.digest(shard),
+        )
+
+
+def _compare_shards(tasks: Iterable[VerifyTask], listings: _Listings) -> list[Finding]:
+    findings: list[Finding] = []
+    for task in tasks:
+        findings += _compare_listed(task, listings.find(task.path))
+    return findings
+
+
+def _compare_indexes(table: ShardTable, listings: _Listings) -> list[Finding]:
+    return [
+        Finding(path, "shard index is missing")
+        for path in map(layout.index_path, table.paths)
+        if listings.find(path) is None
+    ]
 
 
 def _table(dataset: str, split: Split) -> ShardTable:

@@ -10,7 +10,12 @@ from collections.abc import Iterable
 from gristmill.dataset import layout
 from gristmill.dataset.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.manifest import Manifest, read_table
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.storage import (
+    FileInfo,
+    changed_error,
+    storage_for,
+    version_of,
+)
 from gristmill.transforms.conversion_job import PreparedJob
 from gristmill.transforms.tfds_metadata import withdraw_tfds_metadata
 
@@ -30,22 +35,22 @@ def shard_prefix(name: str, split: str) -> str:
     return layout.shard_name(name, split, 0, 1).removesuffix("00000-of-00001")
 
 
-def delete_shards(
+def list_shards(
     output: str,
     name: str,
     split: str,
     *,
     others: Iterable[str] = (),
     keep: Iterable[str] = (),
-) -> None:
-    """Deletes the shards of a split, their indexes, and what was set aside for them.
+) -> list[FileInfo]:
+    """Lists the shards of a split, their indexes, and what was set aside for them.
 
     Args:
         output: The dataset's directory.
         name: The dataset's name.
-        split: The split. All shards that TFDS's names give to it are deleted.
+        split: The split. All shards that TFDS's names give to it are listed.
         others: Shards of other names that belong to it.
-        keep: Shards that stay.
+        keep: Shards to leave out.
     """
     storage = storage_for(output)
     prefix, others, keep = shard_prefix(name, split), set(others), set(keep)
@@ -57,8 +62,8 @@ def delete_shards(
                 shard = file.removesuffix(suffix)
                 ours = shard in others or shard.startswith(prefix)
                 if file.endswith(suffix) and ours and shard not in keep:
-                    found.append(info.path)
-    storage.delete_all(found)
+                    found.append(info)
+    return found
 
 
 def remove_split(
@@ -72,6 +77,10 @@ def remove_split(
 ) -> Manifest | None:
     """Removes all files of a split, and the split from `dataset.json`.
 
+    Only what was there while `dataset.json` was as it is described: whoever stops for
+    an hour in the middle of this, while others write and commit the split, deletes
+    nothing of theirs.
+
     Args:
         output: The dataset's directory.
         name: The dataset's name.
@@ -84,10 +93,10 @@ def remove_split(
         The dataset without the split, None if nothing is left.
 
     Raises:
-        StorageChangedError: Somebody else has changed `dataset.json` meanwhile.
+        StorageChangedError: Somebody else has changed `dataset.json` meanwhile, or
+            writes the split.
     """
     storage = storage_for(output)
-    withdraw_tfds_metadata(output, name=name)
     found = set(shards)
     # What cannot be read any more does not keep anybody from starting over.
     with contextlib.suppress(InvalidDatasetError, StorageError):
@@ -97,24 +106,36 @@ def remove_split(
     if manifest is not None and split in manifest.splits:
         with contextlib.suppress(InvalidDatasetError, StorageError):
             found |= set(read_table(output, manifest.splits[split]).paths)
+    # The description is deleted before the shards: workers of an earlier job, still
+    # running somewhere, look for it before they publish.
+    paths = (
+        layout.job_path(name, split),
+        layout.inputs_path(name, split),
+        layout.table_path(name, split),
+        layout.write_path(name, split),
+    )
+    described = storage.stat_all([layout.join(output, path) for path in paths])
+    doomed = list_shards(output, name, split, others=found)
+    place = layout.join(output, layout.DATASET_JSON)
+    now = version_of(place)
+    if now != version:
+        raise changed_error(
+            "dataset was committed by somebody else meanwhile",
+            place,
+            expected=version or "no dataset",
+            got=now or "no dataset",
+        )
+    withdraw_tfds_metadata(output, name=name)
+    if manifest is not None and split in manifest.splits:
         # First of all: from here on the split is not there.
         left = {k: v for k, v in manifest.splits.items() if k != split}
         manifest = dataclasses.replace(manifest, splits=left) if left else None
-        place = layout.join(output, layout.DATASET_JSON)
         if manifest is not None:
             storage.write(place, manifest.encode(), replaces=version)
         else:
             storage.delete(place, version=version)
-    # Before the shards: workers of an earlier job, still running somewhere, look for
-    # its description before they publish.
-    storage.delete_all(
-        layout.join(output, path)
-        for path in (
-            layout.job_path(name, split),
-            layout.inputs_path(name, split),
-            layout.table_path(name, split),
-            layout.write_path(name, split),
-        )
-    )
-    delete_shards(output, name, split, others=found)
+    for info in described:
+        if info is not None:
+            storage.delete(info.path, version=info.version)
+    storage.delete_all(doomed)
     return manifest

@@ -17,6 +17,7 @@ from gristmill.dataset.manifest import Manifest, read_versioned_manifest
 from gristmill.dataset.storage import storage_for
 from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.inputs import InputFiles, find_inputs
+from gristmill.transforms.metadata_check import check_split
 from gristmill.transforms.output_split import remove_split, shard_prefix
 from gristmill.transforms.quarantine import PassOver
 from gristmill.transforms.shard_plan import (
@@ -178,18 +179,21 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Prepa
             shards=map(prepared.shard_path, range(prepared.plan.shards)),
         )
     found, seen = PreparedJob.look(job.output, job.name, job.split, own=prepared)
-    committed = manifest is not None and job.split in manifest.splits
+    committed = None if manifest is None else manifest.splits.get(job.split)
     if found is not None:
         prepared.check_same(found)
-    elif committed:
-        raise JobChangedError(
-            "the output holds this split already, from another source",
-            where=f"{job.output}, split {job.split}",
-            cure="choose another --split or output, or replace it with --overwrite",
-        )
-    if committed:
-        return Preparation(prepared=prepared, committed=manifest)
-    if found is None:
+    if committed is not None:
+        # The description may have outlived what was committed: it says nothing of that.
+        if committed.source.get("job") != prepared.fingerprint:
+            raise JobChangedError(
+                "the output holds this split already, from another source",
+                where=f"{job.output}, split {job.split}",
+                cure="choose another --split or output, or replace it with --overwrite",
+            )
+        if not check_split(job.output, committed):
+            return Preparation(prepared=prepared, committed=manifest)
+        # What is missing by now is made again, and committed again.
+    elif found is None:
         _check_no_strangers(prepared)
     prepared.store(replaces=seen)
     return Preparation(prepared=prepared, committed=None)

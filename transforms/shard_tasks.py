@@ -14,10 +14,16 @@ from gristmill.dataset.manifest import Manifest, Split, read_table
 from gristmill.dataset.shard_report import ShardReport
 from gristmill.dataset.shard_reports import ReportCollector
 from gristmill.dataset.storage import storage_for
-from gristmill.transforms.commit import ExtraFiles, commit_dataset, finish_split
+from gristmill.transforms.commit import (
+    ExtraFiles,
+    check_files,
+    commit_dataset,
+    finish_split,
+)
 from gristmill.transforms.conversion_job import (
     ConversionJob,
     PreparedJob,
+    check_current,
     load_prepared,
 )
 from gristmill.transforms.convert_shard import (
@@ -185,7 +191,7 @@ def commit_shards(
     if not isinstance(results, GatheredResults):
         results = GatheredResults.of(results)
     before = tuple(job.split for job in jobs if job.split in results.committed_before)
-    splits, repaired = {}, 0
+    splits, owners, repaired = {}, [], 0
     for job in jobs:
         if job.split in before:
             continue
@@ -198,6 +204,7 @@ def commit_shards(
             )
         own = (prepared or {}).get(job.split) or found.task.prepared
         splits[job.split], again = finish_split(own, found.reports)
+        owners.append(own)
         repaired += again
     output, name = jobs[0].output, jobs[0].name
     extra_files = None
@@ -205,6 +212,13 @@ def commit_shards(
         source = read_tfds_directory(tfds_directory)
         features = source.features if features is None else features
         extra_files = _tfds_files(source, output, splits)
+
+    def check() -> None:
+        # Hours may have passed since the first split was finished.
+        for own in owners:
+            check_current(own)
+        check_files(output, splits)
+
     manifest = commit_dataset(
         output,
         name,
@@ -212,6 +226,7 @@ def commit_shards(
         keeps=before,
         features=features,
         extra_files=extra_files,
+        check=check,
     )
     return ConversionResult(manifest, repaired, before)
 

@@ -35,8 +35,9 @@ from gristmill.dataset.shard_table import ShardTable
 from gristmill.dataset.shard_writer import ShardWriter
 from gristmill.dataset.storage import Content, storage_for, version_of
 from gristmill.dataset.version import __version__
-from gristmill.transforms.commit import commit_dataset
-from gristmill.transforms.output_split import delete_shards, remove_split, shard_prefix
+from gristmill.transforms.commit import check_files, commit_dataset
+from gristmill.transforms.metadata_check import check_split
+from gristmill.transforms.output_split import list_shards, remove_split, shard_prefix
 from gristmill.transforms.publish_shard import ShardPlace
 from gristmill.transforms.record_spool import RecordSpool
 from gristmill.transforms.write_plan import WriteJob, WritePlan
@@ -109,7 +110,12 @@ def plan_write(
             cure=f"use the name {manifest.name} to add a split, or another output",
         )
     split = manifest.splits.get(job.split) if manifest is not None else None
-    if split is not None and split.source.get("write") == plan.fingerprint:
+    if (
+        split is not None
+        and split.source.get("write") == plan.fingerprint
+        # Files that were lost since are written again with `overwrite`.
+        and not check_split(job.output, split)
+    ):
         return dataclasses.replace(plan, committed=True)
     if overwrite:
         if not _is_ours(plan, seen):
@@ -127,7 +133,8 @@ def plan_write(
     )
     # Readers find shards by a pattern: what an earlier attempt left must not be there.
     keep = [plan.shard_path(shard) for shard in range(plan.shards)]
-    delete_shards(job.output, job.name, job.split, keep=keep)
+    stale = list_shards(job.output, job.name, job.split, keep=keep)
+    storage_for(job.output).delete_all(stale)
     return plan
 
 
@@ -355,7 +362,12 @@ def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult
             "gristmill_version": __version__,
         },
     )
-    manifest = commit_dataset(job.output, job.name, {job.split: split})
+
+    def check() -> None:
+        _check_current(plan)
+        check_files(job.output, {job.split: split})
+
+    manifest = commit_dataset(job.output, job.name, {job.split: split}, check=check)
     # That of a write that has begun since stays: without it, its shards are nobody's.
     with contextlib.suppress(StorageChangedError):
         if marker:

@@ -219,6 +219,23 @@ class TestCommitDataset:
         # Known features stay when a later split knows none.
         assert commit_dataset(output, "data", {"more": split}).features == {"a": "b"}
 
+    @pytest.mark.parametrize("lost", ["data-train.array_record-00001", "index"])
+    def test_files_that_went_after_they_were_written(self, made, lost):
+        prepared, reports = made
+        output = pathlib.Path(prepared.job.output)
+        found = [ShardResult(task, None) for task in shard_tasks(prepared)]
+        results = [r._replace(report=reports[r.task.shard]) for r in found]
+        (path,) = [
+            path
+            for path in output.rglob("data-train.array_record-00001*")
+            if str(path.relative_to(output)).startswith(lost)
+        ]
+        path.unlink()
+        with pytest.raises(DataLossError, match=r"00001-of-.*missing") as caught:
+            commit_shards([prepared.job], results)
+        assert "run the same command again" in str(caught.value)
+        assert "dataset.json" not in contents(str(output))
+
     def test_another_name(self, made):
         prepared, reports = made
         split, _ = finish_split(prepared, collected(prepared, reports))

@@ -193,6 +193,45 @@ def test_a_commit_that_arrives_after_another_job_changes_nothing(
     assert_whole(train=3)
 
 
+def test_a_commit_that_stops_before_its_last_file_asks_whose_the_output_is(
+    server: GcsServer,
+) -> None:
+    job = job_of()
+    results = [make_shard(task) for task in shard_tasks(prepare(job).prepared)]
+    server.fail("hold", "media", name="dataset.json")
+    zombie = in_background(commit_shards, [job], results)
+    assert server.held.wait(30)
+    convert(job_of(3), overwrite=True)
+    done = dict(server.objects.buckets["out"])
+    server.release.set()
+    with pytest.raises(JobChangedError, match="taken over"):
+        zombie.result(30)
+    assert server.objects.buckets["out"] == done
+    assert_whole(train=3)
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        ("media", "train.job.json"),
+        ("stat", "train.job.json"),
+        ("stat", "dataset.json"),
+        ("stat", "dataset_info.json"),
+    ],
+)
+def test_whoever_stops_in_the_middle_of_overwriting_deletes_nothing_of_others(
+    server: GcsServer, operation: str, name: str
+) -> None:
+    server.fail("hold", operation, name=name)
+    zombie = in_background(prepare, job_of(), overwrite=True)
+    assert server.held.wait(30)
+    convert(job_of())
+    server.release.set()
+    with contextlib.suppress(StorageChangedError):
+        zombie.result(30)
+    assert_whole(train=2)
+
+
 # The dataset's own files, read and written back.
 
 

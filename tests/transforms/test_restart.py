@@ -20,7 +20,7 @@ from gristmill.dataset.errors import (
     NotADatasetError,
     StorageError,
 )
-from gristmill.dataset.manifest import open_manifest
+from gristmill.dataset.manifest import open_manifest, read_table
 from gristmill.dataset.shard_writer import WriterOptions
 from gristmill.dataset.storage import LocalStorage
 from gristmill.transforms.conversion_job import (
@@ -30,6 +30,7 @@ from gristmill.transforms.conversion_job import (
     load_prepared,
 )
 from gristmill.transforms.convert_shard import convert_shard, finished_shard
+from gristmill.transforms.index_shard import commit_index, index_shard, plan_index
 from gristmill.transforms.prepare import prepare
 from gristmill.transforms.shard_plan import PlanOptions
 from gristmill.transforms.shard_tasks import make_shard, shard_tasks
@@ -450,13 +451,44 @@ class TestCommitted:
             assert "got:      other" in str(caught.value)
             assert states(job.output) == before
 
-    def test_a_split_without_description_is_not_ours_to_add_to(self, job):
+    def test_a_split_without_description_is_known_by_the_dataset(self, job):
         convert(job)
         pathlib.Path(job.output, "index", "data-train.job.json").unlink()
+        assert prepare(job).committed is not None
+        other = dataclasses.replace(job, writer=WriterOptions(group_size=4))
+        with pytest.raises(JobChangedError, match="from another source"):
+            convert(other)
+        convert(other, overwrite=True)
+        assert read_output(job.output) == RECORDS
+
+    @pytest.mark.parametrize("lost", ["shard", "half a shard", "index", "table"])
+    def test_what_was_lost_since_is_made_again(self, job, lost):
+        manifest = convert(job).manifest
+        split = manifest.splits["train"]
+        shard = read_table(job.output, split).paths[1]
+        paths = {"index": f"index/{shard}.index", "table": split.table}
+        path = pathlib.Path(job.output, paths.get(lost, shard))
+        before = {p: s for p, s in states(job.output).items() if "00000" in p}
+        assert before
+        if lost == "half a shard":
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            path.unlink()
+        assert convert(job).manifest == manifest
+        assert read_output(job.output) == RECORDS
+        assert before.items() <= states(job.output).items()
+        assert prepare(job).committed == manifest
+
+    def test_a_split_that_was_indexed_since_is_not_what_was_converted(self, job):
+        manifest = convert(job).manifest
+        shards = sorted(pathlib.Path(job.output).glob("*.array_record-*"))
+        shards[0].unlink()
+        plan = plan_index([*map(str, shards[1:])], split="train", overwrite=True)
+        commit_index(plan, map(index_shard, plan.tasks), inputs=["*"])
+        left = open_manifest(job.output).splits["train"].records
+        assert left < manifest.splits["train"].records
         with pytest.raises(JobChangedError, match="from another source"):
             convert(job)
-        convert(job, overwrite=True)
-        assert read_output(job.output) == RECORDS
 
 
 class TestOverwrite:
