@@ -124,7 +124,7 @@ def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
     """The thread that reads, and what it holds, are not in the child."""
     dataset = loader.open(converted)
     expected = dataset[7]
-    with batch_read._turn:
+    with batch_read._turn.lock:
         child = os.fork()
         if not child:
             signal.alarm(20)
