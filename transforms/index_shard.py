@@ -82,7 +82,9 @@ def plan_index(
             cure="index each directory for itself",
         )
     (directory,) = directories
-    names = [path.rpartition("/")[2] for path in files.paths]
+    names = [
+        layout.check_shard(path.rpartition("/")[2], where=path) for path in files.paths
+    ]
     parsed = [_TFDS_NAME.fullmatch(file) for file in names]
     found = {match["name"] for match in parsed if match}
     if name is None:
