@@ -10,13 +10,19 @@ import numpy as np
 
 from gristmill.dataset import layout
 from gristmill.dataset.errors import DataLossError, InputError
-from gristmill.dataset.manifest import Manifest, Split, read_versioned_manifest
+from gristmill.dataset.manifest import (
+    Manifest,
+    Split,
+    read_table,
+    read_versioned_manifest,
+)
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.shard_reports import ReportCollector
 from gristmill.dataset.storage import storage_for, version_of
 from gristmill.dataset.version import __version__
 from gristmill.transforms.conversion_job import PreparedJob, check_current
 from gristmill.transforms.convert_shard import check_counts, convert_shard
+from gristmill.transforms.owners import check_other_splits
 from gristmill.transforms.quarantine import too_many
 
 Convert = Callable[..., ShardReport]
@@ -219,7 +225,8 @@ def commit_dataset(
         extra_files: Small files to write before it.
 
     Raises:
-        InputError: The directory holds a dataset of another name.
+        InputError: The directory holds a dataset of another name, or another split
+            has a file of these.
         StorageChangedError: Another conversion committed at the same moment.
     """
     place = layout.join(output, layout.DATASET_JSON)
@@ -240,6 +247,10 @@ def commit_dataset(
             got=name,
             cure=f"use --name {old.name} to add a split, or another output",
         )
+    if old.splits.keys() - splits.keys():
+        tables = [read_table(output, split) for split in splits.values()]
+        paths = {path for table in tables for path in table.paths}
+        check_other_splits(output, old, splits=splits, takes=paths.__contains__)
     manifest = dataclasses.replace(
         old,
         splits={**old.splits, **splits},

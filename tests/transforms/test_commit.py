@@ -207,8 +207,8 @@ class TestCommitDataset:
         manifest = open_manifest(output)
         assert manifest.extra == {"from the future": [1]}
         assert manifest.features == {"a": "b"}
-        # Known features stay when a later split knows none.
-        assert commit_dataset(output, "data", {"more": split}).features == {"a": "b"}
+        # Known features stay when a later commit knows none.
+        assert commit_dataset(output, "data", {"train": split}).features == {"a": "b"}
 
     def test_another_name(self, made):
         prepared, reports = made

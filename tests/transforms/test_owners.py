@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Callable
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, JobChangedError
+from gristmill.dataset.manifest import open_manifest
 from gristmill.dataset.shard_writer import WriterOptions
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options import IndexOptions
-from gristmill.transforms.prepare import prepare
+from gristmill.transforms.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.convert_shard import convert_shard
+from gristmill.transforms.prepare import list_inputs, plan_job, prepare, take_output
+from gristmill.transforms.shard_tasks import (
+    ShardResult,
+    commit_shards,
+    make_shard,
+    shard_tasks,
+)
 from gristmill.transforms.write_plan import WriteJob
 from gristmill.transforms.write_shards import plan_write
 from tests.support.conversion import contents, convert, job_of, read_output
@@ -52,6 +62,15 @@ def write_over(folder: pathlib.Path) -> None:
         writer=WriterOptions(),
     )
     plan_write(job, [], groups=1, overwrite=True)
+
+
+def by_input(
+    inputs: pathlib.Path | str, output: pathlib.Path, split: str
+) -> ConversionJob:
+    """Returns a job whose shards are named as its inputs are."""
+    names = ShardNames(kind="inputs", suffix=".ar")
+    plan = ("match_shards", None)
+    return job_of(inputs, output, split=split, names=names, plan=plan)
 
 
 class TestInputs:
@@ -146,3 +165,67 @@ class TestIndexed:
         with pytest.raises(InputError, match="belongs to another split"):
             write_over(out)
         assert contents(out) == before
+
+
+class TestOneFileOfTwoSplits:
+    @pytest.fixture
+    def jobs(self, tmp_path, out):
+        jobs = []
+        for number, split in enumerate(("first", "second")):
+            folder = tmp_path / split
+            folder.mkdir()
+            (folder / "a").write_bytes(frames_of(text_records(40, seed=number)))
+            jobs.append(by_input(folder, out, split))
+        return jobs
+
+    @pytest.mark.parametrize("committed", [False, True])
+    def test_runs_that_began_at_once(self, jobs, out, committed):
+        (first,), (second,) = (list(shard_tasks(prepare(job).prepared)) for job in jobs)
+        result = make_shard(first)
+        if committed:
+            commit_shards(jobs[:1], [result])
+        before = contents(out)
+        with pytest.raises(JobChangedError, match="another job has written") as caught:
+            make_shard(second)
+        assert f"{out}/a.ar" in str(caught.value)
+        assert contents(out) == before
+        commit_shards(jobs[:1], [result])
+        assert read_output(out, "first") == text_records(40, seed=0)
+
+    def test_what_the_first_has_not_committed_is_not_the_seconds_to_replace(
+        self, jobs, out
+    ):
+        first, _ = (next(shard_tasks(prepare(job).prepared)) for job in jobs)
+        make_shard(first)
+        before = contents(out)
+        writer = WriterOptions(group_size=2)
+        other = plan_job(
+            dataclasses.replace(jobs[1], writer=writer), list_inputs(jobs[1])
+        )
+        with pytest.raises(InputError, match="there already"):
+            take_output(other, overwrite="changed")
+        assert contents(out) == before
+
+    def test_commit_refuses_the_second(self, jobs, out):
+        prepared = [prepare(job).prepared for job in jobs]
+        tasks = [next(shard_tasks(one)) for one in prepared]
+        commit_shards(jobs[:1], [make_shard(tasks[0])])
+        report = convert_shard(prepared[1], 0)
+        before = open_manifest(str(out))
+        with pytest.raises(InputError, match="belongs to another split") as caught:
+            commit_shards(jobs[1:], [ShardResult(tasks[1], report)])
+        assert "a.ar" in str(caught.value)
+        assert "split first" in str(caught.value)
+        assert open_manifest(str(out)) == before
+
+    def test_index(self, out):
+        indexed(out)
+        before = contents(out)
+        with pytest.raises(InputError, match="belongs to another split"):
+            indexed(out, split="mine")
+        assert contents(out) == before
+        index(
+            IndexOptions(
+                files=(f"{out}/*0001",), name="data", split="train", overwrite=True
+            )
+        )
