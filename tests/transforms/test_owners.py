@@ -26,6 +26,7 @@ from gristmill.transforms.shard_tasks import (
 from gristmill.transforms.write_plan import WriteJob
 from gristmill.transforms.write_shards import plan_write
 from tests.support.conversion import contents, convert, job_of, read_output
+from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records, write_array_records
 
 RECORDS = text_records(40)
@@ -65,7 +66,7 @@ def write_over(folder: pathlib.Path) -> None:
 
 
 def by_input(
-    inputs: pathlib.Path | str, output: pathlib.Path, split: str
+    inputs: pathlib.Path | str, output: pathlib.Path | str, split: str
 ) -> ConversionJob:
     """Returns a job whose shards are named as its inputs are."""
     names = ShardNames(kind="inputs", suffix=".ar")
@@ -139,6 +140,37 @@ class TestInputs:
             job = job_of((f"{out}/a.tfrecord", f"{out}/index/b.tfrecord"), out)
             convert(job, overwrite=overwrite)
         assert read_output(out) == RECORDS * 2
+
+    def test_in_a_bucket(self, monkeypatch):
+        with GcsServer("bucket") as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            server.objects.put("bucket", "in/a.tfrecord", frames_of(RECORDS))
+            before = dict(server.objects.buckets["bucket"])
+            job = dataclasses.replace(
+                by_input("gs://bucket/in/*", "gs://bucket/in/", "train"),
+                names=ShardNames(kind="inputs"),
+            )
+            for overwrite in (False, True, "changed"):
+                prepared = plan_job(job, list_inputs(job))
+                with pytest.raises(InputError, match="an input would be replaced"):
+                    take_output(prepared, overwrite=overwrite)
+            assert server.objects.buckets["bucket"] == before
+
+    def test_other_names_in_a_bucket_replace_what_the_first_run_wrote(
+        self, monkeypatch
+    ):
+        with GcsServer("bucket") as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            server.objects.put("bucket", "in/a", frames_of(RECORDS))
+            job = by_input("gs://bucket/in/*", "gs://bucket/out", "train")
+            convert(job)
+            other = dataclasses.replace(
+                job, names=ShardNames(kind="inputs", suffix=".x")
+            )
+            take_output(plan_job(other, list_inputs(other)), overwrite="changed")
+            convert(other)
+            names = [name for name in server.objects.buckets["bucket"] if "/a" in name]
+            assert names == ["in/a", "out/a.x", "out/index/a.x.index"]
 
 
 class TestIndexed:
