@@ -135,6 +135,27 @@ def write_path(name: str, split: str) -> str:
     return join(INDEX_DIR, f"{name}-{split}.write.json")
 
 
+def check_shard(file: str, *, where: str) -> str:
+    """Returns the name of a file that is there, or will be, if it can be a shard.
+
+    Raises:
+        InputError: No reader would open it, or the dataset has such a file.
+    """
+    if re.search(r"[/\\\0]", file) or file in (
+        *("", ".", ".."),
+        *(DATASET_JSON, INDEX_DIR, QUARANTINE_DIR),
+    ):
+        raise InputError(
+            "file name cannot be the name of a shard",
+            where=where,
+            expected=f"a name without / and \\, not {DATASET_JSON}, {INDEX_DIR} or "
+            f"{QUARANTINE_DIR}",
+            got=repr(file),
+            cure="rename the input, or choose another prefix or suffix",
+        )
+    return file
+
+
 def check_relative(path: str, *, where: str) -> str:
     """Returns a path that a dataset names, if it stays inside the dataset.
 

@@ -8,7 +8,7 @@ Arguments and names of outputs are those of array_record. Besides, `dataset.json
 `index/` appear beside the outputs, so that readers can tell a whole conversion from
 half of one; records keep their order; no record passes through a shuffle. A run that
 is repeated finishes what is missing, or does nothing; with other arguments it replaces
-what the same outputs held. Files that gristmill did not write are never replaced.
+what such a run wrote. Files that gristmill did not write are never replaced.
 """
 
 from __future__ import annotations

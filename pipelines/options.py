@@ -183,7 +183,12 @@ class ConvertOptions:
         choices=("records", "sample"),
     )
     overwrite: bool = _option(
-        "flag", False, "Overwrite", "Replace what the output holds of the split."
+        "flag",
+        False,
+        "Overwrite",
+        "Replace what the output holds of the split: every file with the name of one "
+        "of its shards, but no input, no shard of another split, and none of a split "
+        "that was indexed.",
     )
 
 

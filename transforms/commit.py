@@ -10,7 +10,12 @@ import numpy as np
 
 from gristmill.dataset import layout
 from gristmill.dataset.errors import DataLossError, InputError
-from gristmill.dataset.manifest import Manifest, Split, read_versioned_manifest
+from gristmill.dataset.manifest import (
+    Manifest,
+    Split,
+    read_table,
+    read_versioned_manifest,
+)
 from gristmill.dataset.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.shard_reports import ReportCollector
 from gristmill.dataset.storage import storage_for, version_of
@@ -18,6 +23,7 @@ from gristmill.dataset.version import __version__
 from gristmill.transforms.conversion_job import PreparedJob, check_current
 from gristmill.transforms.convert_shard import check_counts, convert_shard
 from gristmill.transforms.metadata_check import check_split
+from gristmill.transforms.owners import check_other_splits
 from gristmill.transforms.quarantine import too_many
 
 Convert = Callable[..., ShardReport]
@@ -245,7 +251,8 @@ def commit_dataset(
             to be committed after all.
 
     Raises:
-        InputError: The directory holds a dataset of another name.
+        InputError: The directory holds a dataset of another name, or another split
+            has a file of these.
         DataLossError: A split of `keeps` is not there, or there is no split at all.
         StorageChangedError: Another conversion committed at the same moment.
     """
@@ -275,6 +282,10 @@ def commit_dataset(
             got=name,
             cure=f"use --name {old.name} to add a split, or another output",
         )
+    if old.splits.keys() - splits.keys():
+        tables = [read_table(output, split) for split in splits.values()]
+        paths = {path for table in tables for path in table.paths}
+        check_other_splits(output, old, splits=splits, takes=paths.__contains__)
     check()
     manifest = dataclasses.replace(
         old,

@@ -151,16 +151,19 @@ class PreparedJob:
         return base + names.suffix
 
     def check_shard_names(self) -> None:
-        """Checks that no two shards would have the same name.
+        """Checks that readers find every shard by its name, and no other by it.
 
         Raises:
-            InputError: Two would.
+            InputError: They would not.
         """
-        if self.job.names.kind != "inputs":
+        kind = self.job.names.kind
+        if kind == "beam" and self.plan.shards:
+            layout.check_shard(self.shard_path(0), where=self.job.output)
+        if kind != "inputs":
             return
         owners: dict[str, str] = {}
         for shard, path in enumerate(self.files.paths):
-            name = self.shard_path(shard)
+            name = layout.check_shard(self.shard_path(shard), where=path)
             if name in owners:
                 raise InputError(
                     f"two input files would both be written to {name}",

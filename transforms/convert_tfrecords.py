@@ -185,7 +185,7 @@ class ConvertTFRecords(
         tfds_directory: Where the jobs come from, if from a TFDS directory: the output
             gets its metadata as well.
         overwrite: Whether to throw away what the output holds of these splits;
-            `changed` to do so only if it belongs to other jobs.
+            `changed` to do so only if other jobs of the same names wrote it, all of it.
         prepared: Jobs that are prepared already, so that shards are made in parallel
             also by runners that do not redistribute (Dask). Their output must have
             been taken with `take_output`.

@@ -23,6 +23,7 @@ from gristmill.dataset.storage import storage_for, version_of
 from gristmill.dataset.version import __version__
 from gristmill.transforms.commit import check_files, commit_dataset
 from gristmill.transforms.inputs import InputFiles, find_inputs
+from gristmill.transforms.owners import check_other_splits
 
 _WINDOW_BYTES = 16 << 20
 _TFDS_NAME = re.compile(r"(?P<name>.+)-(?P<split>\w+)\.array_record-\d{5,}-of-(\d{5,})")
@@ -82,7 +83,9 @@ def plan_index(
             cure="index each directory for itself",
         )
     (directory,) = directories
-    names = [path.rpartition("/")[2] for path in files.paths]
+    names = [
+        layout.check_shard(path.rpartition("/")[2], where=path) for path in files.paths
+    ]
     parsed = [_TFDS_NAME.fullmatch(file) for file in names]
     found = {match["name"] for match in parsed if match}
     if name is None:
@@ -121,6 +124,10 @@ def plan_index(
             "the directory is a dataset with this split already",
             where=f"{directory}, split {', '.join(there)}",
             cure="look at it with gristmill inspect, or index again with --overwrite",
+        )
+    if manifest is not None:
+        check_other_splits(
+            directory, manifest, splits=counts, takes=set(names).__contains__
         )
     return IndexPlan(dataset=directory, name=name, tasks=tuple(tasks))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import functools
 import posixpath
 from collections.abc import Callable, Iterable
 from typing import Literal
@@ -14,11 +16,21 @@ from gristmill.dataset.errors import (
     JobChangedError,
 )
 from gristmill.dataset.manifest import Manifest, read_versioned_manifest
-from gristmill.dataset.storage import storage_for
-from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
+from gristmill.dataset.storage import storage_for, version_of
+from gristmill.transforms.conversion_job import (
+    ConversionJob,
+    PreparedJob,
+    ShardNames,
+)
+from gristmill.transforms.convert_shard import finished_shard
 from gristmill.transforms.inputs import InputFiles, find_inputs
 from gristmill.transforms.metadata_check import check_split
-from gristmill.transforms.output_split import remove_split, shard_prefix
+from gristmill.transforms.output_split import (
+    known_shards,
+    remove_split,
+    shard_prefix,
+)
+from gristmill.transforms.owners import check_inputs_stay, check_removal
 from gristmill.transforms.quarantine import PassOver
 from gristmill.transforms.shard_plan import (
     STRIDE_RECORDS,
@@ -156,27 +168,36 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Prepa
     Args:
         prepared: The job.
         overwrite: Whether to throw away what the split's output holds; `changed` to do
-            so only if it belongs to another job.
+            so only if another job of the same names wrote it, all of it.
 
     Raises:
-        InputError: The output holds files of somebody else.
+        InputError: The output holds files of somebody else, or the job's own inputs.
         JobChangedError: The output belongs to another job.
     """
+    job = prepared.job
     if overwrite == "changed":
         try:
             return take_output(prepared)
         except JobChangedError:
+            old = PreparedJob.load(job.output, job.name, job.split)
+            if old is None or not _same_kind(old.job.names, job.names):
+                raise
+            _check_no_strangers(prepared, old=old)
             return take_output(prepared, overwrite=True)
-    job = prepared.job
     manifest, version = _read_manifest(prepared, overwrite=overwrite)
+    shards = set(map(prepared.shard_path, range(prepared.plan.shards)))
     if overwrite:
+        shards |= known_shards(job.output, job.name, job.split, manifest)
+    check_inputs_stay(prepared, shards)
+    if overwrite:
+        check_removal(job.output, job.name, job.split, manifest=manifest, shards=shards)
         manifest = remove_split(
             job.output,
             job.name,
             job.split,
             manifest=manifest,
             version=version,
-            shards=map(prepared.shard_path, range(prepared.plan.shards)),
+            shards=shards,
         )
     found, seen = PreparedJob.look(job.output, job.name, job.split, own=prepared)
     committed = None if manifest is None else manifest.splits.get(job.split)
@@ -208,8 +229,7 @@ def _read_manifest(
     except InvalidDatasetError:
         if not overwrite:
             raise
-        storage_for(job.output).delete(layout.join(job.output, layout.DATASET_JSON))
-        return None, ""
+        return None, version_of(layout.join(job.output, layout.DATASET_JSON))
     if manifest is not None and manifest.name != job.name:
         raise InputError(
             "the output holds a dataset of another name",
@@ -222,18 +242,37 @@ def _read_manifest(
     return manifest, version
 
 
-def _check_no_strangers(prepared: PreparedJob) -> None:
-    """Refuses to write among shards that no job of ours is known to have written."""
+def _same_kind(old: ShardNames, new: ShardNames) -> bool:
+    return (old.kind, old.prefix) == (new.kind, new.prefix)
+
+
+def _check_no_strangers(
+    prepared: PreparedJob, *, old: PreparedJob | None = None
+) -> None:
+    """Refuses to write among shards that no job of ours is known to have written.
+
+    Args:
+        prepared: The job.
+        old: One whose shards are to go, as far as it wrote what has their names.
+    """
     job = prepared.job
     ours = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
+    written: set[str] = set()
+    if old is not None:
+        shards = range(old.plan.shards)
+        ours.update(map(old.shard_path, shards))
+        # Waiting, not computing, as in `find_inputs`.
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
+            reports = pool.map(functools.partial(finished_shard, old), shards)
+            written = {report.path for report in reports if report is not None}
     # Readers find shards by a pattern: others of the split would be mixed with ours.
     prefix = shard_prefix(job.name, job.split)
     for info in storage_for(job.output).list(job.output):
         name = posixpath.basename(info.path)
-        if name in ours or name.startswith(prefix):
+        if name not in written and (name in ours or name.startswith(prefix)):
             raise InputError(
                 "a file with the name of a shard is there already",
                 where=info.path,
-                got="no description of a conversion that wrote it",
+                got="no conversion that is known to have written it",
                 cure="choose another output, or replace it with --overwrite",
             )

@@ -52,10 +52,16 @@ class ShardPlace:
     def finished(self, fingerprint: str) -> ShardReport | None:
         """Returns the report of the shard if it is finished, None if it is not.
 
-        The index is written after the shard, and carries the fingerprint of its job.
-
         Args:
             fingerprint: Of the job that must have written it.
+        """
+        report = self.report()
+        return report if report and report.job == fingerprint else None
+
+    def report(self) -> ShardReport | None:
+        """Returns the report of a finished shard, whose job it names, or None.
+
+        The index is written after the shard.
         """
         info, index_path = self.seen.get(self.path), layout.index_path(self.path)
         if info is None or index_path not in self.seen:
@@ -73,7 +79,7 @@ class ShardPlace:
         whole = info.size_bytes == report.file_bytes
         if not whole or info.crc32c not in (None, report.file_crc32c):
             return None
-        return report if report.job == fingerprint else None
+        return report
 
     def publish(self, local: str, written: WrittenShard, report: ShardReport) -> None:
         """Moves a finished shard to its place, and writes its index.

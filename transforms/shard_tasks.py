@@ -9,7 +9,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-from gristmill.dataset.errors import DataLossError, InputError
+from gristmill.dataset import layout
+from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.manifest import Manifest, Split, read_table
 from gristmill.dataset.shard_report import ShardReport
 from gristmill.dataset.shard_reports import ReportCollector
@@ -150,7 +151,16 @@ def make_shard(
     """
     prepared = task.prepared
     place = ShardPlace.look(task.output, prepared.shard_path(task.shard))
-    report = place.finished(prepared.fingerprint)
+    report = place.report()
+    if report is not None and report.job != prepared.fingerprint:
+        # Nothing was there when the output was taken.
+        raise JobChangedError(
+            "another job has written a file of the same name meanwhile",
+            where=layout.join(task.output, place.path),
+            expected=f"no file, or that of job {prepared.fingerprint}",
+            got=f"that of job {report.job}",
+            cure="choose another output for one of them, or run one after the other",
+        )
     if report is None:
         progress = None
         if progress_dir is not None:

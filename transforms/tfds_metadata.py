@@ -101,8 +101,8 @@ def tfds_metadata(
     return {**source.files, DATASET_INFO_JSON: text.encode()}
 
 
-def withdraw_tfds_metadata(output: str, *, name: str) -> None:
-    """Removes the `dataset_info.json` of a dataset whose shards are about to go.
+def withdraw_tfds_metadata(output: str, *, name: str, split: str) -> None:
+    """Removes the `dataset_info.json` that tells of a split whose shards are to go.
 
     Without it TFDS takes the directory for unfinished, which it then is. The one of
     somebody else's dataset, or of TFRecords in the same directory, stays.
@@ -110,6 +110,7 @@ def withdraw_tfds_metadata(output: str, *, name: str) -> None:
     Args:
         output: The dataset's directory.
         name: Its name.
+        split: The split.
     """
     storage = storage_for(output)
     path = layout.join(output, DATASET_INFO_JSON)
@@ -117,9 +118,9 @@ def withdraw_tfds_metadata(output: str, *, name: str) -> None:
         return
     try:
         info = json.loads(storage.read(path))
-    except ValueError:
+        found = info["name"], info["fileFormat"]
+        splits = [each["name"] for each in info["splits"]]
+    except (KeyError, TypeError, ValueError):
         return
-    if not isinstance(info, dict):
-        return
-    if (info.get("name"), info.get("fileFormat")) == (name, "array_record"):
+    if found == (name, "array_record") and split in splits:
         storage.delete(path)

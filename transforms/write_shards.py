@@ -37,7 +37,13 @@ from gristmill.dataset.storage import Content, storage_for, version_of
 from gristmill.dataset.version import __version__
 from gristmill.transforms.commit import check_files, commit_dataset
 from gristmill.transforms.metadata_check import check_split
-from gristmill.transforms.output_split import list_shards, remove_split, shard_prefix
+from gristmill.transforms.output_split import (
+    known_shards,
+    list_shards,
+    remove_split,
+    shard_prefix,
+)
+from gristmill.transforms.owners import check_removal
 from gristmill.transforms.publish_shard import ShardPlace
 from gristmill.transforms.record_spool import RecordSpool
 from gristmill.transforms.write_plan import WriteJob, WritePlan
@@ -119,9 +125,10 @@ def plan_write(
         return dataclasses.replace(plan, committed=True)
     if overwrite:
         if not _is_ours(plan, seen):
-            remove_split(
-                job.output, job.name, job.split, manifest=manifest, version=version
-            )
+            place = job.output, job.name, job.split
+            shards = known_shards(*place, manifest)
+            check_removal(*place, manifest=manifest, shards=shards)
+            remove_split(*place, manifest=manifest, version=version, shards=shards)
             seen = None
     else:
         _check_free(plan, split, seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pathlib
 import subprocess
 import sys
@@ -17,13 +18,16 @@ from gristmill import pipelines
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.manifest import open_manifest
 from gristmill.pipelines import drop_in
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options import IndexOptions
 from gristmill.transforms.metadata_check import plan_verify
 from gristmill.transforms.shard_check import verify_shard
-from tests.support.conversion import contents, read_output
+from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY
 from tests.support.records import (
     read_array_records,
     text_records,
+    write_array_records,
     write_tfrecords,
 )
 
@@ -209,6 +213,20 @@ def test_other_arguments_replace(tmp_path: pathlib.Path, inputs: str) -> None:
     assert_whole(out)
 
 
+def test_other_arguments_replace_what_is_unfinished(
+    tmp_path: pathlib.Path, inputs: str
+) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_disk
+    out = tmp_path / "out"
+    run(function, inputs, out / "data", num_shards=3)
+    (out / "dataset.json").unlink()
+    (out / "data-00001-of-00003.arrayrecord").unlink()
+    run(function, inputs, out / "data", num_shards=2)
+    assert len(outputs(out)) == 2
+    assert read_output(out, "data") == EVERYTHING
+    assert_whole(out)
+
+
 def test_prefixes_of_one_directory_are_splits(
     tmp_path: pathlib.Path, inputs: str
 ) -> None:
@@ -237,6 +255,74 @@ def test_files_of_others_are_not_replaced(
     with pytest.raises(Exception, match="there already"):
         run(getattr(pipelines, name), inputs, out / "data")
     assert contents(out) == before
+
+
+def test_files_of_others_are_not_replaced_by_other_arguments(
+    tmp_path: pathlib.Path, inputs: str
+) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_disk
+    out = tmp_path / "out"
+    run(function, inputs, out / "data", num_shards=4)
+    (out / "data-00000-of-00002.arrayrecord").write_bytes(b"mine")
+    before = contents(out)
+    with pytest.raises(Exception, match="there already"):
+        run(function, inputs, out / "data", num_shards=2)
+    assert contents(out) == before
+
+
+def test_a_file_put_in_the_place_of_a_shard_is_not_replaced(
+    tmp_path: pathlib.Path, inputs: str
+) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_disk
+    out = tmp_path / "out"
+    run(function, inputs, out / "data", num_shards=4)
+    (out / "data-00001-of-00004.arrayrecord").write_bytes(b"mine")
+    before = contents(out)
+    with pytest.raises(Exception, match="there already"):
+        run(function, inputs, out / "data", num_shards=2)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("kind", ["indexed", "converted"])
+def test_splits_of_other_commands_are_not_replaced(
+    tmp_path: pathlib.Path, inputs: str, kind: str
+) -> None:
+    out = tmp_path / "D"
+    if kind == "indexed":
+        out.mkdir()
+        write_array_records(out / "a.arrayrecord", EVERYTHING)
+        index(IndexOptions(files=(f"{out}/*.arrayrecord",)))
+    else:
+        convert(job_of(inputs, out, name="D"))
+    before = contents(out)
+    with pytest.raises(Exception, match="choose another"):
+        run(pipelines.convert_tf_to_arrayrecord_disk, inputs, out / "train")
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_inputs_are_not_replaced(
+    tmp_path: pathlib.Path, inputs: str, again: bool
+) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_gcs
+    if again:
+        run(function, inputs, tmp_path / "in")
+    before = contents(tmp_path / "in")
+    with pytest.raises(Exception, match="an input would be replaced"):
+        run(function, inputs, tmp_path / "in", file_path_suffix="")
+    assert contents(tmp_path / "in") == before
+
+
+def test_metadata_of_others_is_not_withdrawn(
+    tmp_path: pathlib.Path, inputs: str
+) -> None:
+    function = pipelines.convert_tf_to_arrayrecord_disk
+    out = tmp_path / "out"
+    run(function, inputs, out / "data", num_shards=3)
+    info = {"name": "out", "fileFormat": "array_record", "splits": [{"name": "train"}]}
+    (out / "dataset_info.json").write_text(json.dumps(info))
+    run(function, inputs, out / "data", num_shards=2)
+    assert json.loads((out / "dataset_info.json").read_text()) == info
 
 
 def test_nothing_happens_before_run(tmp_path: pathlib.Path) -> None:

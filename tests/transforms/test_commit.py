@@ -210,14 +210,14 @@ class TestCommitDataset:
         split, _ = finish_split(prepared, collected(prepared, reports))
         output = prepared.job.output
         extra = {"from the future": [1]}
-        later = Manifest(name="data", splits={"old": split}, extra=extra)
+        later = Manifest(name="data", splits={"train": split}, extra=extra)
         pathlib.Path(output, "dataset.json").write_bytes(later.encode())
         commit_dataset(output, "data", {"train": split}, features={"a": "b"})
         manifest = open_manifest(output)
         assert manifest.extra == {"from the future": [1]}
         assert manifest.features == {"a": "b"}
-        # Known features stay when a later split knows none.
-        assert commit_dataset(output, "data", {"more": split}).features == {"a": "b"}
+        # Known features stay when a later commit knows none.
+        assert commit_dataset(output, "data", {"train": split}).features == {"a": "b"}
 
     @pytest.mark.parametrize("lost", ["data-train.array_record-00001", "index"])
     def test_files_that_went_after_they_were_written(self, made, lost):
