@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import filecmp
-import fnmatch
 import os
 import re
 import secrets
@@ -15,14 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
 from gristmill.dataset.errors import (
-    GristmillError,
     InputError,
     StorageChangedError,
-    StorageError,
 )
+from gristmill.dataset.local_patterns import matching, status_of_match
+from gristmill.dataset.os_errors import explained
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_MAGIC = re.compile(r"[*?\[]")
 
 
 class FileInfo(NamedTuple):
@@ -202,32 +200,6 @@ def changed_error(
     )
 
 
-@contextlib.contextmanager
-def _explained(action: str, path: str) -> Iterator[None]:
-    """Turns an OSError into one that says what was tried and what to do."""
-    try:
-        yield
-    except GristmillError:
-        raise
-    except OSError as e:
-        cures = {
-            errno.ENOSPC: "free some space, then run the same command again: "
-            "finished shards are kept",
-            errno.EDQUOT: "raise the quota, then run the same command again",
-            errno.EACCES: "check the permissions of the file and its directories",
-            errno.EPERM: "check the permissions of the file and its directories",
-            errno.EROFS: "choose a place that is not mounted read-only",
-            errno.ENOENT: "check the path",
-            errno.ENOTDIR: "check the path: a part of it is a file",
-        }
-        raise StorageError(
-            f"cannot {action}",
-            where=path,
-            got=os.strerror(e.errno) if e.errno else str(e),
-            cure=cures.get(e.errno or 0),
-        ) from e
-
-
 def _info_of(path: str, status: os.stat_result) -> FileInfo:
     return FileInfo(path, status.st_size, str(status.st_mtime_ns))
 
@@ -279,80 +251,6 @@ def _infos(paths: Iterable[str]) -> list[FileInfo]:
     return found
 
 
-def _matches(pattern: str) -> Iterator[str]:
-    """Yields what a pattern matches. What cannot be looked at is an error.
-
-    Python's `glob` is silent about it: a conversion would succeed with fewer files.
-    """
-    # A plain name wins: files may have '[' in their names.
-    if os.path.lexists(pattern):
-        yield pattern
-    elif _MAGIC.search(pattern):
-        yield from _expanded(*os.path.split(pattern))
-
-
-def _expanded(parent: str, name: str) -> Iterator[str]:
-    for directory in _matches(parent) if parent else [""]:
-        if not stat.S_ISDIR(_status_of_match(directory).st_mode):
-            continue
-        if name == "**":
-            yield directory
-            yield from _all_below(directory)
-        elif _MAGIC.search(name):
-            fits = re.compile(fnmatch.translate(name)).match
-            hidden = name.startswith(".")
-            for entry in _entries(directory):
-                if fits(entry.name) and (hidden or not entry.name.startswith(".")):
-                    yield os.path.join(directory, entry.name)
-        elif _is_there(path := os.path.join(directory, name)):
-            yield path
-
-
-def _all_below(directory: str) -> Iterator[str]:
-    for entry in _entries(directory):
-        if entry.name.startswith("."):
-            continue
-        path = os.path.join(directory, entry.name)
-        yield path
-        # Only of a link does the listing not say what it is.
-        if entry.is_dir(follow_symlinks=False) or (
-            entry.is_symlink() and stat.S_ISDIR(_status_of_match(path).st_mode)
-        ):
-            yield from _all_below(path)
-
-
-def _entries(directory: str) -> list[os.DirEntry[str]]:
-    with (
-        _explained("list the directory", directory),
-        os.scandir(directory or ".") as entries,
-    ):
-        return list(entries)
-
-
-def _is_there(path: str) -> bool:
-    with _explained("look at the file", path):
-        try:
-            os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
-
-
-def _status_of_match(path: str) -> os.stat_result:
-    with _explained("look at the file", path):
-        try:
-            return os.stat(path or ".")
-        except FileNotFoundError as e:
-            link = os.readlink(path) if os.path.islink(path) else None
-            raise StorageError(
-                "a file that the pattern matches is not there",
-                where=path,
-                got=f"a link to {link}" if link else "deleted since it was listed",
-                cure="fetch it (git-annex: `git annex get`), mount its disk, or give "
-                "patterns that leave it out",
-            ) from e
-
-
 class LocalStorage:
     """Files of this machine, mounts included."""
 
@@ -360,15 +258,15 @@ class LocalStorage:
 
     def match(self, pattern: str) -> list[FileInfo]:
         found = []
-        with _explained("list files", pattern):
-            for path in sorted(set(_matches(pattern))):
-                status = _status_of_match(path)
+        with explained("list files", pattern):
+            for path in sorted(set(matching(pattern))):
+                status = status_of_match(path)
                 if stat.S_ISREG(status.st_mode):
                     found.append(_info_of(path, status))
         return found
 
     def list(self, directory: str) -> list[FileInfo]:
-        with _explained("list the directory", directory):
+        with explained("list the directory", directory):
             try:
                 with os.scandir(directory) as entries:
                     paths = [entry.path for entry in entries if entry.is_file()]
@@ -377,7 +275,7 @@ class LocalStorage:
             return _infos(sorted(paths))
 
     def stat(self, path: str) -> FileInfo | None:
-        with _explained("look at the file", path):
+        with explained("look at the file", path):
             try:
                 if os.path.isdir(path):
                     return None
@@ -398,7 +296,7 @@ class LocalStorage:
         wait: bool = True,
     ) -> BinaryIO:
         del wait
-        with _explained("open the file", path):
+        with explained("open the file", path):
             # Readers ask for blocks of megabytes: a buffer would copy them again.
             file = open(path, "rb", buffering=0)  # noqa: SIM115
             found = str(os.fstat(file.fileno()).st_mtime_ns)
@@ -414,12 +312,12 @@ class LocalStorage:
         return cast(BinaryIO, file)
 
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
-        with _explained("read the file", path), open(path, "rb") as file:
+        with explained("read the file", path), open(path, "rb") as file:
             file.seek(begin)
             return file.read() if end is None else file.read(max(end - begin, 0))
 
     def load(self, path: str) -> Content | None:
-        with _explained("read the file", path):
+        with explained("read the file", path):
             try:
                 with open(path, "rb") as file:
                     version = str(os.fstat(file.fileno()).st_mtime_ns)
@@ -432,13 +330,13 @@ class LocalStorage:
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         with self.temporary(os.path.dirname(path)) as temporary:
-            with _explained("write the file", path), open(temporary, "wb") as file:
+            with explained("write the file", path), open(temporary, "wb") as file:
                 file.write(data)
             self.publish(temporary, path, replaces=replaces)
 
     @contextlib.contextmanager
     def temporary(self, directory: str) -> Iterator[str]:
-        with _explained("create the directory", directory):
+        with explained("create the directory", directory):
             os.makedirs(directory or ".", exist_ok=True)
         path = os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
         try:
@@ -456,7 +354,7 @@ class LocalStorage:
         crc32c: int | None = None,
     ) -> None:
         del crc32c  # The file moves: nothing copies it.
-        with _explained("finish the file", path):
+        with explained("finish the file", path):
             directory = os.path.dirname(path) or "."
             os.makedirs(directory, exist_ok=True)
             # Without it, a power failure can leave the name on an empty file.
@@ -477,7 +375,7 @@ class LocalStorage:
 
     def delete(self, path: str, *, version: str | None = None) -> None:
         with (
-            _explained("delete the file", path),
+            explained("delete the file", path),
             contextlib.suppress(FileNotFoundError),
         ):
             if version is not None and version != (found := _info(path).version):
@@ -495,7 +393,7 @@ class LocalStorage:
 
     def delete_tree(self, directory: str) -> None:
         with (
-            _explained("delete the directory", directory),
+            explained("delete the directory", directory),
             contextlib.suppress(FileNotFoundError),
         ):
             shutil.rmtree(directory)
