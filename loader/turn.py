@@ -11,10 +11,11 @@ import threading
 import time
 
 # Long beside the time that a thread takes to wake up, short for who waits.
-_SLICE_SECONDS = 0.002
+_SLICE_SECONDS = 0.004
 # An owner that is not back by then does something else.
 _AWAY_SECONDS = 0.0001
-_GLANCE_SECONDS = 0.0003
+# Each time that somebody looks, the owner waits for the interpreter's lock.
+_GLANCE_SECONDS = 0.001
 
 
 class Turn:
