@@ -37,7 +37,7 @@ def tf_example(features: Mapping[str, Values]) -> bytes:
 
     named = {name: tf_feature(values) for name, values in features.items()}
     example = tf.train.Example(features=tf.train.Features(feature=named))
-    return example.SerializeToString()
+    return example.SerializeToString(deterministic=True)
 
 
 def varint(value: int) -> bytes:
