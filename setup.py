@@ -1,16 +1,24 @@
-"""Maps the repository's folders to the importable packages gristmill.*.
+"""Maps the repository's folders to the importable package gristmill.
 
-The folders have short names; installed under those names they would clash with
-other projects (`dataset` is taken), so each becomes a package of the `gristmill`
-namespace. Beam ships the source distribution that this file makes to its workers.
+The folders have short names; installed under those names they would clash with other
+projects (`dataset` is taken), so each becomes a subpackage. The files of `gristmill`
+itself lie in `package/`: a folder of that name at the root would shadow the installed
+package. Beam ships the source distribution that this file makes to its workers.
 """
 
 import pathlib
 import re
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
-FOLDERS = ("dataset", "loader", "pipelines", "transforms")
+# Package -> folder.
+PACKAGES = {
+    "gristmill": "package",
+    "gristmill.dataset": "dataset",
+    "gristmill.loader": "loader",
+    "gristmill.pipelines": "pipelines",
+    "gristmill.transforms": "transforms",
+}
 
 # What gristmill.dataset and the command line need. Upper bounds exclude the next
 # version that may break; below 1.0 that is the next minor version, except where a
@@ -72,11 +80,11 @@ ROOT = pathlib.Path(__file__).parent
 
 
 def read_version() -> str:
-    """Returns the version that gristmill.dataset.version holds, without importing."""
-    text = (ROOT / "dataset" / "version.py").read_text(encoding="utf-8")
+    """Returns the version that gristmill holds, without importing it."""
+    text = (ROOT / "package" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     if match is None:
-        raise RuntimeError('dataset/version.py has no line `__version__ = "..."`')
+        raise RuntimeError('package/__init__.py has no line `__version__ = "..."`')
     return match[1]
 
 
@@ -102,9 +110,13 @@ setup(
         "Typing :: Typed",
     ],
     python_requires=">=3.11",
-    packages=[f"gristmill.{folder}" for folder in FOLDERS],
-    package_dir={f"gristmill.{folder}": folder for folder in FOLDERS},
-    package_data={f"gristmill.{folder}": ["py.typed"] for folder in FOLDERS},
+    packages=[
+        ".".join(filter(None, (package, inside)))
+        for package, folder in PACKAGES.items()
+        for inside in ("", *find_packages(str(ROOT / folder)))
+    ],
+    package_dir=PACKAGES,
+    package_data={package: ["py.typed"] for package in PACKAGES},
     install_requires=CORE,
     extras_require={
         "beam": BEAM,
@@ -114,6 +126,8 @@ setup(
         "metrics": METRICS,
         "tf": TF,
     },
-    entry_points={"console_scripts": ["gristmill = gristmill.pipelines.cli:main"]},
+    entry_points={
+        "console_scripts": ["gristmill = gristmill.pipelines.commands.main:main"]
+    },
     zip_safe=False,
 )

@@ -68,7 +68,7 @@ def _gristmill(
 ) -> list[str]:
     # The module that the `gristmill` command calls, under this very interpreter.
     return [
-        *(sys.executable, "-m", "gristmill.pipelines.cli", "convert"),
+        *(sys.executable, "-m", "gristmill", "convert"),
         *source.paths,
         str(output),
         f"--workers={workers}",

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import c4_like
-from gristmill.dataset.gcs import GcsStorage
-from gristmill.dataset.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.storage.gcs import GcsStorage
 from tests.support.gcs_process import GcsProcess
 
 _MARKS = ("<!-- conversion: begin -->", "<!-- conversion: end -->")
@@ -231,7 +231,7 @@ class Faults:
         begun = time.monotonic()
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "gristmill.pipelines.cli", "convert"),
+                *(sys.executable, "-m", "gristmill", "convert"),
                 *("gs://in/*.tfrecord", "gs://out/c4", "--name=c4", "--workers=2"),
                 *("--num-shards=8", *filter(None, options)),
             ],

@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks import c4_like
 from benchmarks.contest import describe_environment, say
 from benchmarks.gcs_readers import BUCKET, READERS
-from gristmill.dataset.tfrecord import encode_frame
+from gristmill.dataset.tfrecord.frames import encode_frame
 
 _PACKAGES = ("tensorstore", "obstore", "gcsfs", "grain", "google-cloud-storage")
 # US dollars for a thousand reads of objects in one region, Standard class.
@@ -70,7 +70,7 @@ def make_dataset(
     else:
         _write_noise(inputs, record_bytes=record_bytes, records=records)
     output = folder / "bucket" / name
-    command = [sys.executable, "-m", "gristmill.pipelines.cli", "convert"]
+    command = [sys.executable, "-m", "gristmill", "convert"]
     command += [f"{inputs}/*.tfrecord-*", str(output), "--match-shards"]
     command += [f"--group-size={group_size}", "--compression=zstd:3", "--name=c4"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import c4_like, process_cost
-from gristmill.dataset.gcs import GcsStorage
+from gristmill.dataset.storage.gcs import GcsStorage
 from tests.support.gcs_process import GcsProcess
 
 _STARTUP_BYTES = 10_000
@@ -80,7 +80,7 @@ class Benchmark:
         place = str(self._work) if latency_ms is None else "gs://in"
         output = str(self._work / "out") if latency_ms is None else "gs://out/c4"
         command = [
-            *(sys.executable, "-m", "gristmill.pipelines.cli", "convert"),
+            *(sys.executable, "-m", "gristmill", "convert"),
             *(f"{place}/{kind}/*.tfrecord*", output, "--name=c4"),
             *(f"--workers={workers}", "--match-shards", "--check", self._args.check),
         ]

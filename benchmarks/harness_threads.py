@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import c4_like
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.storage.lookup import storage_for
 from tests.support.gcs_process import GcsProcess
 
 
@@ -34,10 +34,10 @@ def make_shards(output: str, threads: int, shards: int) -> dict[str, float]:
     """Converts gs://raw/* with threads of this process, and says what it took."""
     import apache_beam  # noqa: F401  As in a worker: it counts as import.
 
-    from gristmill.transforms.conversion_job import ConversionJob
-    from gristmill.transforms.prepare import prepare
-    from gristmill.transforms.shard_plan import PlanOptions
-    from gristmill.transforms.shard_tasks import make_shard, shard_tasks
+    from gristmill.transforms.conversion.prepare import prepare
+    from gristmill.transforms.conversion.tasks import make_shard, shard_tasks
+    from gristmill.transforms.jobs.conversion_job import ConversionJob
+    from gristmill.transforms.planning.shard_plan import PlanOptions
 
     job = ConversionJob(
         inputs=("gs://raw/*",),

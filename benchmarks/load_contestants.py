@@ -162,7 +162,7 @@ def _frames(
     shards: Shards,
 ) -> tuple[list[tuple[bytes, int]], np.ndarray[Any, Any]]:
     """Returns the zstd frame of every chunk's records, and the chunk of each record."""
-    from gristmill.dataset.arrayrecord import logical_chunks, read_footer
+    from gristmill.dataset.arrayrecord.footer import logical_chunks, read_footer
     from gristmill.dataset.varints import varint_at
 
     frames: list[tuple[bytes, int]] = []

@@ -67,7 +67,12 @@ def write_shards(
         records = sum(file.records for file in written)
         for group_size in GROUP_SIZES:
             name = f"{kind}_g{group_size}"
-            command = [sys.executable, "-m", "gristmill.pipelines.cli", "convert"]
+            command = [
+                sys.executable,
+                "-m",
+                "gristmill",
+                "convert",
+            ]
             command += [str(file.path) for file in written] + [str(work_dir / name)]
             command += ["--match-shards", f"--group-size={group_size}"]
             subprocess.run(

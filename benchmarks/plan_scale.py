@@ -39,14 +39,14 @@ def measure(shards: int) -> dict[str, float]:
     import apache_beam as beam
 
     from gristmill import loader
-    from gristmill.transforms.conversion_job import ConversionJob
-    from gristmill.transforms.convert_tfrecords import ConvertTFRecords
-    from gristmill.transforms.prepare import plan_job, take_output
-    from gristmill.transforms.shard_tasks import (
+    from gristmill.transforms.conversion.prepare import plan_job, take_output
+    from gristmill.transforms.conversion.tasks import (
         GatheredResults,
         commit_shards,
         shard_tasks,
     )
+    from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+    from gristmill.transforms.jobs.conversion_job import ConversionJob
 
     _ = loader.open  # Imported now, before memory is counted.
     bare = _peak_bytes()
@@ -104,7 +104,7 @@ def _peak_bytes() -> int:
 
 
 def _listing(shards: int) -> Any:
-    from gristmill.transforms.inputs import InputFiles
+    from gristmill.transforms.sources.input_files import InputFiles
 
     total = shards * _SHARD_BYTES
     count = -(-total // _FILE_BYTES)
@@ -124,7 +124,7 @@ def _listing(shards: int) -> Any:
 
 def _make_files(output: str, table: Any) -> None:
     """Makes files of the sizes of all shards, and an index of nothing for each."""
-    from gristmill.dataset import layout
+    from gristmill.dataset.metadata import layout
 
     directory = pathlib.Path(output)
     for path, size in zip(table.paths, table.file_bytes.tolist(), strict=True):
@@ -136,8 +136,8 @@ def _make_files(output: str, table: Any) -> None:
 def _results(prepared: Any) -> Iterator[Any]:
     """Yields what the shards of a plan would report, a shuffle of them."""
     from gristmill.dataset.digest import RecordsDigest
-    from gristmill.dataset.shard_report import ShardReport, SourceSpan
-    from gristmill.transforms.shard_tasks import ShardResult, ShardTask
+    from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+    from gristmill.transforms.conversion.tasks import ShardResult, ShardTask
 
     job = prepared.job
     for shard in np.random.default_rng(1).permutation(prepared.plan.shards).tolist():

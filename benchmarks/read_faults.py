@@ -23,7 +23,7 @@ import numpy as np
 
 from gristmill import loader
 from gristmill.dataset.errors import GristmillError
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.storage.lookup import storage_for
 from tests.support.datasets import convert
 from tests.support.gcs_process import GcsProcess
 from tests.support.records import text_records

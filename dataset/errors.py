@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 
 class GristmillError(Exception):
     """Base of every error that gristmill raises on purpose.
 
-    The message has up to four lines: what is wrong, where, expected and got, cure.
+    The message has a line for each attribute that is set. Errors pickle, notes and all:
+    they travel between processes.
 
-    Args:
+    Attributes:
         what: What is wrong, one sentence without a final full stop.
         where: File, byte offset, record or shard, as far as known.
         expected: What should have been there.
@@ -25,21 +28,28 @@ class GristmillError(Exception):
         got: object = None,
         cure: str | None = None,
     ) -> None:
-        lines = [what]
-        if where is not None:
-            lines.append(f"  where:    {where}")
-        if expected is not None:
-            lines.append(f"  expected: {expected}")
-        if got is not None:
-            lines.append(f"  got:      {got}")
-        if cure is not None:
-            lines.append(f"  to do:    {cure}")
-        # One positional argument: errors travel between processes by pickle, which
-        # calls the class with `args` alone.
-        super().__init__("\n".join(lines))
+        # One positional argument: pickle calls the class with `args` alone, and then
+        # sets the attributes.
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.expected = None if expected is None else str(expected)
+        self.got = None if got is None else str(got)
+        self.cure = cure
+
+    def facts(self) -> dict[str, str]:
+        """Returns the attributes that are set, by name, for JSON."""
+        names = ("what", "where", "expected", "got", "cure")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        facts = self.facts()
+        lines = [facts.pop("what")]
+        for name, value in facts.items():
+            label = "to do" if name == "cure" else name
+            lines.append(f"  {label + ':':<9} {value}")
+        return "\n".join(lines)
 
 
 class InputError(GristmillError, ValueError):
@@ -48,6 +58,41 @@ class InputError(GristmillError, ValueError):
 
 class CorruptInputError(GristmillError, ValueError):
     """An input file holds bytes that are not what its format says."""
+
+
+class CorruptFrameError(CorruptInputError):
+    """A place in a file where a frame should be and is none.
+
+    Attributes:
+        reason: `length` (header checksum, or a length that cannot be), `data` (record
+            checksum), `truncated`, or `compressed` (gzip or zlib cannot go on).
+        offset: Where the frame begins.
+        end: Where the frame ends if its length can be believed, else None.
+        detail: Expected and got in a few words, for the quarantine list.
+    """
+
+    reason: str = ""
+    offset: int = 0
+    end: int | None = None
+    detail: str = ""
+
+
+class CorruptStreamError(CorruptInputError):
+    """A gzip or zlib stream that cannot be read on.
+
+    Attributes:
+        detail: What is wrong with it and where, in a few words.
+    """
+
+    detail: str = ""
+
+
+class FalseStartError(CorruptInputError):
+    """A range that was entered by a search for its first frame met damage, real or not.
+
+    The start may have been a frame inside a record, whose end looks like damage. Only
+    reading the file from its beginning tells.
+    """
 
 
 class CorruptShardError(GristmillError, ValueError):
@@ -96,3 +141,35 @@ class WorkerDiedError(GristmillError, RuntimeError):
 
 class JobError(GristmillError, RuntimeError):
     """A job on an engine elsewhere could not be submitted, or has failed."""
+
+
+class OutOfRangeError(GristmillError, IndexError):
+    """An index, a position or a step lies outside what there is."""
+
+
+class RecordKeyError(OutOfRangeError, ValueError):
+    """There is no such record: an IndexError, and the ValueError of Grain's source."""
+
+
+class StateMismatchError(GristmillError, ValueError):
+    """A state is of other records, or of another order, than the feed that gets it."""
+
+
+class DecodeError(GristmillError, ValueError):
+    """A record of a batch is not what the decoder was told to expect.
+
+    Decoders know a record by its place in the batch alone. A caller that knows more,
+    such as a feed, raises `error.of(...)`.
+
+    Attributes:
+        row: Place of the record in the batch that was given to the decoder.
+    """
+
+    def __init__(self, what: str, *, row: int = 0, **facts: Any) -> None:
+        super().__init__(what, **{"where": f"record {row:,} of the batch", **facts})
+        self.row = row
+
+    def of(self, record: str) -> Self:
+        """Returns this error with the record named, such as `record 7 of c4`."""
+        facts: dict[str, Any] = {**self.facts(), "row": self.row, "where": record}
+        return type(self)(**facts)

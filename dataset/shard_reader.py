@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gristmill.dataset import layout
-from gristmill.dataset.arrayrecord import logical_chunks, read_footer
-from gristmill.dataset.chunk_codec import decode_chunks
+from gristmill.dataset.arrayrecord.chunks import decode_chunks
+from gristmill.dataset.arrayrecord.footer import logical_chunks, read_footer
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.manifest import open_manifest, read_table
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.storage.lookup import storage_for
 
 
 def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:

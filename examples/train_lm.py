@@ -29,7 +29,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gristmill import loader
-from gristmill.dataset.tfrecord import encode_frame
+from gristmill.dataset.tfrecord.frames import encode_frame
 
 VOCABULARY = 256  # tokens are the bytes of the text
 WORDS = "the mill grinds grain to flour and water turns a wheel of stone by night"
@@ -47,7 +47,7 @@ def make_data(directory: str, *, length: int, records: int = 2048) -> None:
             text = " ".join(rng.choices(words, k=length)).encode()[:length]
             tokens = np.frombuffer(text, np.uint8).astype("<u2")
             out.write(encode_frame(tokens.tobytes()))
-    convert = [sys.executable, "-m", "gristmill.pipelines.cli", "convert"]
+    convert = [sys.executable, "-m", "gristmill", "convert"]
     subprocess.run([*convert, source, directory, "--num-shards", "4"], check=True)
 
 

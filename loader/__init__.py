@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from gristmill.dataset.errors import DecodeError, StateMismatchError
     from gristmill.loader.batches import GlobalBatches, global_batches
-    from gristmill.loader.cache_counts import CacheCounts
-    from gristmill.loader.data_source import ArrayRecordDataSource
+    from gristmill.loader.cache.counts import CacheCounts
     from gristmill.loader.dataset import Dataset, ShardInfo
-    from gristmill.loader.decode_error import DecodeError
-    from gristmill.loader.example_decoder import ExampleDecoder
-    from gristmill.loader.example_features import (
+    from gristmill.loader.decode.examples import ExampleDecoder
+    from gristmill.loader.decode.features import (
         FixedFeature,
         PaddedFeature,
         Ragged,
         RaggedFeature,
     )
-    from gristmill.loader.feed import Feed
-    from gristmill.loader.feed_metrics import export_stats
-    from gristmill.loader.feed_state import StateMismatchError
-    from gristmill.loader.feed_stats import FeedStats
-    from gristmill.loader.global_arrays import rows_of
-    from gristmill.loader.grain_batches import in_batches, read_together
-    from gristmill.loader.jax_feed import JaxFeed, to_jax
+    from gristmill.loader.decode.tokens import TokenDecoder
+    from gristmill.loader.feed.feed import Feed
+    from gristmill.loader.feed.prometheus import export_stats
+    from gristmill.loader.feed.stats import FeedStats
+    from gristmill.loader.grain_source.batched import in_batches, read_together
+    from gristmill.loader.grain_source.source import ArrayRecordDataSource
+    from gristmill.loader.jax_arrays.feed import JaxFeed, to_jax
+    from gristmill.loader.jax_arrays.global_arrays import rows_of
     from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import open
-    from gristmill.loader.range_fetch import ReadOptions
-    from gristmill.loader.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
-    from gristmill.loader.token_decoder import TokenDecoder
+    from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+    from gristmill.loader.remote.range_fetch import ReadOptions
 
 __all__ = [
     "ArrayRecordDataSource",
@@ -64,43 +64,34 @@ __all__ = [
 
 # Imported when first used: a trainer that only opens a dataset needs nothing else.
 _HOMES = {
-    "ArrayRecordDataSource": "data_source",
-    "BlockShuffle": "shuffle",
-    "CacheCounts": "cache_counts",
-    "Dataset": "dataset",
-    "DecodeError": "decode_error",
-    "ExampleDecoder": "example_decoder",
-    "Feed": "feed",
-    "FeedStats": "feed_stats",
-    "FixedFeature": "example_features",
-    "GlobalBatches": "batches",
-    "GlobalShuffle": "shuffle",
-    "JaxFeed": "jax_feed",
-    "Location": "locate",
-    "NoShuffle": "shuffle",
-    "PaddedFeature": "example_features",
-    "Ragged": "example_features",
-    "RaggedFeature": "example_features",
-    "ReadOptions": "range_fetch",
-    "ShardInfo": "dataset",
-    "StateMismatchError": "feed_state",
-    "TokenDecoder": "token_decoder",
-    "export_stats": "feed_metrics",
-    "global_batches": "batches",
-    "in_batches": "grain_batches",
-    "open": "open_dataset",
-    "read_together": "grain_batches",
-    "rows_of": "global_arrays",
-    "to_jax": "jax_feed",
+    "ArrayRecordDataSource": "gristmill.loader.grain_source.source",
+    "BlockShuffle": "gristmill.loader.order.shuffle",
+    "CacheCounts": "gristmill.loader.cache.counts",
+    "Dataset": "gristmill.loader.dataset",
+    "DecodeError": "gristmill.dataset.errors",
+    "ExampleDecoder": "gristmill.loader.decode.examples",
+    "Feed": "gristmill.loader.feed.feed",
+    "FeedStats": "gristmill.loader.feed.stats",
+    "FixedFeature": "gristmill.loader.decode.features",
+    "GlobalBatches": "gristmill.loader.batches",
+    "GlobalShuffle": "gristmill.loader.order.shuffle",
+    "JaxFeed": "gristmill.loader.jax_arrays.feed",
+    "Location": "gristmill.loader.locate",
+    "NoShuffle": "gristmill.loader.order.shuffle",
+    "PaddedFeature": "gristmill.loader.decode.features",
+    "Ragged": "gristmill.loader.decode.features",
+    "RaggedFeature": "gristmill.loader.decode.features",
+    "ReadOptions": "gristmill.loader.remote.range_fetch",
+    "ShardInfo": "gristmill.loader.dataset",
+    "StateMismatchError": "gristmill.dataset.errors",
+    "TokenDecoder": "gristmill.loader.decode.tokens",
+    "export_stats": "gristmill.loader.feed.prometheus",
+    "global_batches": "gristmill.loader.batches",
+    "in_batches": "gristmill.loader.grain_source.batched",
+    "open": "gristmill.loader.open_dataset",
+    "read_together": "gristmill.loader.grain_source.batched",
+    "rows_of": "gristmill.loader.jax_arrays.global_arrays",
+    "to_jax": "gristmill.loader.jax_arrays.feed",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

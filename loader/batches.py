@@ -11,16 +11,16 @@ import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.dataset import Dataset
-from gristmill.loader.index_arrays import IntArray, checked_indices
-from gristmill.loader.mixed_schedule import MixedBatch, MixedSchedule
-from gristmill.loader.mixture import Mixture, Weight
-from gristmill.loader.schedule import ALL_ROWS, Rows, Schedule, Sighting
-from gristmill.loader.shuffle import Shuffle, parse_shuffle
-from gristmill.loader.stream import RecordStream
+from gristmill.loader.indices import IntArray, checked_indices
+from gristmill.loader.order.epochs import RecordStream
+from gristmill.loader.order.mixed_schedule import MixedBatch, MixedSchedule
+from gristmill.loader.order.mixture import Mixture, Weight
+from gristmill.loader.order.schedule import ALL_ROWS, Rows, Schedule, Sighting
+from gristmill.loader.order.shuffle import Shuffle, parse_shuffle
 
 if TYPE_CHECKING:
-    from gristmill.loader.feed import Feed
-    from gristmill.loader.feed_source import Decode
+    from gristmill.loader.feed.feed import Feed
+    from gristmill.loader.feed.source import Decode
     from gristmill.loader.locate import Location
 
 
@@ -196,8 +196,8 @@ class GlobalBatches:
                 among the hosts; or a number is out of range.
         """
         # Imported here: whoever asks for indices needs no Grain.
-        from gristmill.loader.feed import Feed
-        from gristmill.loader.topology import host_of
+        from gristmill.loader.feed.feed import Feed
+        from gristmill.loader.feed.topology import host_of
 
         taken: Rows
         if rows is None:

@@ -11,15 +11,15 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
-from gristmill.dataset.manifest import Manifest
-from gristmill.dataset.shard_report import SourceSpan
-from gristmill.dataset.shard_table import ShardTable
-from gristmill.loader.batch_read import BatchReader, Verify
-from gristmill.loader.cache_counts import NOT_CACHED, CacheCounts
-from gristmill.loader.index_arrays import IntArray, OutOfRangeError, checked_indices
-from gristmill.loader.range_fetch import ReadOptions
-from gristmill.loader.shard_files import ShardList
+from gristmill.dataset.errors import InputError, OutOfRangeError
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.loader.cache.counts import NOT_CACHED, CacheCounts
+from gristmill.loader.indices import IntArray, checked_indices
+from gristmill.loader.reading.batch_reader import BatchReader, Verify
+from gristmill.loader.reading.shard_files import ShardList
+from gristmill.loader.remote.range_fetch import ReadOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

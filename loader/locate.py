@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord import Footer, read_footer
-from gristmill.dataset.provenance import (
+from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.metadata.provenance import (
     frame_offset,
     read_damaged_regions,
     read_source_files,
 )
-from gristmill.dataset.shard_report import SourceSpan
-from gristmill.dataset.storage import storage_for
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.dataset import Dataset, ShardInfo
-from gristmill.loader.index_arrays import IntArray, checked_count
-from gristmill.loader.mixed_schedule import MixedSchedule
+from gristmill.loader.indices import IntArray, checked_count
+from gristmill.loader.order.mixed_schedule import MixedSchedule
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches

@@ -15,35 +15,35 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset import layout
 from gristmill.dataset.errors import (
     InputError,
     InvalidDatasetError,
     NotADatasetError,
     StorageError,
 )
-from gristmill.dataset.manifest import (
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import (
     Manifest,
     open_manifest,
     read_manifest,
     read_table,
 )
-from gristmill.dataset.shard_table import ShardTable
-from gristmill.dataset.storage import storage_for
-from gristmill.loader.batch_read import Verify
-from gristmill.loader.count_files import CountedFile, count_files
-from gristmill.loader.dataset import Dataset, Reading
-from gristmill.loader.footer_cache import footer_cache
-from gristmill.loader.index_arrays import IntArray
-from gristmill.loader.range_fetch import ReadOptions
-from gristmill.loader.remote_shards import RemoteShards
-from gristmill.loader.shard_cache import (
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.cache.footers import footer_cache
+from gristmill.loader.cache.shards import (
     ShardCache,
     no_shards_to_cache,
     shard_cache,
 )
-from gristmill.loader.shard_files import ShardList
-from gristmill.loader.tfds_files import read_tfds_files
+from gristmill.loader.dataset import Dataset, Reading
+from gristmill.loader.indices import IntArray
+from gristmill.loader.reading.batch_reader import Verify
+from gristmill.loader.reading.count_files import CountedFile, count_files
+from gristmill.loader.reading.remote_shards import RemoteShards
+from gristmill.loader.reading.shard_files import ShardList
+from gristmill.loader.reading.tfds_files import read_tfds_files
+from gristmill.loader.remote.range_fetch import ReadOptions
 
 _log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from typing import Any
 from gristmill.dataset.errors import GristmillError, InputError
 from gristmill.loader.batches import GlobalBatches
 from gristmill.loader.dataset import Dataset
-from gristmill.loader.feed_state import no_state, step_of
-from gristmill.loader.mixed_schedule import MixedSchedule
-from gristmill.loader.mixture import Mixture
-from gristmill.loader.schedule import Schedule
-from gristmill.loader.shuffle import shuffle_from_state
-from gristmill.loader.stream import RecordStream
+from gristmill.loader.feed.state import no_state, step_of
+from gristmill.loader.order.epochs import RecordStream
+from gristmill.loader.order.mixed_schedule import MixedSchedule
+from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.schedule import Schedule
+from gristmill.loader.order.shuffle import shuffle_from_state
 
 
 def batches_of_state(

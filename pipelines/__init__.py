@@ -5,8 +5,9 @@ The stand-ins are imported when first asked for: the command line starts without
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.pipelines.drop_in import (
@@ -21,12 +22,6 @@ __all__ = [
     "convert_tf_to_arrayrecord_gcs",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.drop_in"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__, dict.fromkeys(__all__, "gristmill.pipelines.drop_in")
+)

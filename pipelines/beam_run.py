@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset import errors
 from gristmill.dataset.errors import GristmillError
-from gristmill.pipelines.local_pool import worker_died
+from gristmill.pipelines.local.pool import worker_died
 
 _OUR_ERROR = re.compile(r"\bgristmill\.[\w.]+\.(\w+Error): ")
 _STAGE_NOTE = re.compile(r" \[while running '.*?'\]")

@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.manifest import Manifest
-from gristmill.pipelines.local_pool import map_unordered
-from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
-from gristmill.transforms.inputs import InputFiles
-from gristmill.transforms.prepare import Preparation, count_file, prepare
-from gristmill.transforms.shard_plan import FileCount
-from gristmill.transforms.shard_tasks import (
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.pipelines.local.pool import map_unordered
+from gristmill.transforms.conversion.prepare import Preparation, count_file, prepare
+from gristmill.transforms.conversion.tasks import (
     ConversionResult,
     GatheredResults,
     check_jobs,
@@ -27,6 +24,9 @@ from gristmill.transforms.shard_tasks import (
     shard_tasks,
     waits_for_storage,
 )
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.planning.shard_plan import FileCount
+from gristmill.transforms.sources.input_files import InputFiles
 
 _SMALL_SHARD_BYTES = 64 << 20
 
@@ -194,7 +194,7 @@ def _run_beam(
     beam_options: Sequence[str],
 ) -> ConversionResult:
     del workers
-    from gristmill.dataset.manifest import open_manifest
+    from gristmill.dataset.metadata.manifest import open_manifest
     from gristmill.pipelines.beam_run import run_pipeline
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 

@@ -23,11 +23,11 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from gristmill.dataset import layout
 from gristmill.dataset.errors import InputError
-from gristmill.transforms.conversion_job import ConversionJob, ShardNames
+from gristmill.dataset.metadata import layout
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
-from gristmill.transforms.shard_plan import PlanOptions
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.planning.shard_plan import PlanOptions
 
 _SUFFIX = ".arrayrecord"
 

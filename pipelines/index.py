@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gristmill.dataset.manifest import Manifest, open_manifest
-from gristmill.pipelines.local_pool import default_workers, map_unordered
-from gristmill.pipelines.options import IndexOptions
-from gristmill.transforms.index_shard import commit_index, index_shard, plan_index
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest
+from gristmill.pipelines.local.pool import default_workers, map_unordered
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.transforms.indexing.index_shard import (
+    commit_index,
+    index_shard,
+    plan_index,
+)
 
 
 def index(
@@ -39,7 +43,7 @@ def index(
     )
     if beam_options is not None:
         from gristmill.pipelines.beam_run import run_pipeline
-        from gristmill.pipelines.graphs import graph_of
+        from gristmill.pipelines.dataflow.graphs import graph_of
 
         run_pipeline(graph_of(options), "Index", beam_options)
         return open_manifest(plan.dataset), plan.dataset

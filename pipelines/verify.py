@@ -8,12 +8,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from gristmill.dataset.storage import storage_for
-from gristmill.pipelines.local_pool import default_workers, map_unordered
-from gristmill.pipelines.summary import plural, size_text
-from gristmill.transforms.findings import Finding
-from gristmill.transforms.metadata_check import plan_verify
-from gristmill.transforms.shard_check import verify_shard
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.local.pool import default_workers, map_unordered
+from gristmill.pipelines.results.text import plural, size_text
+from gristmill.transforms.checking.findings import Finding
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.shard import verify_shard
 
 _SHOWN = 20
 
@@ -97,7 +97,7 @@ def _verify_on_beam(
     dataset: str, quick: bool, beam_options: Sequence[str]
 ) -> Verification:
     from gristmill.pipelines.beam_run import run_pipeline
-    from gristmill.pipelines.graphs import VerifyAndReport
+    from gristmill.pipelines.dataflow.graphs import VerifyAndReport
 
     with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
         report = f"{directory}/report.json"

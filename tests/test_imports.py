@@ -166,7 +166,7 @@ def test_help_starts_without_heavy_imports(arguments: list[str]) -> None:
     code = (
         "import sys\n"
         f"sys.argv = ['gristmill', *{arguments!r}]\n"
-        "from gristmill.pipelines.cli import main\n"
+        "from gristmill.pipelines.commands.main import main\n"
         "try:\n    main()\n"
         "except SystemExit as e:\n    assert not e.code, e.code\n"
     )

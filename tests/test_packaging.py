@@ -4,6 +4,7 @@ Each installation goes into a fresh virtual environment. The libraries that gris
 requires are lent to it by this environment, and gristmill itself never is.
 """
 
+import ast
 import email.message
 import email.parser
 import os
@@ -22,7 +23,7 @@ from packaging.utils import canonicalize_name
 from tests.test_imports import setup_arguments
 
 ROOT = pathlib.Path(__file__).parents[1]
-PACKAGES = ("dataset", "loader", "pipelines", "transforms")
+FOLDERS = ("dataset", "loader", "package", "pipelines", "transforms")
 FILES = (
     "CHANGELOG.md",
     "LICENSE",
@@ -58,7 +59,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     copy = tmp_path_factory.mktemp("source")
     for name in FILES:
         shutil.copy(ROOT / name, copy / name)
-    for name in PACKAGES:
+    for name in FOLDERS:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, copy / name, ignore=ignored)
     return copy
@@ -121,8 +122,8 @@ def install(
 
 
 def sources_of(folder: pathlib.Path) -> set[str]:
-    """Returns the names of the package files, as `dataset/manifest.py`."""
-    paths = [path for name in PACKAGES for path in (folder / name).rglob("*")]
+    """Returns the names of the package files, as `dataset/metadata/manifest.py`."""
+    paths = [path for name in FOLDERS for path in (folder / name).rglob("*")]
     return {
         path.relative_to(folder).as_posix()
         for path in paths
@@ -132,12 +133,15 @@ def sources_of(folder: pathlib.Path) -> set[str]:
 
 def test_every_package_is_typed_and_mapped() -> None:
     mapped = setup_arguments()["package_dir"].values()
-    assert sorted(mapped) == sorted(PACKAGES)
-    for name in PACKAGES:
+    assert sorted(mapped) == sorted(FOLDERS)
+    for name in FOLDERS:
         assert (ROOT / name / "py.typed").read_bytes() == b""
-    # setup.py names folders: one inside them would be left out of the wheel.
-    nested = [name for name in sources_of(ROOT) if name.count("/") > 1]
-    assert nested == []
+
+
+def test_every_folder_of_modules_is_a_package_with_a_sentence() -> None:
+    for folder in {(ROOT / name).parent for name in sources_of(ROOT)}:
+        code = (folder / "__init__.py").read_text(encoding="utf-8")
+        assert ast.get_docstring(ast.parse(code)), folder
 
 
 def test_requirements_pin_what_setup_requires() -> None:
@@ -182,7 +186,8 @@ def test_sdist_holds_what_a_worker_builds_from(sdist: pathlib.Path) -> None:
 def test_wheel_holds_the_packages_alone(wheel: pathlib.Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
-    assert names == {f"gristmill/{name}" for name in sources_of(ROOT)}
+    ours = {name.removeprefix("package/") for name in sources_of(ROOT)}
+    assert names == {f"gristmill/{name}" for name in ours}
 
 
 @pytest.mark.slow
@@ -206,7 +211,8 @@ def test_metadata(metadata: email.message.Message) -> None:
     assert core == {canonicalize_name(name) for name in wanted}
 
 
-IMPORT_ALL = "import gristmill.{0} as package; print(package.__file__)"
+VERSION = "import gristmill; print(gristmill.__version__)"
+IMPORT = "import {0} as package; print(package.__file__)"
 
 
 @pytest.mark.slow
@@ -217,15 +223,20 @@ def test_installation_imports_and_starts(
     what = request.getfixturevalue("source" if kind == "folder" else kind)
     python = make_environment(tmp_path / "environment")
     install(python, what, cwd=tmp_path)
-    for name in PACKAGES:
-        printed = checked(python, "-c", IMPORT_ALL.format(name), cwd=tmp_path)
-        # Installed here, not found in the environment that lends its libraries.
-        assert printed.splitlines()[-1].startswith(str(tmp_path)), printed
-    assert "Usage" in checked(python.parent / "gristmill", "--help", cwd=tmp_path)
+    # Nothing at the root of the repository shadows what is installed.
+    for cwd in (tmp_path, ROOT):
+        for name in setup_arguments()["packages"]:
+            printed = checked(python, "-c", IMPORT.format(name), cwd=cwd)
+            # Installed here, not found in the environment that lends its libraries.
+            assert printed.splitlines()[-1].startswith(str(tmp_path)), printed
+        for command in (["-m", "gristmill"], [python.parent / "gristmill"]):
+            assert "Usage" in checked(python, *command, "--help", cwd=cwd)
+    version = checked(python, "-c", VERSION, cwd=tmp_path)
+    assert version.splitlines()[-1] == setup_arguments()["version"]
 
 
 SNIPPET = """\
-from gristmill.dataset.version import __version__
+from gristmill import __version__
 
 wrong: int = __version__
 """
@@ -240,9 +251,8 @@ def test_editable_installation_follows_edits_and_is_typed(
     python = make_environment(tmp_path / "environment")
     options = ("--config-settings", "editable_mode=strict", "--editable")
     install(python, copy, *options, cwd=tmp_path)
-    (copy / "dataset" / "version.py").write_text('__version__ = "9.9.9"\n')
-    code = "from gristmill.dataset.version import __version__ as v; print(v)"
-    assert checked(python, "-c", code, cwd=tmp_path).strip() == "9.9.9"
+    (copy / "package" / "__init__.py").write_text('__version__ = "9.9.9"\n')
+    assert checked(python, "-c", VERSION, cwd=tmp_path).strip() == "9.9.9"
     assert "Usage" in checked(python.parent / "gristmill", "--help", cwd=tmp_path)
 
     (tmp_path / "snippet.py").write_text(SNIPPET)

@@ -6,12 +6,13 @@ worker processes that must start without Beam.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
-    from gristmill.transforms.index_dataset import IndexArrayRecords
+    from gristmill.transforms.index_arrayrecords import IndexArrayRecords
     from gristmill.transforms.read_arrayrecords import ReadArrayRecords
     from gristmill.transforms.read_tfrecords import ReadTFRecords
     from gristmill.transforms.verify_dataset import VerifyDataset
@@ -26,21 +27,13 @@ __all__ = [
     "WriteArrayRecords",
 ]
 
-_MODULES = {
-    "ConvertTFRecords": "convert_tfrecords",
-    "IndexArrayRecords": "index_dataset",
-    "ReadArrayRecords": "read_arrayrecords",
-    "ReadTFRecords": "read_tfrecords",
-    "VerifyDataset": "verify_dataset",
-    "WriteArrayRecords": "write_arrayrecords",
+_HOMES = {
+    "ConvertTFRecords": "gristmill.transforms.convert_tfrecords",
+    "IndexArrayRecords": "gristmill.transforms.index_arrayrecords",
+    "ReadArrayRecords": "gristmill.transforms.read_arrayrecords",
+    "ReadTFRecords": "gristmill.transforms.read_tfrecords",
+    "VerifyDataset": "gristmill.transforms.verify_dataset",
+    "WriteArrayRecords": "gristmill.transforms.write_arrayrecords",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

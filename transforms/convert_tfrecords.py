@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.combiners import ToListCombineFn
 
-from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
-from gristmill.transforms.inputs import InputFiles
-from gristmill.transforms.prepare import (
+from gristmill.transforms.conversion.prepare import (
     Overwrite,
     count_file,
     list_inputs,
@@ -26,8 +24,7 @@ from gristmill.transforms.prepare import (
     plan_job,
     take_output,
 )
-from gristmill.transforms.shard_plan import FileCount
-from gristmill.transforms.shard_tasks import (
+from gristmill.transforms.conversion.tasks import (
     ConversionResult,
     GatheredResults,
     ShardResult,
@@ -37,6 +34,9 @@ from gristmill.transforms.shard_tasks import (
     make_shard,
     shard_tasks,
 )
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.planning.shard_plan import FileCount
+from gristmill.transforms.sources.input_files import InputFiles
 
 _MOST_STRIDES = 4096
 

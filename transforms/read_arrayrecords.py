@@ -17,24 +17,24 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset import layout
-from gristmill.dataset.arrayrecord import (
+from gristmill.dataset.arrayrecord.chunks import decode_chunks
+from gristmill.dataset.arrayrecord.footer import (
     Footer,
     chunk_windows,
     logical_chunks,
     read_footer,
 )
-from gristmill.dataset.chunk_codec import decode_chunks
+from gristmill.dataset.arrayrecord.official_reader import read_with_official_reader
 from gristmill.dataset.errors import (
     CorruptShardError,
     InputError,
     StorageError,
     TransposedChunkError,
 )
-from gristmill.dataset.manifest import open_manifest, read_table
-from gristmill.dataset.shard_index import parse_index
-from gristmill.dataset.storage import storage_for
-from gristmill.transforms.official_reader import read_with_official_reader
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.metadata.shard_index import parse_index
+from gristmill.dataset.storage.lookup import storage_for
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 

@@ -20,16 +20,16 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from gristmill.dataset.errors import DataLossError, InputError
-from gristmill.dataset.storage import storage_for
-from gristmill.dataset.tfrecord import (
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
     HEADER_BYTES,
     Compression,
     is_header,
 )
-from gristmill.transforms.inputs import find_inputs
-from gristmill.transforms.shard_plan import SourceRange
-from gristmill.transforms.source_range import RangeReader
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.input_files import find_inputs
+from gristmill.transforms.sources.tfrecord_range import RangeReader
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 _BLOCK_BYTES = 8 << 20

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
-from gristmill.transforms.findings import Finding
-from gristmill.transforms.metadata_check import (
+from gristmill.transforms.checking.findings import Finding
+from gristmill.transforms.checking.metadata import (
     VerifyTask,
     plan_verify,
 )
-from gristmill.transforms.shard_check import ShardCheck, verify_shard
+from gristmill.transforms.checking.shard import ShardCheck, verify_shard
 
 
 class VerifyResult(NamedTuple):

@@ -21,19 +21,19 @@ from apache_beam.transforms.combiners import ToListCombineFn
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from gristmill.dataset import layout
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.shard_report import ShardReport
-from gristmill.dataset.shard_writer import WriterOptions
-from gristmill.transforms.write_plan import (
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.transforms.planning.write_plan import (
     Key,
     WriteJob,
     WritePlan,
     encode_key,
     group_of,
 )
-from gristmill.transforms.write_shards import (
+from gristmill.transforms.writing.write_shards import (
     Record,
     WriteResult,
     commit_write,

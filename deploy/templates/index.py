@@ -1,6 +1,6 @@
 """What the launcher of the template `index` runs."""
 
-from gristmill.pipelines.template import main
+from gristmill.pipelines.commands.template import main
 
 if __name__ == "__main__":
     main("index")

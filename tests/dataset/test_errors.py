@@ -9,8 +9,7 @@ import pickle
 import pytest
 
 from gristmill.dataset import errors
-from gristmill.dataset.errors import GristmillError
-from gristmill.dataset.tfrecord import CorruptFrameError
+from gristmill.dataset.errors import CorruptFrameError, GristmillError
 
 CLASSES = [
     kind

@@ -11,10 +11,10 @@ import struct
 
 import numpy as np
 
-from gristmill.dataset import shard_index
-from gristmill.dataset.manifest import Manifest, Split
-from gristmill.dataset.shard_report import ShardReport
-from gristmill.dataset.shard_table import ShardTable
+from gristmill.dataset.metadata import shard_index
+from gristmill.dataset.metadata.manifest import Manifest, Split
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardTable
 from tests.support.shards import report
 
 TEXT = pathlib.Path(__file__).parents[2].joinpath("docs", "format.md").read_text()

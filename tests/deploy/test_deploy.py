@@ -17,9 +17,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from gristmill.pipelines import worker_size
-from gristmill.pipelines.option_documents import metadata
-from gristmill.pipelines.options import PIPELINES, template_options
+from gristmill.pipelines.dataflow import machine as worker_size
+from gristmill.pipelines.options.definitions import PIPELINES, template_options
+from gristmill.pipelines.options.documents import metadata
 from tests.support.dataflow_server import DataflowServer
 from tests.support.gcs_server import GcsServer
 from tests.test_docs import blocks_of

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
-from gristmill.loader.index_arrays import OutOfRangeError
-from gristmill.loader.mixed_schedule import MixedBatch
+from gristmill.dataset.errors import InputError, OutOfRangeError
+from gristmill.loader.order.mixed_schedule import MixedBatch
 from tests.support.datasets import convert
 from tests.support.records import text_records
 
@@ -161,7 +160,7 @@ def test_what_cannot_be_is_refused(web, code):
 def test_the_contract_names_tests_that_exist():
     here = pathlib.Path(__file__).parent
     contract = (here.parents[1] / "docs" / "determinism.md").read_text("utf-8")
-    tests = "".join(path.read_text("utf-8") for path in here.glob("test_*.py"))
+    tests = "".join(path.read_text("utf-8") for path in here.rglob("test_*.py"))
     named = re.findall(r"`(test_\w+)`", contract)
     assert len(named) > 20
     assert [name for name in named if f"def {name}(" not in tests] == []

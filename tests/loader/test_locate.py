@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
-from gristmill.dataset.provenance import DamagedRegion, frame_offset
-from gristmill.dataset.shard_report import SourceSpan
-from gristmill.dataset.shard_writer import WriterOptions
-from gristmill.dataset.tfrecord import encode_frame
-from gristmill.loader.index_arrays import OutOfRangeError
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.errors import InputError, OutOfRangeError
+from gristmill.dataset.metadata.provenance import DamagedRegion, frame_offset
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.tfrecord.frames import encode_frame
 from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of, quarantined, varied_records
 from tests.support.gcs_server import GcsServer

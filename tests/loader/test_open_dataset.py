@@ -17,11 +17,16 @@ from gristmill.dataset.errors import (
     InputError,
     InvalidDatasetError,
     NotADatasetError,
+    OutOfRangeError,
 )
-from gristmill.dataset.manifest import Manifest, Split, read_manifest, read_table
-from gristmill.dataset.shard_report import ShardReport
-from gristmill.dataset.shard_table import ShardTable
-from gristmill.loader.index_arrays import OutOfRangeError
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    Split,
+    read_manifest,
+    read_table,
+)
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardTable
 from tests.support.datasets import convert
 from tests.support.memory import peak_memory
 from tests.support.records import checksums, text_records, write_array_records

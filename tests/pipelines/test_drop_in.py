@@ -16,12 +16,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill import pipelines
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines import drop_in
 from gristmill.pipelines.index import index
-from gristmill.pipelines.options import IndexOptions
-from gristmill.transforms.metadata_check import plan_verify
-from gristmill.transforms.shard_check import verify_shard
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.shard import verify_shard
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY
 from tests.support.records import (

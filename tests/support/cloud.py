@@ -19,8 +19,8 @@ from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
-from gristmill.dataset.storage import storage_for
-from gristmill.pipelines import cli
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.commands import main as cli
 from tests.support.dataflow_server import DataflowServer
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records

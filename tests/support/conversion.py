@@ -8,18 +8,18 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gristmill.dataset.manifest import open_manifest, read_table
-from gristmill.dataset.tfrecord import encode_frame
-from gristmill.transforms.conversion_job import ConversionJob, PreparedJob
-from gristmill.transforms.prepare import prepare
-from gristmill.transforms.shard_plan import PlanOptions
-from gristmill.transforms.shard_tasks import (
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.tasks import (
     ConversionResult,
     ShardTask,
     commit_shards,
     make_shard,
     shard_tasks,
 )
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.records import frames_of, read_array_records
 
 PlanTuple = tuple[str, int | None]

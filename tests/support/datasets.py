@@ -5,11 +5,11 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
-from gristmill.dataset.shard_writer import WriterOptions
-from gristmill.transforms.conversion_job import ConversionJob
-from gristmill.transforms.prepare import prepare
-from gristmill.transforms.shard_plan import PlanOptions
-from gristmill.transforms.shard_tasks import commit_shards, make_shard, shard_tasks
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.tasks import commit_shards, make_shard, shard_tasks
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.records import frames_of
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from gristmill.dataset import arrayrecord
-from gristmill.dataset.chunk_codec import decode_chunks
-from gristmill.dataset.tfrecord import encode_frame
+from gristmill.dataset.arrayrecord import footer as arrayrecord
+from gristmill.dataset.arrayrecord.chunks import decode_chunks
+from gristmill.dataset.tfrecord.frames import encode_frame
 
 # What any code for records must stand: empty, one byte, binary, text, what crosses a
 # 64 KiB block, what is larger than a window, and a record that holds frames itself.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord import Footer
+from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 
 
 def report(shard: int = 0, *, spans: int = 2, **changes) -> ShardReport:

@@ -12,11 +12,11 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that
 
 from gristmill.dataset.errors import CorruptInputError, GristmillError, InputError
-from gristmill.dataset.manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms import convert_tfrecords
-from gristmill.transforms.conversion_job import ConversionJob
+from gristmill.transforms.conversion.tasks import ConversionResult, shard_tasks
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
-from gristmill.transforms.shard_tasks import ConversionResult, shard_tasks
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import (
     contents,
     convert,

@@ -9,10 +9,10 @@ import pickle
 import apache_beam as beam
 import pytest
 
-from gristmill.dataset import layout
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
 from gristmill.dataset.errors import CorruptShardError, InputError, NotADatasetError
-from gristmill.dataset.manifest import open_manifest, read_table
-from gristmill.dataset.shard_writer import WriterOptions
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.transforms import ReadArrayRecords
 from gristmill.transforms import read_arrayrecords as module
 from gristmill.transforms.read_arrayrecords import ShardRecord

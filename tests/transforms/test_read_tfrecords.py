@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.tfrecord import encode_frame
+from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms import ReadTFRecords
 from gristmill.transforms import read_tfrecords as module
 from gristmill.transforms.read_tfrecords import SourceRecord, frame_ranges

@@ -12,17 +12,21 @@ import shutil
 import numpy as np
 import pytest
 
-from gristmill.dataset import layout
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
 from gristmill.dataset.errors import NotADatasetError, StorageError
-from gristmill.dataset.manifest import open_manifest, read_table
-from gristmill.dataset.shard_writer import WriterOptions
-from gristmill.dataset.storage import LocalStorage
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.storage.lookup import LocalStorage
 from gristmill.pipelines.verify import verify as verify_all
-from gristmill.transforms import shard_check
-from gristmill.transforms.findings import Finding
-from gristmill.transforms.index_shard import commit_index, index_shard, plan_index
-from gristmill.transforms.metadata_check import plan_verify
-from gristmill.transforms.shard_check import ShardCheck, verify_shard
+from gristmill.transforms.checking import shard as shard_check
+from gristmill.transforms.checking.findings import Finding
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.shard import ShardCheck, verify_shard
+from gristmill.transforms.indexing.index_shard import (
+    commit_index,
+    index_shard,
+    plan_index,
+)
 from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
 from tests.support.conversion import convert, job_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run

@@ -18,24 +18,25 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset import layout
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
-from gristmill.dataset.manifest import Manifest, open_manifest, read_table
-from gristmill.dataset.shard_index import map_index
-from gristmill.dataset.shard_writer import WriterOptions
-from gristmill.transforms import WriteArrayRecords, write_shards
-from gristmill.transforms.commit import commit_dataset
-from gristmill.transforms.metadata_check import plan_verify
-from gristmill.transforms.record_spool import content_hash
-from gristmill.transforms.shard_check import verify_shard
-from gristmill.transforms.write_plan import (
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.metadata.shard_index import map_index
+from gristmill.transforms import WriteArrayRecords
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.conversion.commit import commit_dataset
+from gristmill.transforms.planning.write_plan import (
     WriteJob,
     WritePlan,
     encode_key,
     group_of,
 )
-from gristmill.transforms.write_shards import (
+from gristmill.transforms.writing import write_shards
+from gristmill.transforms.writing.record_spool import content_hash
+from gristmill.transforms.writing.write_shards import (
     WriteResult,
     commit_write,
     plan_write,

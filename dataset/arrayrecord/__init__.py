@@ -1,0 +1,1 @@
+"""The ArrayRecord format: footers, chunks, and the files that hold them."""

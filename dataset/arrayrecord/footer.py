@@ -1,0 +1,296 @@
+"""ArrayRecord files: where the footer says that the chunks are, and reading them all.
+
+A file is a sequence of Riegeli chunks, interrupted at every multiple of 65,536 bytes
+by a block header of 24 bytes; a footer chunk lists the data chunks, and the last
+65,536 bytes say where the footer is. docs/format.md has the tables. Sources:
+riegeli/doc/riegeli_records_file_format.md, array_record/cpp/layout.proto.
+
+Positions in a file are *physical*: they count block headers. A run of bytes with the
+block headers taken out is *logical*.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.chunks import (
+    CHUNK_HEADER_BYTES,
+    MAX_CHUNK_DECODED_BYTES,
+    decode_joined,
+)
+from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.varints import decode_varints
+
+BLOCK_BYTES = 1 << 16
+BLOCK_HEADER_BYTES = 24
+
+_MAGIC = 0x71930E704FDAE05E  # array_record::kMagic, in the postscript.
+
+IntArray = npt.NDArray[np.int64]
+ReadRange = Callable[[int, int], bytes | memoryview]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Footer:
+    """Where the data chunks of a file are, from its own footer.
+
+    Attributes:
+        chunk_offsets: int64 [chunks + 1]; chunk i lies in the half-open physical
+            range chunk_offsets[i] to chunk_offsets[i + 1].
+        chunk_records: int64 [chunks], records in each chunk.
+        chunk_decoded_bytes: int64 [chunks], size of its records together.
+        writer_options: The options the writer recorded, such as `group_size:1,...`.
+    """
+
+    chunk_offsets: IntArray
+    chunk_records: IntArray
+    chunk_decoded_bytes: IntArray
+    writer_options: str
+
+    @property
+    def records(self) -> int:
+        """Number of records in the file."""
+        return int(self.chunk_records.sum())
+
+
+def blocks_before(positions: IntArray | int, origin: IntArray | int) -> Any:
+    """Returns how many block headers begin in [origin, position)."""
+    return (positions - 1) // BLOCK_BYTES - (origin - 1) // BLOCK_BYTES
+
+
+def logical(data: bytes | memoryview, begin: int) -> bytes | memoryview:
+    """Returns the bytes without the block headers among them.
+
+    Args:
+        data: Bytes of a file from the physical offset `begin` on. `begin` must not
+            lie inside a block header.
+        begin: Physical offset of the first byte.
+    """
+    first_block = -(-begin // BLOCK_BYTES) * BLOCK_BYTES
+    if first_block >= begin + len(data):
+        return data
+    view = memoryview(data)
+    pieces = [view[: first_block - begin]]
+    for block in range(first_block, begin + len(data), BLOCK_BYTES):
+        start = block - begin + BLOCK_HEADER_BYTES
+        pieces.append(view[start : block - begin + BLOCK_BYTES])
+    return b"".join(pieces)
+
+
+def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
+    """Reads the footer of an ArrayRecord file.
+
+    Args:
+        read: Returns the bytes of a half-open physical range.
+        size_bytes: Size of the file.
+        path: For messages.
+
+    Raises:
+        CorruptShardError: The file is truncated, damaged, or no ArrayRecord file.
+    """
+    cure = "the file is truncated, damaged or no ArrayRecord file: write it again"
+    if size_bytes < 2 * BLOCK_BYTES or size_bytes % BLOCK_BYTES:
+        raise CorruptShardError(
+            "file size does not fit an ArrayRecord file",
+            where=path,
+            expected=f"a multiple of {BLOCK_BYTES:,} bytes, at least two",
+            got=f"{size_bytes:,} bytes",
+            cure=cure,
+        )
+    tail = size_bytes - BLOCK_BYTES
+    try:
+        joined, lengths = _records(read, tail, size_bytes)
+        begin = _footer_offset(_fields(joined[: lengths[0]]), tail)
+        # Chunks take more bytes in a file than their entries in its footer.
+        return _parse_footer(*_records(read, begin, tail), begin)
+    except (CorruptShardError, IndexError, ValueError) as e:
+        raise CorruptShardError(
+            "ArrayRecord footer cannot be read",
+            where=path,
+            got=" ".join(str(e).split()),
+            cure=cure,
+        ) from e
+
+
+def _records(read: ReadRange, begin: int, end: int) -> tuple[bytes, IntArray]:
+    """Returns the records of the one chunk at `begin`, which ends before `end`.
+
+    Returns:
+        The records end to end, at least one, and int64 [records] their lengths.
+    """
+    joined, lengths = decode_joined(
+        logical(read(begin, end), begin),
+        np.array([0]),
+        path="footer",
+        max_decoded_bytes=end,
+    )
+    if not len(lengths):
+        raise ValueError("it holds no records")
+    return joined, lengths
+
+
+def _footer_offset(postscript: dict[int, int], tail: int) -> int:
+    if postscript.get(2) != _MAGIC:
+        raise ValueError("the postscript has the wrong magic number")
+    begin = postscript.get(1, 0)
+    if not CHUNK_HEADER_BYTES <= begin < tail:
+        raise ValueError(f"the footer's offset {begin:,} lies outside of the file")
+    return begin
+
+
+def _parse_footer(joined: bytes, lengths: IntArray, begin: int) -> Footer:
+    """Returns the footer that begins at `begin`; raises ValueError if it is wrong."""
+    about = _fields_bytes(joined[: lengths[0]], 1)
+    claims = _fields(about)
+    starts, decoded, counts = _footer_entries(joined[lengths[0] :], lengths[1:])
+    if (counts < 0).any() or (counts > MAX_CHUNK_DECODED_BYTES).any():
+        raise ValueError("a chunk has an impossible number of records")
+    if (decoded < 0).any() or (decoded > MAX_CHUNK_DECODED_BYTES).any():
+        raise ValueError("a chunk has an impossible size")
+    expected = claims.get(2, 0), claims.get(3, 0)
+    got = len(starts), int(counts.sum())
+    if expected != got:
+        raise ValueError(
+            f"it counts {expected[0]:,} chunks and {expected[1]:,} records, and lists "
+            f"{got[0]:,} and {got[1]:,}"
+        )
+    offsets = np.append(starts, begin)
+    if (np.diff(offsets) < CHUNK_HEADER_BYTES).any() or (starts < 0).any():
+        raise ValueError("it lists chunks out of order")
+    return Footer(
+        chunk_offsets=offsets,
+        chunk_records=counts,
+        chunk_decoded_bytes=decoded,
+        writer_options=_fields_bytes(about, 4).decode(),
+    )
+
+
+def _scan(message: bytes) -> list[tuple[int, int | bytes]]:
+    """Parses a protocol buffer message of varints and byte strings."""
+    fields: list[tuple[int, int | bytes]] = []
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80 and value < 1 << 63:
+                return value
+            if byte < 0x80 or shift > 63:
+                raise ValueError("varint above 2**63")
+
+    while position < len(message):
+        key = varint()
+        wire = key & 7
+        if wire == 0:
+            fields.append((key >> 3, varint()))
+            continue
+        if wire not in (1, 2):
+            raise ValueError(f"unexpected wire type {wire}")
+        size = 8 if wire == 1 else varint()
+        data = message[position : position + size]
+        if len(data) < size:
+            raise ValueError("a field reaches past the end of its message")
+        value = data if wire == 2 else int.from_bytes(data, "little")
+        fields.append((key >> 3, value))
+        position += size
+    return fields
+
+
+def _fields(message: bytes) -> dict[int, int]:
+    return {key: value for key, value in _scan(message) if isinstance(value, int)}
+
+
+def _fields_bytes(message: bytes, number: int) -> bytes:
+    for key, value in _scan(message):
+        if key == number and isinstance(value, bytes):
+            return value
+    return b""
+
+
+def _footer_entries(
+    joined: bytes, lengths: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Parses footer records: {1: chunk_offset, 2: decoded_data_size, 3: num_records}.
+
+    All of them at once, since there is one a chunk: 2 us each in plain Python.
+    """
+    varints = decode_varints(np.frombuffer(joined, np.uint8))
+    if len(varints) == 6 * len(lengths):
+        table = varints.reshape(-1, 6)
+        if (table[:, 0::2] == np.array([0x08, 0x10, 0x18])).all():
+            return table[:, 1].copy(), table[:, 3].copy(), table[:, 5].copy()
+    # A field that is zero is left out, so chunks of empty records come here.
+    ends = np.cumsum(lengths).tolist()
+    rows = [_fields(joined[a:b]) for a, b in itertools.pairwise([0, *ends])]
+    return (
+        np.array([row.get(1, 0) for row in rows], np.int64),
+        np.array([row.get(2, 0) for row in rows], np.int64),
+        np.array([row.get(3, 0) for row in rows], np.int64),
+    )
+
+
+# What Python takes for a record besides its bytes: tiny ones are mostly that.
+_OBJECT_BYTES = 48
+
+
+def chunk_windows(
+    footer: Footer, *, window_bytes: int = 1 << 20
+) -> Iterator[tuple[int, int]]:
+    """Yields runs of chunks small enough to be read and decoded at once.
+
+    Args:
+        footer: Where the chunks are.
+        window_bytes: Most bytes of a run in the file, and a quarter of the most that
+            it decodes to, records as objects. A single larger chunk makes a run of
+            its own.
+
+    Yields:
+        Half-open ranges of chunk numbers, in order, that cover all chunks.
+    """
+    chunks = len(footer.chunk_records)
+    ends = footer.chunk_offsets[1:]
+    decoded = np.cumsum(
+        footer.chunk_decoded_bytes + _OBJECT_BYTES * footer.chunk_records
+    )
+    first = 0
+    while first < chunks:
+        file_limit = footer.chunk_offsets[first] + window_bytes
+        done = decoded[first - 1] if first else 0
+        last = min(
+            int(np.searchsorted(ends, file_limit, side="right")),
+            int(np.searchsorted(decoded, done + 4 * window_bytes, side="right")),
+        )
+        last = max(last, first + 1)
+        yield first, last
+        first = last
+
+
+def logical_chunks(
+    data: bytes | memoryview, footer: Footer, first: int, last: int
+) -> tuple[bytes | memoryview, IntArray]:
+    """Prepares a run of chunks for the decoder.
+
+    Args:
+        data: The bytes of chunks [first, last), as they are in the file.
+        footer: Where the chunks are.
+        first: First chunk of the run.
+        last: Chunk after the run.
+
+    Returns:
+        Logical bytes, and int64 [last - first] where each chunk begins in them.
+    """
+    begin = int(footer.chunk_offsets[first])
+    offsets = footer.chunk_offsets[first:last]
+    starts = offsets - begin - BLOCK_HEADER_BYTES * blocks_before(offsets, begin)
+    return logical(data, begin), starts

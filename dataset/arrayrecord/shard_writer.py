@@ -1,0 +1,384 @@
+"""Writing one shard: the official writer, and a second look at what it left.
+
+The official `ArrayRecordWriter` does not raise on every failure, and leaves an empty
+file when it is not closed. So a shard counts as written only after every chunk of the
+finished file was decoded and every record's checksum compared.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import dataclasses
+import functools
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Literal
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord import footer as arrayrecord
+from gristmill.dataset.arrayrecord.chunks import checksum_chunks, measure_chunks
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    DataLossError,
+    InputError,
+    StorageError,
+)
+
+# What the official writer accepts: levels by name, None where there is no level.
+_LEVELS = {
+    "zstd": range(-131072, 23),
+    "brotli": range(12),
+    "snappy": None,
+    "uncompressed": None,
+}
+Check = Literal["records", "sample"]
+_SAMPLE_STRIDE_CHUNKS = 64
+
+
+_DEFAULT_LEVELS = {"zstd": 3, "brotli": 6}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriterOptions:
+    """How shards are encoded.
+
+    Attributes:
+        group_size: Records in a chunk. 1 gives the fastest random reads; 16 or more
+            compresses better and suits readers that go block by block.
+        compression: `zstd[:LEVEL]`, `brotli[:LEVEL]`, `snappy` or `uncompressed`.
+    """
+
+    group_size: int = 1
+    compression: str = "zstd:3"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.group_size <= 1 << 20:
+            raise InputError(
+                "group size is out of range",
+                expected="1 to 1,048,576 records",
+                got=self.group_size,
+                cure="choose another with --group-size",
+            )
+        # One spelling for one meaning: it is compared between runs.
+        object.__setattr__(self, "compression", _parse_compression(self.compression))
+
+    @property
+    def official(self) -> str:
+        """The options string of the official writer.
+
+        The number of threads is fixed because the writer records it in the footer,
+        and equal input must give equal bytes on any machine.
+        """
+        return f"group_size:{self.group_size},{self.compression},max_parallelism:1"
+
+
+def _parse_compression(text: str) -> str:
+    match = re.fullmatch(r"([a-z]+)(?::(-?\d+))?", text)
+    name = match.group(1) if match else ""
+    levels = _LEVELS.get(name)
+    level = match.group(2) if match else None
+    good = name in _LEVELS and (level is None or (levels and int(level) in levels))
+    if not good:
+        raise InputError(
+            "unknown compression",
+            expected="zstd:LEVEL (-131072 to 22), brotli:LEVEL (0 to 11), snappy or "
+            "uncompressed",
+            got=repr(text),
+            cure="choose another with --compression",
+        )
+    if levels is None:
+        return name
+    return f"{name}:{_DEFAULT_LEVELS[name] if level is None else int(level)}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WrittenShard:
+    """A finished shard file, every record of it checked.
+
+    Attributes:
+        footer: Where its chunks are.
+        crc32cs: uint32 [records], the checksum of each record.
+        digest: Digest of its records.
+        file_bytes: Its size.
+        file_crc32c: crc32c of the whole file.
+    """
+
+    footer: arrayrecord.Footer
+    crc32cs: npt.NDArray[np.uint32]
+    digest: RecordsDigest
+    file_bytes: int
+    file_crc32c: int
+
+
+class ShardWriter:
+    """Writes records to a local file, then proves that they are in it.
+
+    Memory: what the official writer holds (a chunk, and its list of chunks), and
+    8 bytes a record.
+
+    Args:
+        path: Local file to create.
+        options: How to encode it.
+
+    Raises:
+        StorageError: The file cannot be created.
+    """
+
+    def __init__(self, path: str, *, options: WriterOptions):
+        # Imported here so that readers of datasets do not need it.
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        self._path = path
+        self._options = options
+        self._crc32cs = array.array("I")
+        self._lengths = array.array("I")
+        try:
+            # The official constructor accepts any path and fails later.
+            open(path, "wb").close()
+        except OSError as e:
+            raise self._failed(e.strerror or str(e)) from e
+        self._writer = ArrayRecordWriter(path, options.official)
+
+    def _failed(self, got: str) -> StorageError:
+        return StorageError(
+            "cannot write shard",
+            where=self._path,
+            got=got,
+            cure="check free space and permissions, then run the same command again: "
+            "finished shards are kept",
+        )
+
+    def write(self, records: Sequence[bytes], crc32cs: Sequence[int]) -> None:
+        """Appends records.
+
+        Args:
+            records: [records].
+            crc32cs: [records], their checksums, by which the finished shard is
+                checked.
+
+        Raises:
+            StorageError: The official writer failed.
+        """
+        write = self._writer.write
+        try:
+            for record in records:
+                write(record)
+        except Exception as e:  # What it raises is not documented.
+            raise self._failed(str(e)) from e
+        self._crc32cs.extend(crc32cs)
+        self._lengths.extend(map(len, records))
+
+    def abandon(self) -> None:
+        """Closes the file without a look at it, for a shard that is given up."""
+        with contextlib.suppress(Exception):
+            self._writer.close()
+
+    def finish(self, *, check: Check = "records") -> WrittenShard:
+        """Closes the file, reads it again and compares.
+
+        Args:
+            check: `records` decodes every record and compares its checksum; `sample`
+                compares the length of every record, and decodes one chunk in 64. That
+                costs a fifth less CPU in all, and leaves damage to the contents of
+                single records to be found by whoever reads them.
+
+        Raises:
+            StorageError: The file could not be finished.
+            DataLossError: It does not hold the records that were written.
+        """
+        if not self._writer.ok():  # Always False after `close`.
+            raise self._failed("the official writer reports a failure")
+        try:
+            self._writer.close()
+        except Exception as e:
+            raise self._failed(str(e)) from e
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                return self._read_back(file, check)
+        except (CorruptShardError, OSError) as e:
+            # A full disk is found here: the official writer closes without a word.
+            got = " ".join(str(e).split())
+            raise self._failed(f"the finished file cannot be read: {got}") from e
+
+    def _read_back(self, file: BinaryIO, check: Check) -> WrittenShard:
+        crc32cs = np.frombuffer(self._crc32cs, np.uint32)
+        if check == "records":
+            written = read_shard(file, path=self._path)
+            self._compare(crc32cs, written.crc32cs)
+            return written
+        written, lengths, sample = _sample_shard(file, self._path, crc32cs)
+        self._compare(np.frombuffer(self._lengths, np.uint32), lengths)
+        numbers = np.fromiter(sample.keys(), np.int64, len(sample))
+        crcs = np.fromiter(sample.values(), np.uint32, len(sample))
+        self._compare(crc32cs[numbers], crcs, numbers)
+        return written
+
+    def _compare(
+        self,
+        expected: npt.NDArray[np.uint32],
+        got: npt.NDArray[np.integer],
+        numbers: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        if np.array_equal(expected, got):
+            return
+        same = min(len(expected), len(got))
+        differs = np.flatnonzero(expected[:same] != got[:same])
+        first = differs[0] if len(differs) else same
+        record = first if numbers is None else numbers[first]
+        raise DataLossError(
+            "finished shard does not hold what was written to it",
+            where=f"{self._path}, record {record}",
+            expected=f"{len(expected):,} records as they were written",
+            got=f"{len(got):,} records, {len(differs):,} of them different",
+            cure="check disk and memory of this machine, then run again",
+        )
+
+
+def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
+    """Reads a whole shard file and decodes every record.
+
+    Memory: one window of 1 MiB of the file (up to 4 MiB decoded), and 20 bytes a
+    record.
+
+    Args:
+        file: The open file.
+        path: For messages.
+
+    Raises:
+        CorruptShardError: It is damaged.
+        TransposedChunkError: It holds transposed chunks.
+    """
+    footer = _footer(file, path)
+    crc32cs = [np.empty(0, np.uint32)]
+    digest = RecordsDigest()
+    file_crc = 0
+    for data, window in _windows(file, footer):
+        file_crc = google_crc32c.extend(file_crc, data)
+        if window is None:
+            continue
+        first, last = window
+        buffer, starts = arrayrecord.logical_chunks(data, footer, first, last)
+        crcs, lengths = checksum_chunks(
+            buffer,
+            starts,
+            path=path,
+            first_chunk=first,
+            chunk_records=footer.chunk_records[first:last],
+        )
+        _check_lengths(lengths, footer, window, path)
+        crc32cs.append(crcs)
+        digest += RecordsDigest.of(crcs, lengths)
+    return WrittenShard(
+        footer=footer,
+        crc32cs=np.concatenate(crc32cs),
+        digest=digest,
+        file_bytes=os.fstat(file.fileno()).st_size,
+        file_crc32c=file_crc,
+    )
+
+
+def _sample_shard(
+    file: BinaryIO, path: str, crc32cs: npt.NDArray[np.uint32]
+) -> tuple[WrittenShard, npt.NDArray[np.int64], dict[int, int]]:
+    """Reads a whole shard file for the lengths of its records, and some checksums.
+
+    Returns:
+        The shard, int64 [records] lengths, and checksums by number of record.
+    """
+    footer = _footer(file, path)
+    first_records = np.cumsum(footer.chunk_records) - footer.chunk_records
+    parts = [np.empty(0, np.int64)]
+    sample: dict[int, int] = {}
+    file_crc = 0
+    for data, window in _windows(file, footer):
+        file_crc = google_crc32c.extend(file_crc, data)
+        if window is None:
+            continue
+        first, last = window
+        buffer, starts = arrayrecord.logical_chunks(data, footer, first, last)
+        counts = footer.chunk_records[first:last]
+        lengths = measure_chunks(
+            buffer, starts, path=path, first_chunk=first, chunk_records=counts
+        )
+        _check_lengths(lengths, footer, window, path)
+        parts.append(lengths)
+        chosen = np.arange(-first % _SAMPLE_STRIDE_CHUNKS, last - first)
+        chosen = chosen[::_SAMPLE_STRIDE_CHUNKS]
+        crcs, _ = checksum_chunks(
+            buffer, starts[chosen], path=path, chunk_records=counts[chosen]
+        )
+        begins = first_records[first + chosen].tolist()
+        ends = (first_records[first + chosen] + counts[chosen]).tolist()
+        numbers = map(range, begins, ends)
+        sample.update(
+            zip(itertools.chain.from_iterable(numbers), crcs.tolist(), strict=True)
+        )
+    lengths = np.concatenate(parts)
+    same = len(lengths) == len(crc32cs)
+    written = WrittenShard(
+        footer=footer,
+        crc32cs=crc32cs,
+        digest=RecordsDigest.of(crc32cs, lengths) if same else RecordsDigest(),
+        file_bytes=os.fstat(file.fileno()).st_size,
+        file_crc32c=file_crc,
+    )
+    return written, lengths, sample
+
+
+def _check_lengths(
+    lengths: npt.NDArray[np.int64],
+    footer: arrayrecord.Footer,
+    window: tuple[int, int],
+    path: str,
+) -> None:
+    """Checks that the chunks of a window are as large as the footer says."""
+    rows = slice(*window)
+    ends = np.cumsum(footer.chunk_records[rows])
+    sums = np.append(0, np.cumsum(lengths))
+    got = sums[ends] - sums[ends - footer.chunk_records[rows]]
+    expected = footer.chunk_decoded_bytes[rows]
+    wrong = np.flatnonzero(got != expected)
+    if len(wrong):
+        raise CorruptShardError(
+            "a chunk is not the one that the ArrayRecord footer lists",
+            where=f"{path}, chunk {window[0] + wrong[0]:,}",
+            expected=f"{expected[wrong[0]]:,} bytes of records",
+            got=f"{got[wrong[0]]:,}",
+            cure="restore the file from a copy, or convert this shard again",
+        )
+
+
+def _read(file: BinaryIO, begin: int, end: int) -> bytes:
+    pieces = []
+    while begin < end:
+        piece = os.pread(file.fileno(), end - begin, begin)
+        if not piece:
+            break
+        pieces.append(piece)
+        begin += len(piece)
+    return b"".join(pieces)
+
+
+def _footer(file: BinaryIO, path: str) -> arrayrecord.Footer:
+    size = os.fstat(file.fileno()).st_size
+    return arrayrecord.read_footer(functools.partial(_read, file), size, path=path)
+
+
+def _windows(
+    file: BinaryIO, footer: arrayrecord.Footer
+) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
+    """Yields the whole file in order: runs of chunks, numbered, and the rest."""
+    offsets = footer.chunk_offsets
+    yield _read(file, 0, int(offsets[0])), None
+    for first, last in arrayrecord.chunk_windows(footer):
+        yield _read(file, int(offsets[first]), int(offsets[last])), (first, last)
+    size = os.fstat(file.fileno()).st_size
+    for begin in range(int(offsets[-1]), size, 4 << 20):
+        yield _read(file, begin, min(begin + (4 << 20), size)), None

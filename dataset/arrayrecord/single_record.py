@@ -1,0 +1,83 @@
+"""One record of a simple chunk, decoded where a call of numpy would cost more.
+
+What is not as usual is left to `chunk_codec`: this says nothing of what is wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from gristmill.dataset.arrayrecord.chunks import (
+    CHUNK_HEADER_BYTES,
+    MAX_CHUNK_DECODED_BYTES,
+    SIMPLE,
+)
+from gristmill.dataset.arrayrecord.compression import decompress_frame
+from gristmill.dataset.varints import MAX_VARINT_BYTES, decode_varints, varint_at
+
+_HEADER = struct.Struct("<8xQ8xQQB")
+# So many are decoded before numpy has started.
+_FEW_SIZES = 32
+
+
+def decode_lone_record(
+    chunk: bytes | memoryview, *, row: int = 0, count: int = 1, max_decoded_bytes: int
+) -> bytes | None:
+    """Decodes one record of a zstd chunk: in a tenth of the time of `decode_chunks`.
+
+    Args:
+        chunk: Logical bytes from the chunk's header on.
+        row: Number of the record within the chunk, below `count`.
+        count: How many records the chunk has to hold.
+        max_decoded_bytes: Most bytes that it may decode to.
+
+    Returns:
+        The record, or None for whatever is not as usual, damage included: that is for
+        `decode_chunks`, which says what it is.
+    """
+    if len(chunk) < _HEADER.size + 16:
+        return None
+    size, kind, decoded_bytes, compression = _HEADER.unpack_from(chunk)
+    end = CHUNK_HEADER_BYTES + size
+    if (
+        (kind, compression) != (count << 8 | SIMPLE, ord("z"))
+        or not 0 < decoded_bytes <= max_decoded_bytes
+        or end > len(chunk)
+    ):
+        return None
+    try:
+        sizes_bytes, sizes_at = varint_at(chunk, _HEADER.size)
+        claim, at = varint_at(chunk, sizes_at + sizes_bytes)
+        if claim != decoded_bytes or at >= end:
+            return None
+        begin, past = 0, decoded_bytes
+        if count > 1:
+            sizes = chunk[sizes_at : sizes_at + sizes_bytes]
+            begin, past = _span(sizes, row, count, decoded_bytes)
+        frame = memoryview(chunk)[at:end]
+        return decompress_frame(frame, decoded_bytes, begin=begin, end=past)
+    except (ValueError, IndexError):
+        return None
+
+
+def _span(
+    part: bytes | memoryview, row: int, count: int, decoded_bytes: int
+) -> tuple[int, int]:
+    """Returns where a record begins and ends among those of its chunk."""
+    claim, at = varint_at(part, 0)
+    if not count <= claim <= min(MAX_VARINT_BYTES * count, MAX_CHUNK_DECODED_BYTES):
+        raise ValueError("sizes of records claim to decode to what cannot be")
+    sizes = decompress_frame(part[at:], claim)
+    if count <= _FEW_SIZES:
+        lengths, at = [], 0
+        while at < len(sizes):
+            length, at = varint_at(sizes, at)
+            lengths.append(length)
+    else:
+        lengths = decode_varints(np.frombuffer(sizes, np.uint8)).tolist()
+    if len(lengths) != count or sum(lengths) != decoded_bytes:
+        raise ValueError("the sizes of a chunk's records do not add up")
+    begin = sum(lengths[:row])
+    return begin, begin + lengths[row]

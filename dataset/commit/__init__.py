@@ -1,0 +1,1 @@
+"""How finished files become a committed dataset, without Beam."""

@@ -1,0 +1,109 @@
+"""Giving a finished shard its name, and then its index."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Self
+
+from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
+from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_index import encode_index, parse_index
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.storage.lookup import FileInfo, storage_for
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardPlace:
+    """Where a shard and what belongs to it go, and what is there before work begins.
+
+    What another worker writes there afterwards stays: every write names what it
+    replaces.
+
+    Attributes:
+        output: The dataset's directory.
+        path: The shard, relative to it.
+        seen: The files that were there, by path relative to the dataset.
+    """
+
+    output: str
+    path: str
+    seen: Mapping[str, FileInfo]
+
+    @classmethod
+    def look(cls, output: str, path: str) -> Self:
+        """Looks at a place."""
+        names = [path, layout.index_path(path), *layout.quarantine_paths(path)]
+        found = storage_for(output).stat_all(
+            [layout.join(output, name) for name in names]
+        )
+        seen = zip(names, found, strict=True)
+        return cls(
+            output=output,
+            path=path,
+            seen={name: info for name, info in seen if info is not None},
+        )
+
+    def version(self, path: str) -> str:
+        """Returns the version of a file that was there, "" for none."""
+        return self.seen[path].version if path in self.seen else ""
+
+    def finished(self, fingerprint: str) -> ShardReport | None:
+        """Returns the report of the shard if it is finished, None if it is not.
+
+        Args:
+            fingerprint: Of the job that must have written it.
+        """
+        report = self.report()
+        return report if report and report.job == fingerprint else None
+
+    def report(self) -> ShardReport | None:
+        """Returns the report of a finished shard, whose job it names, or None.
+
+        The index is written after the shard.
+        """
+        info, index_path = self.seen.get(self.path), layout.index_path(self.path)
+        if info is None or index_path not in self.seen:
+            return None
+        index = layout.join(self.output, index_path)
+        content = storage_for(self.output).load(index)
+        if content is None:
+            return None
+        try:
+            opened = parse_index(content.data, path=index)
+            opened.check()
+            report = opened.report()
+        except InvalidDatasetError:
+            return None  # Cut short by a crash of the machine: made again.
+        whole = info.size_bytes == report.file_bytes
+        if not whole or info.crc32c not in (None, report.file_crc32c):
+            return None
+        return report
+
+    def publish(self, local: str, written: WrittenShard, report: ShardReport) -> None:
+        """Moves a finished shard to its place, and writes its index.
+
+        Args:
+            local: The shard's file, from `Storage.temporary`.
+            written: What is in it.
+            report: What was counted.
+
+        Raises:
+            StorageError: It failed, or another writer was there meanwhile.
+        """
+        storage = storage_for(self.output)
+        # In this order: whoever finds an index finds a whole shard.
+        storage.publish(
+            local,
+            layout.join(self.output, self.path),
+            replaces=self.version(self.path),
+            crc32c=written.file_crc32c,
+        )
+        data = encode_index(
+            footer=written.footer, crc32cs=written.crc32cs, report=report
+        )
+        index = layout.index_path(self.path)
+        storage.write(
+            layout.join(self.output, index), data, replaces=self.version(index)
+        )

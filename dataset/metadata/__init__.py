@@ -1,0 +1,1 @@
+"""What a dataset says of itself: its names, tables, indexes and `dataset.json`."""

@@ -1,0 +1,190 @@
+"""From which frame of which input file a record came, as far as a dataset knows.
+
+A conversion keeps the records of an input in their order, and the table of shards has
+the range of each input that went into a shard. A frame is 16 bytes longer than its
+record, so the lengths of the records before it say where a record's frame begins: the
+input itself is not needed. Every answer is checked against the end of the range.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Split
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.shard_table import Texts, load_arrays
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.tfrecord.frames import FRAME_OVERHEAD_BYTES
+
+_INPUTS_VERSION = 1
+_COMPRESSIONS = ("none", "gzip", "zlib")
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """An input file of a conversion.
+
+    Attributes:
+        path: As the conversion was given it, possibly relative to where that ran.
+        compression: `none`, `gzip` or `zlib`.
+    """
+
+    path: str
+    compression: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DamagedRegion:
+    """Bytes of an input that were set aside: the half-open range of one file.
+
+    Attributes:
+        path: The file.
+        begin_bytes: First byte.
+        end_bytes: One past the last.
+        compressed: Whether that counts the bytes of a compressed file as it is stored.
+    """
+
+    path: str
+    begin_bytes: int
+    end_bytes: int
+    compressed: bool
+
+
+def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
+    """Returns the input files that spans count, none where the list is not there.
+
+    Args:
+        dataset: The dataset's directory.
+        split: The split, as `dataset.json` has it.
+    """
+    relative, digest = map(split.source.get, ("file_list", "file_list_digest"))
+    if not isinstance(relative, str) or not isinstance(digest, str):
+        return ()
+    place = layout.join(dataset, layout.DATASET_JSON)
+    path = layout.join(dataset, layout.check_relative(relative, where=place))
+    return _source_files(path, digest)
+
+
+@functools.lru_cache(maxsize=8)
+def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
+    # Who asks for one record often asks for many.
+    if storage_for(path).stat(path) is None:
+        return ()
+    hasher = hashlib.sha256()
+    try:
+        arrays = load_arrays(
+            storage_for(path).read(path), where=path, version=_INPUTS_VERSION
+        )
+        names = list(Texts(arrays["path_blob"], arrays["path_ends"]))
+        files = [
+            SourceFile(path=name, compression=_COMPRESSIONS[number])
+            for name, number in zip(names, arrays["compressions"].tolist(), strict=True)
+        ]
+        for name, size in zip(names, arrays["sizes"].tolist(), strict=True):
+            hasher.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
+    except (GristmillError, IndexError, KeyError, TypeError, ValueError):
+        return ()  # The records can be read without it.
+    return files if f"sha256:{hasher.hexdigest()}" == digest else ()
+
+
+def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
+    """Returns what was set aside of a shard's inputs, as its quarantine lists it.
+
+    Args:
+        dataset: The dataset's directory.
+        shard: The shard's path, relative to it.
+    """
+    path = layout.join(dataset, layout.QUARANTINE_DIR, f"{shard}.jsonl")
+    if storage_for(path).stat(path) is None:
+        return ()
+    text = storage_for(path).read(path).decode("utf-8", "surrogateescape")
+    regions = []
+    try:
+        for fields in map(json.loads, text.splitlines()):
+            region = DamagedRegion(
+                path=str(fields["file"]),
+                begin_bytes=int(fields["begin_bytes"]),
+                end_bytes=int(fields["end_bytes"]),
+                compressed=bool(fields["compressed"]),
+            )
+            if not 0 <= region.begin_bytes < region.end_bytes < 1 << 62:
+                return ()
+            regions.append(region)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return ()  # Then the frames do not add up to their range, which is noticed.
+    return regions
+
+
+def frame_offset(
+    span: SourceSpan,
+    record: int,
+    runs: IntArray,
+    *,
+    lengths_of: Callable[[int, int], Sequence[int]],
+    regions: Sequence[DamagedRegion] = (),
+) -> int | None:
+    """Returns where the frame of a record begins, None if all does not fit the span.
+
+    Args:
+        span: The range of the input that was taken.
+        record: Number of the record among those of the span.
+        runs: int64 [runs, 2], how many records there are in each run of the span's
+            records and their bytes: what one chunk of a shard holds.
+        lengths_of: Returns the lengths of records [first, stop) of the span, in bytes.
+            It is asked about few runs.
+        regions: What was set aside of that file.
+
+    Returns:
+        The byte offset in the decompressed file.
+    """
+    if span.start_bytes is None or span.stop_bytes is None:
+        return None
+
+    def cut(runs: IntArray, run: int) -> IntArray:
+        """Cuts a run into its records."""
+        first = int(runs[:run, 0].sum())
+        lengths = lengths_of(first, first + int(runs[run, 0]))
+        singles = np.stack([np.ones(len(lengths), np.int64), lengths], axis=1)
+        return np.concatenate([runs[:run], singles, runs[run + 1 :]])
+
+    def edges(runs: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the records before each run and where it begins; and of the end."""
+        sizes = runs[:, 0] * FRAME_OVERHEAD_BYTES + runs[:, 1]
+        offsets = np.concatenate([[span.start_bytes], sizes]).cumsum()
+        return np.concatenate([[0], runs[:, 0]]).cumsum(), offsets
+
+    for region in sorted(regions, key=lambda region: region.begin_bytes):
+        if region.compressed or not (
+            span.start_bytes <= region.begin_bytes < span.stop_bytes
+        ):
+            continue
+        _, offsets = edges(runs)
+        run = int(np.searchsorted(offsets, region.begin_bytes, side="right")) - 1
+        if offsets[run] != region.begin_bytes and run < len(runs):
+            runs = cut(runs, run)
+            _, offsets = edges(runs)
+            run = int(np.searchsorted(offsets, region.begin_bytes, side="right")) - 1
+        if offsets[run] != region.begin_bytes:
+            return None
+        # A run of no records: nothing but bytes between two frames.
+        gap = [[0, region.end_bytes - region.begin_bytes]]
+        runs = np.concatenate([runs[:run], gap, runs[run:]])
+    before, offsets = edges(runs)
+    if offsets[-1] != span.stop_bytes or not 0 <= record < before[-1]:
+        return None
+    run = int(np.searchsorted(before, record, side="right")) - 1
+    if before[run] != record:
+        before, offsets = edges(cut(runs, run))
+        run = int(np.searchsorted(before, record, side="right")) - 1
+    return int(offsets[run])

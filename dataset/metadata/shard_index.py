@@ -1,0 +1,485 @@
+"""The index of one shard: where every chunk is, and the checksum of every record.
+
+A reader needs nothing else to fetch a record: no look at the shard's own footer. The
+file is little-endian, made to be memory-mapped, and opened without reading more than
+its first 80 bytes. docs/format.md has the table of its fields.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import mmap
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.chunks import MAX_CHUNK_DECODED_BYTES
+from gristmill.dataset.arrayrecord.footer import Footer
+from gristmill.dataset.errors import (
+    FormatVersionError,
+    InvalidDatasetError,
+    StorageError,
+)
+from gristmill.dataset.metadata.shard_report import ShardReport
+
+MAGIC = b"GMINDEX\n"
+# Of an index without checksums and report, which no dataset has: loaders keep these.
+_FOOTER_MAGIC = b"GMFOOTR\n"
+VERSION = 1
+HEADER_BYTES = 80
+
+# magic, version, group_size, records, chunks, end of the last chunk, size of the
+# shard, largest decoded chunk, base stride, report bytes, body crc, header crc, zeros.
+_HEADER = struct.Struct("<8sIIqqqqqIIIIQ")
+_CRC_AT = 68
+# A base of 64 bits every 64 chunks: 4.125 bytes a chunk instead of 8.
+_STRIDE = 64
+
+_CURE = "delete this index and run the conversion, or `gristmill index`, again"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardIndex:
+    """An open index.
+
+    Attributes:
+        path: Where it came from, for messages.
+        records: Number of records in the shard.
+        chunks: Number of chunks.
+        group_size: Records in every chunk but the last, 0 if that varies.
+        file_bytes: Size of the shard.
+        max_chunk_decoded_bytes: Size of the largest decoded chunk.
+        crc32cs: uint32 [records], the checksum of each record; uint32 [0] in an
+            index that was made of a footer alone, which has none.
+    """
+
+    path: str
+    records: int
+    chunks: int
+    group_size: int
+    file_bytes: int
+    max_chunk_decoded_bytes: int
+    crc32cs: npt.NDArray[np.uint32]
+    _stride: int
+    _bases: npt.NDArray[np.int64]
+    _relative: npt.NDArray[np.uint32]
+    _first_records: npt.NDArray[np.int64]
+    _end_bytes: int
+    _report: memoryview
+    _body_crc32c: int
+    _body: memoryview
+
+    def chunk_offsets(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns where chunks begin in the shard.
+
+        Args:
+            chunks: int64 [n], numbers of chunks; `self.chunks` gives the end of the
+                last one, so chunk i is [chunk_offsets(i), chunk_offsets(i + 1)).
+
+        Returns:
+            int64 [n], physical byte offsets.
+        """
+        if not self.chunks:
+            return np.full(len(chunks), self._end_bytes, np.int64)
+        inside = np.minimum(chunks, self.chunks - 1)
+        offsets = self._bases.take(inside // self._stride)
+        offsets += self._relative.take(inside)
+        offsets[chunks == self.chunks] = self._end_bytes
+        return offsets
+
+    def chunk_of(
+        self, records: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns the chunk of each record and the record's place in it.
+
+        Args:
+            records: int64 [n], numbers of records in the shard.
+
+        Returns:
+            int64 [n] chunk, int64 [n] number of the record within the chunk.
+        """
+        if self.group_size == 1:
+            return records, np.zeros_like(records)
+        if self.group_size:
+            chunks = records // self.group_size
+            return chunks, records - self.group_size * chunks
+        chunks = np.searchsorted(self._first_records, records, side="right") - 1
+        return chunks, records - self._first_records[chunks]
+
+    def chunk_records(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns how many records chunks hold: int64 [n] for int64 [n]."""
+        if self.group_size:
+            return np.minimum(self.group_size, self.records - chunks * self.group_size)
+        after = np.minimum(chunks + 1, self.chunks - 1)
+        ends = np.where(
+            chunks + 1 < self.chunks, self._first_records[after], self.records
+        )
+        return np.asarray(ends - self._first_records[chunks])
+
+    def place_records(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns what `find_records` does, sooner for many records: int64 [n, 5].
+
+        Args:
+            records: int64 [n], numbers of records in the shard.
+        """
+        table = np.empty((len(records), 5), np.int64)
+        chunks, table[:, 4] = self.chunk_of(records)
+        table[:, 0] = chunks
+        table[:, 1] = self.chunk_offsets(chunks)
+        table[:, 2] = self.chunk_offsets(chunks + 1)
+        table[:, 3] = self.chunk_records(chunks)
+        return table
+
+    def find_records(
+        self, records: Sequence[int]
+    ) -> list[tuple[int, int, int, int, int]]:
+        """Returns where records are: what a reader of a few records has to know.
+
+        Plain numbers one by one: a batch of records in random order has only a few in
+        each shard, and numpy takes longer to start than this takes for thirty.
+
+        Args:
+            records: Numbers of records in the shard, all of them in range.
+
+        Returns:
+            For each (chunk, begin, end, records in the chunk, number of the record
+            within the chunk); the chunk's physical bytes are [begin, end).
+        """
+        stride, chunks, group, total = (
+            self._stride,
+            self.chunks,
+            self.group_size,
+            self.records,
+        )
+        bases, relative, firsts = self._columns
+        found = []
+        for record in records:
+            if group:
+                chunk, place = divmod(record, group)
+                count = min(group, total - chunk * group)
+            else:
+                chunk = bisect.bisect_right(firsts, record) - 1
+                following = firsts[chunk + 1] if chunk + 1 < chunks else total
+                place, count = record - firsts[chunk], following - firsts[chunk]
+            after = chunk + 1
+            begin = bases[chunk // stride] + relative[chunk]
+            end = (
+                bases[after // stride] + relative[after]
+                if after < chunks
+                else self._end_bytes
+            )
+            found.append((chunk, begin, end, count, place))
+        return found
+
+    @functools.cached_property
+    def _columns(self) -> tuple[Any, Any, Any]:
+        # As memory views, which give plain numbers, and faster than numpy does.
+        columns = (self._bases, self._relative, self._first_records)
+        bases, relative, firsts = (column.data for column in columns)
+        return bases, relative, firsts
+
+    @property
+    def head_bytes(self) -> int:
+        """Size of the beginning of the file that every look at a record needs."""
+        return HEADER_BYTES + self._bases.nbytes + self._first_records.nbytes
+
+    def report_range(self) -> tuple[int, int]:
+        """Returns the half-open range of the file that `report` reads."""
+        begin = self.head_bytes + self._relative.nbytes + self.crc32cs.nbytes
+        return begin, begin + len(self._report)
+
+    def entry_ranges(
+        self, records: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns which bytes of the file, beside its head, tell where records are.
+
+        It looks at the head alone, so that a reader can fetch the rest by range.
+
+        Args:
+            records: int64 [n], numbers of records in the shard.
+
+        Returns:
+            int64 [2n] first bytes, int64 [2n] ends.
+        """
+        chunks, _ = self.chunk_of(records)
+        chunk_at = self.head_bytes + 4 * chunks
+        crc_at = self.head_bytes + self._relative.nbytes + 4 * records
+        # A chunk ends where the next one begins.
+        chunk_end = np.minimum(chunk_at + 8, self.head_bytes + self._relative.nbytes)
+        return (
+            np.concatenate([chunk_at, crc_at]),
+            np.concatenate([chunk_end, crc_at + 4]),
+        )
+
+    def report(self) -> ShardReport:
+        """Returns what the writer of the shard counted."""
+        return ShardReport.from_json(bytes(self._report), where=self.path)
+
+    def check(self) -> None:
+        """Reads the whole index and compares its checksum.
+
+        Raises:
+            InvalidDatasetError: It is damaged.
+        """
+        got = google_crc32c.value(np.frombuffer(self._body, np.uint8))
+        if got != self._body_crc32c:
+            raise InvalidDatasetError(
+                "shard index is damaged",
+                where=self.path,
+                expected=f"crc32c {self._body_crc32c:#010x}",
+                got=f"{got:#010x}",
+                cure=_CURE,
+            )
+
+
+class _Columns(NamedTuple):
+    """A footer's table of chunks, in the form that an index has it."""
+
+    group_size: int
+    stride: int
+    bases: npt.NDArray[np.int64]
+    first_records: npt.NDArray[np.int64]
+    relative: npt.NDArray[np.uint32]
+
+
+def _compact(footer: Footer) -> _Columns:
+    counts, offsets = footer.chunk_records, footer.chunk_offsets
+    chunks = len(counts)
+    group_size = int(counts[0]) if chunks else 1
+    regular = bool((counts[:-1] == group_size).all()) and (
+        not chunks or 0 < counts[-1] <= group_size
+    )
+    stride = _STRIDE
+    relative = offsets[:-1] - np.repeat(offsets[:-1:stride], stride)[:chunks]
+    if (relative >= 1 << 32).any():
+        # Chunks of 64 MiB and more on average: a base for each.
+        stride, relative = 1, np.zeros(chunks, np.int64)
+    first = np.empty(0, np.int64)
+    if not regular:
+        group_size, first = 0, np.cumsum(counts) - counts
+    return _Columns(
+        group_size=group_size,
+        stride=stride,
+        bases=offsets[:-1:stride].astype("<i8"),
+        first_records=first.astype("<i8"),
+        relative=relative.astype("<u4"),
+    )
+
+
+def index_of_footer(footer: Footer, *, path: str, file_bytes: int) -> ShardIndex:
+    """Returns the index of a file that has none, from its footer.
+
+    It has no checksums of records, and no report.
+
+    Args:
+        footer: The file's footer.
+        path: The file, for messages.
+        file_bytes: Its size.
+    """
+    columns = _compact(footer)
+    return ShardIndex(
+        path=path,
+        records=footer.records,
+        chunks=len(footer.chunk_records),
+        group_size=columns.group_size,
+        file_bytes=file_bytes,
+        max_chunk_decoded_bytes=int(footer.chunk_decoded_bytes.max(initial=0)),
+        crc32cs=np.empty(0, np.uint32),
+        _stride=columns.stride,
+        _bases=columns.bases,
+        _relative=columns.relative,
+        _first_records=columns.first_records,
+        _end_bytes=int(footer.chunk_offsets[-1]),
+        _report=memoryview(b""),
+        _body_crc32c=0,
+        _body=memoryview(b""),
+    )
+
+
+def encode_index(
+    *,
+    footer: Footer,
+    crc32cs: npt.NDArray[np.uint32],
+    report: ShardReport,
+) -> bytes:
+    """Returns the index of a shard as the bytes of its file.
+
+    Args:
+        footer: The shard's footer.
+        crc32cs: uint32 [records], the checksum of each record.
+        report: What was counted while it was written.
+    """
+    if len(crc32cs) != footer.records:
+        raise ValueError(f"{len(crc32cs)} checksums for {footer.records} records")
+    return _encode(MAGIC, footer, crc32cs, report.to_json(), report.file_bytes)
+
+
+def encode_footer(footer: Footer, *, file_bytes: int) -> bytes:
+    """Returns what `index_of_footer` does as the bytes of a file for `map_footer`."""
+    return _encode(_FOOTER_MAGIC, footer, np.empty(0, np.uint32), b"", file_bytes)
+
+
+def _encode(
+    magic: bytes,
+    footer: Footer,
+    crc32cs: npt.NDArray[np.uint32],
+    meta: bytes,
+    file_bytes: int,
+) -> bytes:
+    columns = _compact(footer)
+    body = b"".join(
+        (
+            columns.bases.tobytes(),
+            columns.first_records.tobytes(),
+            columns.relative.tobytes(),
+            crc32cs.astype("<u4").tobytes(),
+            meta,
+        )
+    )
+    header = _HEADER.pack(
+        magic,
+        VERSION,
+        columns.group_size,
+        footer.records,
+        len(footer.chunk_records),
+        int(footer.chunk_offsets[-1]),
+        file_bytes,
+        int(footer.chunk_decoded_bytes.max(initial=0)),
+        columns.stride,
+        len(meta),
+        google_crc32c.value(body),
+        0,
+        0,
+    )
+    crc = google_crc32c.value(header[:_CRC_AT])
+    return b"".join((header[:_CRC_AT], struct.pack("<IQ", crc, 0), body))
+
+
+def map_index(path: str) -> ShardIndex:
+    """Opens the index in a local file, memory-mapped.
+
+    Raises:
+        InvalidDatasetError: It is no index, or damaged.
+        FormatVersionError: Its version is unknown.
+        StorageError: It cannot be opened.
+    """
+    return _parse(_mapped(path), MAGIC, path)
+
+
+def map_footer(path: str) -> ShardIndex:
+    """Opens a file that `encode_footer` made, as `map_index` does."""
+    return _parse(_mapped(path), _FOOTER_MAGIC, path)
+
+
+def _mapped(path: str) -> bytes | mmap.mmap:
+    try:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as e:
+        raise StorageError(
+            "cannot open shard index",
+            where=path,
+            got=e.strerror,
+            cure="restore it from a copy, or run the conversion again with --overwrite",
+        ) from e
+    except ValueError:  # An empty file cannot be mapped.
+        return b""
+
+
+def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
+    """Opens an index from its bytes, copying none of them.
+
+    Args:
+        data: The whole file.
+        path: For messages.
+
+    Raises:
+        InvalidDatasetError: It is no index, or damaged.
+        FormatVersionError: Its version is unknown.
+    """
+    return _parse(data, MAGIC, path)
+
+
+def _parse(data: bytes | mmap.mmap, magic: bytes, path: str) -> ShardIndex:
+    def invalid(what: str, *, expected: Any = None, got: Any = None) -> Exception:
+        return InvalidDatasetError(
+            what, where=path, expected=expected, got=got, cure=_CURE
+        )
+
+    if len(data) < HEADER_BYTES or data[:8] != magic:
+        raise invalid("not a shard index", expected=magic, got=bytes(data[:8]))
+    (
+        _,
+        version,
+        group_size,
+        records,
+        chunks,
+        end_bytes,
+        file_bytes,
+        decoded,
+        stride,
+        report_bytes,
+        body_crc,
+        header_crc,
+        zeros,
+    ) = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise FormatVersionError(
+            "shard index of an unknown version",
+            where=path,
+            expected=VERSION,
+            got=version,
+            cure="install the version of gristmill that wrote it, or a later one",
+        )
+    got = google_crc32c.value(bytes(data[:_CRC_AT]))
+    if got != header_crc:
+        raise invalid(
+            "shard index has a damaged header",
+            expected=f"crc32c {header_crc:#010x}",
+            got=f"{got:#010x}",
+        )
+    if (
+        zeros
+        or min(records, chunks) < 0
+        or not 0 <= end_bytes <= file_bytes
+        or not 0 <= decoded <= MAX_CHUNK_DECODED_BYTES
+        or stride < 1
+        or (group_size and chunks != -(-records // group_size))
+    ):
+        raise invalid("shard index contradicts itself")
+    bases = -(-chunks // stride)
+    first = 0 if group_size else chunks
+    checksums = records if magic == MAGIC else 0
+    sizes = (8 * bases, 8 * first, 4 * chunks, 4 * checksums, report_bytes)
+    if len(data) != HEADER_BYTES + sum(sizes):
+        raise invalid(
+            "shard index has the wrong size",
+            expected=f"{HEADER_BYTES + sum(sizes):,} bytes",
+            got=f"{len(data):,}",
+        )
+    at = [HEADER_BYTES]
+    for size in sizes:
+        at.append(at[-1] + size)
+    return ShardIndex(
+        path=path,
+        records=records,
+        chunks=chunks,
+        group_size=group_size,
+        file_bytes=file_bytes,
+        max_chunk_decoded_bytes=decoded,
+        crc32cs=np.frombuffer(data, "<u4", checksums, at[3]),
+        _stride=stride,
+        _bases=np.frombuffer(data, "<i8", bases, at[0]),
+        _first_records=np.frombuffer(data, "<i8", first, at[1]),
+        _relative=np.frombuffer(data, "<u4", chunks, at[2]),
+        _end_bytes=end_bytes,
+        _report=memoryview(data)[at[4] : at[5]],
+        _body_crc32c=body_crc,
+        _body=memoryview(data)[HEADER_BYTES:],
+    )

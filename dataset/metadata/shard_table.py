@@ -1,0 +1,371 @@
+"""The table of shards of one split, as columns: cheap at a million shards.
+
+It is a numpy `.npz` file, one array a column, so that any numpy reads it. Texts are
+one UTF-8 blob and the end of each in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+
+VERSION = 1
+_PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+
+# Columns of one number a shard, and their types on disk.
+_SHARD_COLUMNS = {
+    "records": "<i8",
+    "raw_bytes": "<i8",
+    "file_bytes": "<i8",
+    "file_crc32c": "<u4",
+    "digest_low": "<u8",
+    "digest_high": "<u8",
+    "dropped_records": "<i8",
+    "added_records": "<i8",
+    "quarantined_regions": "<i8",
+    "quarantined_bytes": "<i8",
+}
+# Columns of one number a span, and `span_ends`: where each shard's spans end.
+_SPAN_COLUMNS = {
+    "span_file": "<i4",
+    "span_begin_bytes": "<i8",
+    "span_end_bytes": "<i8",
+    "span_start_bytes": "<i8",  # -1: no frame begins in the span.
+    "span_stop_bytes": "<i8",
+    "span_records": "<i8",
+    "span_whole": "|b1",
+}
+
+
+def encode_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64]:
+    """Returns texts as uint8 [bytes] and int64 [texts], the end of each."""
+    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+    ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+    return np.frombuffer(b"".join(encoded), np.uint8), ends.astype("<i8")
+
+
+class Texts(Sequence[str]):
+    """Texts that stay encoded until one is asked for."""
+
+    def __init__(self, blob: npt.NDArray[np.uint8], ends: Int64):
+        self._blob = blob.tobytes()
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        begin = int(self._ends[index - 1]) if index else 0
+        text = self._blob[begin : int(self._ends[index])]
+        return text.decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        for begin, end in itertools.pairwise([0, *self._ends.tolist()]):
+            yield self._blob[begin:end].decode("utf-8", "surrogateescape")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardTable:
+    """All shards of a split. Arrays are [shards] unless they say otherwise.
+
+    Attributes:
+        paths: Relative to the dataset.
+        columns: The numbers of each shard and span, by name; see docs/format.md.
+    """
+
+    paths: Sequence[str]
+    columns: dict[str, npt.NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def records(self) -> Int64:
+        """int64 [shards], records in each shard."""
+        return self.columns["records"]
+
+    @property
+    def file_bytes(self) -> Int64:
+        """int64 [shards], size of each shard."""
+        return self.columns["file_bytes"]
+
+    @property
+    def file_crc32cs(self) -> npt.NDArray[np.uint32]:
+        """uint32 [shards], crc32c of each whole file."""
+        return self.columns["file_crc32c"]
+
+    def total(self, column: str) -> int:
+        """Returns the sum of a column."""
+        return int(self.columns[column].sum())
+
+    def digest(self, shard: int | None = None) -> RecordsDigest:
+        """Returns the digest of the records of one shard, or of all."""
+        rows = slice(None) if shard is None else slice(shard, shard + 1)
+        get = {name: self.columns[name][rows] for name in _SHARD_COLUMNS}
+        return RecordsDigest(
+            records=int(get["records"].sum()),
+            raw_bytes=int(get["raw_bytes"].sum()),
+            low=int(np.sum(get["digest_low"], dtype=np.uint64)),
+            high=int(np.sum(get["digest_high"], dtype=np.uint64)),
+        )
+
+    @property
+    def shards_digest(self) -> str:
+        """SHA-256 over path, size, crc32c and records of each shard, in order.
+
+        Over the values and not over the file, whose bytes depend on the version of
+        the library that compresses it.
+        """
+        blob, ends = encode_texts(self.paths)
+        hasher = hashlib.sha256()
+        for column in (blob, ends, self.file_bytes, self.file_crc32cs, self.records):
+            hasher.update(np.ascontiguousarray(column).tobytes())
+        return "sha256:" + hasher.hexdigest()
+
+    def spans(self, shard: int) -> tuple[SourceSpan, ...]:
+        """Returns where the records of a shard came from, in order."""
+        ends = self.columns["span_ends"]
+        begin = int(ends[shard - 1]) if shard else 0
+        return tuple(self._spans(begin, int(ends[shard])))
+
+    def _spans(self, begin: int, end: int) -> Iterator[SourceSpan]:
+        columns = [self.columns[name][begin:end].tolist() for name in _SPAN_COLUMNS]
+        for file, planned, until, first, stop, records, whole in zip(
+            *columns, strict=True
+        ):
+            yield SourceSpan(
+                file_index=file,
+                begin_bytes=planned,
+                end_bytes=until,
+                start_bytes=None if first < 0 else first,
+                stop_bytes=None if stop < 0 else stop,
+                records=records,
+                whole=whole,
+            )
+
+    def report_fields(self, begin: int, end: int) -> Iterator[dict[str, Any]]:
+        """Yields what the rows of shards [begin, end) say, as fields of a report."""
+        bounds = [0, *self.columns["span_ends"][max(begin - 1, 0) : end].tolist()]
+        if begin:
+            del bounds[0]
+        spans = self._spans(bounds[0], bounds[-1])
+        columns = [self.columns[name][begin:end].tolist() for name in _SHARD_COLUMNS]
+        rows = zip(*columns, strict=True)
+        for path, row, (first, last) in zip(
+            self.paths[begin:end], rows, itertools.pairwise(bounds), strict=True
+        ):
+            records, raw_bytes, file_bytes, crc32c, low, high, *counts = row
+            dropped, added, regions, quarantined_bytes = counts
+            yield {
+                "path": path,
+                "file_bytes": file_bytes,
+                "file_crc32c": crc32c,
+                "written": RecordsDigest(
+                    records=records, raw_bytes=raw_bytes, low=low, high=high
+                ),
+                "dropped_records": dropped,
+                "added_records": added,
+                "quarantined_regions": regions,
+                "quarantined_bytes": quarantined_bytes,
+                "spans": tuple(itertools.islice(spans, last - first)),
+            }
+
+    def take(self, shards: Int64) -> ShardTable:
+        """Returns a table of some of the shards.
+
+        Args:
+            shards: int64 [shards], which, in their order.
+        """
+        ends = self.columns["span_ends"]
+        counts = np.diff(ends, prepend=0)[shards]
+        new_ends = np.cumsum(counts)
+        # From where the spans of each shard begin, so many steps further.
+        shifts = (ends - np.diff(ends, prepend=0))[shards] - (new_ends - counts)
+        rows = np.repeat(shifts, counts) + np.arange(counts.sum())
+        columns = {
+            name: column[rows if name in _SPAN_COLUMNS else shards]
+            for name, column in self.columns.items()
+        }
+        columns["span_ends"] = new_ends.astype("<i8")
+        return ShardTable(paths=[self.paths[i] for i in shards], columns=columns)
+
+    @classmethod
+    def concatenate(cls, tables: Sequence[ShardTable]) -> Self:
+        """Returns the shards of several tables, one and more, as one table."""
+        columns = {
+            name: np.concatenate([table.columns[name] for table in tables])
+            for name in tables[0].columns
+        }
+        counts = [np.diff(table.columns["span_ends"], prepend=0) for table in tables]
+        columns["span_ends"] = np.cumsum(np.concatenate(counts)).astype("<i8")
+        paths = [path for table in tables for path in table.paths]
+        return cls(paths=paths, columns=columns)
+
+    @classmethod
+    def of(cls, reports: Sequence[ShardReport]) -> Self:
+        """Builds the table from the reports of all shards, in the order of shards."""
+        spans = [span for report in reports for span in report.spans]
+        rows = [
+            (
+                report.written.records,
+                report.written.raw_bytes,
+                report.file_bytes,
+                report.file_crc32c,
+                report.written.low,
+                report.written.high,
+                report.dropped_records,
+                report.added_records,
+                report.quarantined_regions,
+                report.quarantined_bytes,
+            )
+            for report in reports
+        ]
+        span_rows = [
+            (
+                span.file_index,
+                span.begin_bytes,
+                span.end_bytes,
+                -1 if span.start_bytes is None else span.start_bytes,
+                -1 if span.stop_bytes is None else span.stop_bytes,
+                span.records,
+                span.whole,
+            )
+            for span in spans
+        ]
+        columns: dict[str, npt.NDArray[Any]] = {}
+        for kinds, table in ((_SHARD_COLUMNS, rows), (_SPAN_COLUMNS, span_rows)):
+            transposed = list(zip(*table, strict=True)) or [()] * len(kinds)
+            for (name, dtype), values in zip(kinds.items(), transposed, strict=True):
+                columns[name] = np.array(values, dtype)
+        counts = [len(report.spans) for report in reports]
+        columns["span_ends"] = np.cumsum(counts).astype("<i8")
+        return cls(paths=[report.path for report in reports], columns=columns)
+
+    def encode(self) -> bytes:
+        """Returns the table as the bytes of its file."""
+        blob, ends = encode_texts(self.paths)
+        out = io.BytesIO()
+        arrays: dict[str, Any] = {
+            "version": np.array(VERSION),
+            "path_blob": blob,
+            "path_ends": ends,
+        }
+        np.savez_compressed(out, allow_pickle=False, **arrays, **self.columns)
+        return out.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes, *, where: str) -> Self:
+        """Parses a table and checks that it makes sense.
+
+        Raises:
+            InvalidDatasetError: It is damaged or contradicts itself.
+            FormatVersionError: Its version is unknown.
+        """
+        arrays = load_arrays(data, where=where, version=VERSION)
+
+        def invalid(what: str) -> InvalidDatasetError:
+            return InvalidDatasetError(
+                f"table of shards {what}",
+                where=where,
+                cure="restore it from a copy, or run the conversion again with "
+                "--overwrite",
+            )
+
+        missing = {"path_blob", "path_ends", "span_ends"} | _SHARD_COLUMNS.keys()
+        missing = (missing | _SPAN_COLUMNS.keys()) - arrays.keys()
+        if missing:
+            raise invalid(f"lacks the columns {sorted(missing)}")
+        blob, ends = arrays.pop("path_blob"), arrays.pop("path_ends")
+        if blob.ndim != 1 or blob.dtype != np.uint8 or not _are_ends(ends, len(blob)):
+            raise invalid("has paths that cannot be read")
+        shards, spans = len(ends), len(arrays["span_file"].reshape(-1))
+        if len(arrays["span_ends"].reshape(-1)) != shards or not _are_ends(
+            arrays["span_ends"], spans
+        ):
+            raise invalid("has a column span_ends that does not fit the others")
+        for name, dtype in (_SHARD_COLUMNS | _SPAN_COLUMNS).items():
+            length = shards if name in _SHARD_COLUMNS else spans
+            if arrays[name].shape != (length,) or arrays[name].dtype != dtype:
+                raise invalid(f"has a column {name} of the wrong type or length")
+        for name, dtype in _SHARD_COLUMNS.items():
+            # Also catches sums that overflow: no dataset has 2**62 bytes.
+            values = arrays[name]
+            if dtype == "<i8" and (
+                (values < 0).any() or float(values.sum(dtype=float)) > 2**62
+            ):
+                raise invalid(f"has impossible values in column {name}")
+        return cls(paths=Texts(blob, ends), columns=arrays)
+
+    def check_paths(self, *, where: str) -> None:
+        """Checks that every path stays in the dataset, and that none is there twice.
+
+        Raises:
+            InvalidDatasetError: One does not, or is.
+        """
+        seen = set()
+        for path in self.paths:
+            if not _PLAIN_NAME.fullmatch(path):  # Which takes a tenth of the time.
+                layout.check_relative(path, where=where)
+            seen.add(path)
+        if len(seen) != len(self.paths):
+            raise InvalidDatasetError(
+                "table of shards lists a file twice",
+                where=where,
+                cure="restore it from a copy, or convert the dataset again",
+            )
+
+
+def _are_ends(ends: npt.NDArray[Any], total: int) -> bool:
+    """Tells whether an array can be the ends of runs that make up `total` items."""
+    if ends.ndim != 1 or ends.dtype != "<i8":
+        return False
+    bounds = np.concatenate([[0], ends])
+    return bool((bounds[1:] >= bounds[:-1]).all() and bounds[-1] == total)
+
+
+def load_arrays(data: bytes, *, where: str, version: int) -> dict[str, Any]:
+    """Returns the arrays of an `.npz` file that carries a version.
+
+    Raises:
+        InvalidDatasetError: It cannot be read.
+        FormatVersionError: It has another version.
+    """
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+            found = arrays.pop("version").item()
+    except Exception as e:  # numpy, zipfile and zlib raise a dozen kinds of errors.
+        raise InvalidDatasetError(
+            "table cannot be read",
+            where=where,
+            got=str(e) or type(e).__name__,
+            cure="restore it from a copy, or run the conversion again with --overwrite",
+        ) from e
+    if found != version:
+        raise FormatVersionError(
+            "table of an unknown version",
+            where=where,
+            expected=version,
+            got=found,
+            cure="install the version of gristmill that wrote it, or a later one",
+        )
+    return arrays

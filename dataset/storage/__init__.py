@@ -1,0 +1,1 @@
+"""Where bytes live: one protocol for local disks and Cloud Storage."""

@@ -1,0 +1,402 @@
+"""Objects in Google Cloud Storage as files: `Storage` for gs:// paths."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, cast
+
+import google_crc32c
+
+from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.storage.gcs_connection import (
+    GcsConnection,
+    decode_crc32c,
+    encode_crc32c,
+    is_bad_checksum,
+    is_missing_bucket,
+)
+from gristmill.dataset.storage.lookup import Content, FileInfo, changed_error
+from gristmill.dataset.storage.object_names import (
+    compile_pattern,
+    has_magic,
+    listing_of,
+    split_path,
+)
+from gristmill.dataset.storage.prefetch_reader import Piece, RangeStream
+
+_FIELDS = "items(name,size,generation,crc32c),nextPageToken"
+_CHUNK_BYTES = 8 << 20  # Of an upload: each waits for an answer.
+_AT_ONCE = 16
+_TIMEOUT_SECONDS = 30.0
+_DEADLINE_SECONDS = 120.0
+_UPLOADS = 3  # Of one file, where it arrives damaged.
+
+
+def gcs_storage() -> GcsStorage:
+    """Returns the storage of this process for the server that is configured.
+
+    The environment variables `GRISTMILL_GCS_TIMEOUT_SECONDS` and
+    `GRISTMILL_GCS_DEADLINE_SECONDS` replace the defaults of `GcsStorage`.
+
+    Raises:
+        InputError: One of them is no number of seconds.
+        StorageError: The client library or credentials are missing.
+    """
+    # Connections must not be shared with a forked process.
+    return _storage(
+        os.getpid(),
+        os.environ.get("STORAGE_EMULATOR_HOST"),
+        _seconds("GRISTMILL_GCS_TIMEOUT_SECONDS", _TIMEOUT_SECONDS),
+        _seconds("GRISTMILL_GCS_DEADLINE_SECONDS", _DEADLINE_SECONDS),
+    )
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "")
+    try:
+        seconds = float(text or default)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise InputError(
+            f"{variable} is no number of seconds",
+            expected=f"a positive number, such as {default:g}",
+            got=repr(text),
+            cure="set it in the environment, or leave it out",
+        )
+    return seconds
+
+
+@functools.lru_cache(maxsize=4)
+def _storage(
+    process: int, server: str | None, timeout_seconds: float, deadline_seconds: float
+) -> GcsStorage:
+    return GcsStorage(
+        timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
+    )
+
+
+class GcsStorage:
+    """Objects in buckets, by the client library google-cloud-storage.
+
+    Reads compare the length of every answer with what the server says of the object,
+    and stay with one generation. Writes carry the crc32c of the data, so that the
+    server refuses anything else, and compare size and crc32c of the object. Failures
+    that pass are retried. `STORAGE_EMULATOR_HOST` chooses another server, without
+    credentials.
+
+    Memory: 16 MiB for each open file and each upload. Local disk: what is
+    written to `temporary` files, under `TMPDIR`.
+
+    Args:
+        timeout_seconds: How long to wait for the next bytes of an answer.
+        deadline_seconds: How long to try again after failures that pass.
+
+    Raises:
+        StorageError: The client library or credentials are missing.
+    """
+
+    remote = True
+
+    def __init__(
+        self,
+        *,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+        deadline_seconds: float = _DEADLINE_SECONDS,
+    ):
+        self._connection = GcsConnection(
+            timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
+        )
+        # For requests that need not wait for each other. Its threads start when needed.
+        self._pool = concurrent.futures.ThreadPoolExecutor(_AT_ONCE)
+
+    def _blob(self, path: str) -> Any:
+        bucket, name = split_path(path)
+        return self._connection.client.bucket(bucket).blob(
+            name, chunk_size=_CHUNK_BYTES
+        )
+
+    def _listing(self, path: str, prefix: str, *, deep: bool) -> list[FileInfo]:
+        bucket, _ = split_path(path)
+        with self._connection.explained("list objects", path):
+            blobs = self._connection.client.list_blobs(
+                bucket,
+                prefix=prefix,
+                delimiter=None if deep else "/",
+                fields=_FIELDS,
+                **self._connection.options,
+            )
+            # A name that ends in "/" only pretends to be a directory.
+            found = [_info(blob) for blob in blobs if not blob.name.endswith("/")]
+        return sorted(found)
+
+    def match(self, pattern: str) -> list[FileInfo]:
+        bucket, name = split_path(pattern)
+        # A plain name wins: objects may have '[' in their names. Asked for at once.
+        plain = self._pool.submit(self.stat, pattern)
+        listed = []
+        if has_magic(name):
+            prefix, deep = listing_of(name)
+            matches = compile_pattern(name).fullmatch
+            skip = len(f"gs://{bucket}/")
+            listed = [
+                info
+                for info in self._listing(pattern, prefix, deep=deep)
+                if matches(info.path[skip:])
+            ]
+        found = plain.result()
+        return listed if found is None else [found]
+
+    def list(self, directory: str) -> list[FileInfo]:
+        return self._listing(directory, _below(directory), deep=False)
+
+    def stat(self, path: str) -> FileInfo | None:
+        from google.api_core.exceptions import NotFound
+
+        blob = self._blob(path)
+        with self._connection.explained("look at the object", path):
+            try:
+                blob.reload(**self._connection.options)
+            except NotFound as e:
+                if is_missing_bucket(e):
+                    raise
+                return None
+        return _info(blob)
+
+    def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
+        return list(self._pool.map(self.stat, paths))
+
+    def _fetch(
+        self, path: str, begin: int, end: int | None, version: str | None
+    ) -> Piece:
+        from google.api_core.exceptions import (
+            NotFound,
+            RequestRangeNotSatisfiable,
+        )
+
+        with self._connection.explained("read the object", path):
+            try:
+                return self._connection.fetch(path, begin, end, version)
+            except RequestRangeNotSatisfiable:
+                found = self._same(path, version)
+                if begin < found.size_bytes:
+                    raise
+                return Piece(b"", found.size_bytes, found.version)
+            except NotFound:
+                if version is not None:
+                    self._same(path, version)
+                raise
+
+    def _same(self, path: str, version: str | None) -> FileInfo:
+        """Returns the object, if it still is the version that is meant."""
+        found = self.stat(path)
+        if found is None or version not in (None, found.version):
+            raise changed_error(
+                "object was deleted or written again while it was in use",
+                path,
+                expected=version or "any",
+                got=found.version if found else "",
+            )
+        return found
+
+    def open(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+        wait: bool = True,
+    ) -> BinaryIO:
+        fetch = functools.partial(self._fetch, path)
+        stream = RangeStream(fetch, offset=offset, end=end, version=version, wait=wait)
+        return cast(BinaryIO, stream)
+
+    def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
+        if end is not None and end <= begin:
+            return b""
+        return self._fetch(path, begin, end, None).data
+
+    def load(self, path: str) -> Content | None:
+        from google.api_core.exceptions import NotFound
+
+        try:
+            piece = self._fetch(path, 0, None, None)
+        except StorageError as e:
+            if isinstance(e.__cause__, NotFound) and not is_missing_bucket(e.__cause__):
+                return None
+            raise
+        return Content(piece.data, piece.version)
+
+    def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
+        return list(self._pool.map(self.load, paths))
+
+    def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
+        self._upload(
+            path, io.BytesIO(data), len(data), google_crc32c.value(data), replaces
+        )
+
+    @contextlib.contextmanager
+    def temporary(self, directory: str) -> Iterator[str]:
+        # The official writer writes local files only.
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="gristmill-")
+        except OSError as e:
+            raise StorageError(
+                "cannot create a local file for a shard",
+                where=tempfile.gettempdir(),
+                got=e.strerror,
+                cure="let TMPDIR name a directory with room for one shard per worker",
+            ) from e
+        with folder as name:
+            yield os.path.join(name, os.path.basename(directory) or "file")
+
+    def publish(
+        self,
+        local_path: str,
+        path: str,
+        *,
+        replaces: str | None = None,
+        crc32c: int | None = None,
+    ) -> None:
+        with open(local_path, "rb") as file:
+            if crc32c is None:
+                crc32c = 0
+                while block := file.read(1 << 20):
+                    crc32c = google_crc32c.extend(crc32c, block)
+                file.seek(0)
+            size = os.fstat(file.fileno()).st_size
+            self._upload(path, file, size, crc32c, replaces)
+
+    def _upload(
+        self,
+        path: str,
+        file: BinaryIO,
+        size_bytes: int,
+        crc32c: int,
+        replaces: str | None,
+    ) -> None:
+        """Uploads a file, and finds out what became of it if that fails."""
+        from google.api_core.exceptions import RetryError
+
+        blob = self._blob(path)
+        # The server compares it before the object comes into being.
+        blob.crc32c = encode_crc32c(crc32c)
+        written = (size_bytes, crc32c)
+        with self._connection.explained("write the object", path):
+            try:
+                self._send(blob, file, size_bytes, replaces)
+                found = _info(blob)
+            except RetryError:
+                raise  # No answer at all: no use in asking what is there.
+            except Exception as e:
+                # The object may be there all the same: with its reply lost, a second
+                # try fails because of the first.
+                found = self._after_failure(path, e, written, replaces)
+        if (found.size_bytes, found.crc32c) != written:
+            raise StorageError(
+                "object does not hold what was written to it",
+                where=path,
+                expected=f"{size_bytes:,} bytes, crc32c {crc32c:#010x}",
+                got=f"{found.size_bytes:,} bytes, crc32c {found.crc32c or 0:#010x}",
+                cure="run the same command again",
+            )
+
+    def _send(
+        self, blob: Any, file: BinaryIO, size_bytes: int, replaces: str | None
+    ) -> None:
+        """Sends a file; again, if it did not arrive as it was sent."""
+        for left in reversed(range(_UPLOADS)):
+            try:
+                blob.upload_from_file(
+                    file,
+                    rewind=True,
+                    size=size_bytes,
+                    checksum=None,
+                    content_type="application/octet-stream",
+                    if_generation_match=None
+                    if replaces is None
+                    else int(replaces or 0),
+                    **self._connection.options,
+                )
+            except Exception as e:
+                if not left or not is_bad_checksum(e):
+                    raise
+            else:
+                return
+
+    def _after_failure(
+        self,
+        path: str,
+        error: Exception,
+        written: tuple[int, int],
+        replaces: str | None,
+    ) -> FileInfo:
+        from google.api_core.exceptions import PreconditionFailed
+
+        conflict = isinstance(error, PreconditionFailed)
+        try:
+            found = self.stat(path)
+        except StorageError:
+            raise error from None
+        if found is not None and (found.size_bytes, found.crc32c) == written:
+            return found
+        if conflict:
+            raise changed_error(
+                "object was written by somebody else meanwhile",
+                path,
+                expected=replaces or "",
+                got=found.version if found else "",
+            ) from error
+        raise error
+
+    def delete(self, path: str, *, version: str | None = None) -> None:
+        from google.api_core.exceptions import NotFound, PreconditionFailed
+
+        with self._connection.explained("delete the object", path):
+            try:
+                self._blob(path).delete(
+                    if_generation_match=None if version is None else int(version),
+                    **self._connection.options,
+                )
+            except NotFound as e:
+                if is_missing_bucket(e):
+                    raise
+            except PreconditionFailed as e:
+                raise changed_error(
+                    "object was written by somebody else meanwhile",
+                    path,
+                    expected=version or "any",
+                    got="another one",
+                ) from e
+
+    def delete_all(self, files: Iterable[FileInfo]) -> None:
+        def delete(info: FileInfo) -> None:
+            self.delete(info.path, version=info.version)
+
+        list(self._pool.map(delete, files))
+
+    def delete_tree(self, directory: str) -> None:
+        found = self._listing(directory, _below(directory), deep=True)
+        self.delete_all(found)
+
+
+def _below(directory: str) -> str:
+    _, name = split_path(directory)
+    return f"{name.rstrip('/')}/" if name.strip("/") else ""
+
+
+def _info(blob: Any) -> FileInfo:
+    """Returns what the server said of an object."""
+    return FileInfo(
+        f"gs://{blob.bucket.name}/{blob.name}",
+        int(blob.size),
+        str(blob.generation),
+        None if blob.crc32c is None else decode_crc32c(blob.crc32c),
+    )

@@ -1,0 +1,268 @@
+"""A connection to Google Cloud Storage: credentials, retries, errors for people."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import google_crc32c
+
+from gristmill.dataset.errors import GristmillError, StorageError
+from gristmill.dataset.storage.object_names import split_path
+from gristmill.dataset.storage.prefetch_reader import Piece
+
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+_GIVEN_UP_SECONDS = 10.0
+_POOL = 128  # Connections that are kept: more than threads that use them at once.
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_HASH = re.compile(r"crc32c=([A-Za-z0-9+/=]+)")
+_SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([^'\")\]]+)")
+_NO_BUCKET = "bucket does not exist"
+_AGAIN = "run the same command again: finished shards are kept"
+
+
+class GcsConnection:
+    """The client library's client, and a session of its kind for reading ranges.
+
+    Ranges are read over the same session as everything else, but not through the
+    client: that keeps what was promised (`Content-Range`, the generation) to itself,
+    and takes a short answer for a whole one.
+
+    Safe to use from many threads; not to be used across a fork.
+
+    Args:
+        timeout_seconds: How long to wait for the next bytes of an answer.
+        deadline_seconds: How long to try again after failures that pass.
+
+    Raises:
+        StorageError: The client library or credentials are missing.
+    """
+
+    def __init__(self, *, timeout_seconds: float, deadline_seconds: float):
+        try:
+            import google.auth
+            import requests.adapters
+            from google.auth.credentials import AnonymousCredentials
+            from google.auth.transport.requests import AuthorizedSession
+            from google.cloud.storage import Client
+            from google.cloud.storage.retry import DEFAULT_RETRY
+        except ImportError as e:
+            raise StorageError(
+                "the client library of Google Cloud Storage is not installed",
+                expected="the package google-cloud-storage",
+                got=str(e),
+                cure="pip install 'gristmill[gcs]'",
+            ) from e
+        self.timeout_seconds = timeout_seconds
+        self._deadline_seconds = deadline_seconds
+        # Without a server in between there is nobody to show credentials to.
+        if os.environ.get("STORAGE_EMULATOR_HOST"):
+            credentials: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
+        else:
+            with self.explained("find credentials", "Google Cloud Storage"):
+                credentials, _ = google.auth.default(scopes=_SCOPES)
+        # Unless told otherwise, the library asks for the bucket of its own accord, once
+        # for each object that is not there: requests of no use to anybody.
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+        session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
+        session.mount("https://", adapter)
+        session.mount("http://", adapter)
+        self._session = session
+        self.client = Client(project=None, credentials=credentials, _http=session)
+        self._retry = DEFAULT_RETRY.with_delay(initial=0.2, maximum=8.0, multiplier=2.0)
+        self._given_up = False
+
+    @property
+    def retry(self) -> Any:
+        """How calls are tried again.
+
+        Once one was given up, others give up sooner until something succeeds: many
+        that wait one after the other would each wait as long.
+        """
+        deadline = self._deadline_seconds
+        if self._given_up:
+            deadline = min(deadline, _GIVEN_UP_SECONDS)
+        return self._retry.with_timeout(deadline)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What every call of the client takes."""
+        return {"retry": self.retry, "timeout": self.timeout_seconds}
+
+    @contextlib.contextmanager
+    def explained(self, action: str, path: str) -> Iterator[None]:
+        """Turns errors of the client into ones that say what to do.
+
+        Args:
+            action: What is tried, as in "cannot ...".
+            path: The object or directory.
+        """
+        from google.api_core.exceptions import GoogleAPIError, RetryError
+        from google.auth.exceptions import GoogleAuthError
+        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+        from requests import RequestException
+
+        try:
+            yield
+            self._given_up = False
+        except GristmillError:
+            raise
+        except (
+            GoogleAPIError,
+            GoogleAuthError,
+            InvalidResponse,
+            DataCorruption,
+            RequestException,
+            ConnectionError,
+        ) as e:
+            self._given_up = isinstance(e, RetryError)
+            got, cure = _diagnosis(e, self._deadline_seconds)
+            raise StorageError(
+                f"cannot {action}", where=path, got=got, cure=cure
+            ) from e
+
+    def fetch(
+        self, path: str, begin: int, end: int | None, version: str | None
+    ) -> Piece:
+        """Reads a half-open range of one version of an object.
+
+        Args:
+            path: The object.
+            begin: First byte; must be in the object.
+            end: Byte after the last; None for the end of the object.
+            version: The generation; None for the one that is there.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: The server refused.
+        """
+        from google.api_core.exceptions import from_http_response
+
+        bucket, name = split_path(path)
+        url = (
+            f"{self.client.api_endpoint}/download/storage/v1/b/{bucket}/o/"
+            f"{urllib.parse.quote(name, safe='')}?alt=media"
+        )
+        if version is not None:
+            url += f"&generation={version}"
+        last = "" if end is None else end - 1
+        # With gzip accepted, an object stored with Content-Encoding: gzip comes as it
+        # is stored, and ranges mean stored bytes.
+        headers = {"Range": f"bytes={begin}-{last}", "Accept-Encoding": "gzip"}
+
+        def attempt() -> Piece:
+            timeout = self.timeout_seconds
+            with self._session.get(
+                url, headers=headers, stream=True, timeout=timeout
+            ) as response:
+                if response.status_code >= 400:
+                    raise from_http_response(response)  # type: ignore[no-untyped-call]
+                data = response.raw.read(decode_content=False)
+                return _checked(response.headers, data, begin, end, version)
+
+        call: Callable[[], Piece] = self.retry(attempt)
+        return call()
+
+
+def _checked(
+    headers: Any, data: bytes, begin: int, end: int | None, version: str | None
+) -> Piece:
+    """Compares an answer with what was asked for and what it says of itself.
+
+    Raises:
+        ConnectionError: It is not what it should be; worth another try.
+    """
+    match = _RANGE.fullmatch(headers.get("Content-Range", ""))
+    if match is None:
+        raise ConnectionError("an answer without Content-Range to a range request")
+    first, last, total = map(int, match.groups())
+    expected = (total if end is None else min(end, total)) - begin
+    if first != begin or last + 1 - first != expected or len(data) != expected:
+        raise ConnectionError(
+            f"asked for {expected:,} bytes from {begin:,}, got {len(data):,} of "
+            f"{match[0]}"
+        )
+    found = headers.get("X-Goog-Generation", "")
+    if version is not None and found != version:
+        raise ConnectionError(f"asked for generation {version}, got {found}")
+    crc32c = _HASH.search(headers.get("X-Goog-Hash", ""))
+    if crc32c is not None and expected == total:
+        got = google_crc32c.value(data)
+        if got != decode_crc32c(crc32c[1]):
+            raise ConnectionError(
+                f"crc32c of the object is {decode_crc32c(crc32c[1]):#010x}, that of "
+                f"what arrived {got:#010x}"
+            )
+    return Piece(data, total, found)
+
+
+def decode_crc32c(text: str) -> int:
+    """Returns a checksum from the form in which the API has it."""
+    return int.from_bytes(base64.b64decode(text), "big")
+
+
+def encode_crc32c(crc32c: int) -> str:
+    """Returns a checksum in the form in which the API has it."""
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+
+
+def is_bad_checksum(error: Exception) -> bool:
+    """Tells whether the server says that data arrived otherwise than it was sent."""
+    return getattr(error, "code", None) == 400 and "crc32c" in str(error).lower()
+
+
+def is_missing_bucket(error: Exception) -> bool:
+    """Tells whether the server says that there is no such bucket."""
+    return _NO_BUCKET in str(error)
+
+
+def _plain(cause: BaseException) -> str:
+    """Returns what a server or the network said, without what surrounds it."""
+    text = str(cause)
+    response = getattr(cause, "response", None)
+    status = getattr(response, "status_code", None) or getattr(cause, "code", None)
+    if response is not None:
+        with contextlib.suppress(ValueError):
+            document = response.json()
+            if isinstance(document, dict):
+                text = str(document.get("error", {}).get("message", text))
+    elif match := _SYSTEM_ERROR.search(text):
+        text = match[1]
+    if status is not None and str(int(status)) not in text:
+        text = f"{int(status)} {text}"
+    return text or type(cause).__name__
+
+
+def _diagnosis(error: Exception, deadline_seconds: float) -> tuple[str, str]:
+    """Returns what happened, and what to do about it."""
+    from google.api_core import exceptions as api
+    from google.auth.exceptions import GoogleAuthError
+
+    cause: BaseException = error
+    if isinstance(error, api.RetryError) and error.cause is not None:
+        cause = error.cause
+    got = _plain(cause)
+    if isinstance(cause, api.NotFound):
+        if is_missing_bucket(cause):
+            return got, "check the bucket's name, or create it"
+        return "no such object", "check the path"
+    if isinstance(cause, api.Forbidden):
+        return got, (
+            "give this account the role roles/storage.objectUser on the bucket "
+            "(roles/storage.objectViewer is enough to read)"
+        )
+    if isinstance(cause, api.Unauthorized | GoogleAuthError):
+        return got, (
+            "run `gcloud auth application-default login`, or let "
+            "GOOGLE_APPLICATION_CREDENTIALS name a key file"
+        )
+    if cause is not error:
+        return f"no success in {deadline_seconds:,.4g} seconds; last: {got}", (
+            f"check network and service status, then {_AGAIN}"
+        )
+    return got, _AGAIN

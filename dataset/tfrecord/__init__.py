@@ -1,0 +1,1 @@
+"""The TFRecord format: frames, and reading them from plain or compressed files."""

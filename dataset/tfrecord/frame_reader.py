@@ -1,0 +1,376 @@
+"""Reading TFRecord frames forward from a stream, and finding the next after damage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import CorruptFrameError, CorruptStreamError
+from gristmill.dataset.tfrecord.frames import (
+    FOOTER_BYTES,
+    FRAME_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    U32,
+    U64,
+    Frame,
+    FrameBatch,
+    footers_before,
+    header_crc32cs,
+    header_positions,
+    headers_at,
+    is_header,
+    mask,
+)
+from gristmill.dataset.tfrecord.inflated_stream import Readable
+
+_BLOCK_BYTES = 1 << 20  # Half the CPU of 4 MiB: a block stays in the cache.
+_crc32c = google_crc32c.value
+
+
+def _corrupt(
+    path: str,
+    *,
+    reason: str,
+    offset: int,
+    what: str,
+    expected: str,
+    got: str,
+    end: int | None = None,
+) -> CorruptFrameError:
+    error = CorruptFrameError(
+        what,
+        where=f"{path}, byte offset {offset:,}",
+        expected=expected,
+        got=got,
+        cure="write the file again from its source, or keep what can be read with "
+        "--on-corrupt quarantine",
+    )
+    error.reason, error.offset, error.end = reason, offset, end
+    error.detail = f"expected {expected}, got {got}"
+    return error
+
+
+def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
+    """Returns how many elements are equal before the first that differ."""
+    differs = a != b
+    return int(differs.argmax()) if differs.any() else len(differs)
+
+
+class FrameReader:
+    """Reads frames forward from one stream, and finds the next one after damage.
+
+    Memory: one block (1 MiB) or one record, whichever is larger. A length field is
+    believed only as far as bytes really follow.
+
+    Args:
+        stream: Bytes from `offset` on.
+        path: For messages.
+        offset: Offset in the (decompressed) file of the stream's first byte.
+        size_bytes: Size of the file where known; None for compressed streams.
+    """
+
+    def __init__(
+        self,
+        stream: Readable | BinaryIO,
+        *,
+        path: str,
+        offset: int = 0,
+        size_bytes: int | None = None,
+    ):
+        self._stream = stream
+        self._path = path
+        self._size_bytes = size_bytes
+        self._buffer = b""
+        self._buffer_offset = offset  # File offset of the buffer's first byte.
+        self._position = 0  # In the buffer: the next frame begins here.
+        self._exhausted = False
+        self._stream_error: CorruptStreamError | None = None
+
+    def restart(self, stream: Readable | BinaryIO) -> None:
+        """Goes on with another stream of the same bytes.
+
+        Args:
+            stream: Bytes from `offset` on.
+        """
+        self._stream = stream
+        self._buffer_offset, self._position = self.offset, 0
+        self._buffer = b""
+        self._exhausted, self._stream_error = False, None
+
+    @property
+    def offset(self) -> int:
+        """File offset of the next byte that was not yet handed out."""
+        return self._buffer_offset + self._position
+
+    def _fill(self, wanted_bytes: int) -> bool:
+        """Makes `wanted_bytes` bytes available from the position on, if they exist."""
+        missing = wanted_bytes - (len(self._buffer) - self._position)
+        if missing <= 0:
+            return True
+        pieces = [self._buffer[self._position :]]
+        # Read in blocks, so that memory grows with the data and not with the claim.
+        while missing > 0 and not self._exhausted:
+            try:
+                block = self._stream.read(_BLOCK_BYTES)
+            except CorruptStreamError as error:
+                # Told where data is missing, once what came before is used up.
+                self._stream_error, block = error, b""
+            self._exhausted = not block
+            pieces.append(block)
+            missing -= len(block)
+        self._buffer_offset += self._position
+        self._position = 0
+        self._buffer = b"".join(pieces)
+        return missing <= 0
+
+    def at_end(self) -> bool:
+        """Tells whether no byte is left."""
+        return not self._fill(1)
+
+    def frames(self, end: int | None = None) -> Iterator[Frame]:
+        """Yields the frames that begin before `end`, one at a time; see `batches`."""
+        for batch in self.batches(end):
+            yield from map(Frame, *batch)
+
+    def batches(
+        self, end: int | None = None, *, limit_records: int = sys.maxsize
+    ) -> Iterator[FrameBatch]:
+        """Yields the frames that begin before `end`, those of one block at a time.
+
+        Args:
+            end: File offset, exclusive; None for the end of the file. The last frame
+                may reach past it: a frame belongs to the range of its first byte.
+            limit_records: Frames to yield at most.
+
+        Raises:
+            CorruptFrameError: At the first frame that is damaged, after all before it
+                were yielded. The reader stays at its first byte, for `skip` or
+                `resync`.
+        """
+        while limit_records > 0 and (end is None or self.offset < end):
+            if not self._fill(HEADER_BYTES):
+                self._check_no_tail()
+                return
+            stop = len(self._buffer) - HEADER_BYTES + 1
+            if end is not None:
+                stop = min(stop, end - self._buffer_offset)
+            borders = self._borders(stop)[: limit_records + 1]
+            batch, error = self._parse(borders)
+            limit_records -= len(batch.records)
+            if batch.records:
+                yield batch
+            if error is not None:
+                raise error
+            if borders[-1] > len(self._buffer):
+                self._fill_record(borders[-1] - borders[-2] - FRAME_OVERHEAD_BYTES)
+
+    def _borders(self, stop: int) -> list[int]:
+        """Returns where frames begin in the buffer, if lengths are to be believed.
+
+        Returns:
+            Of each frame that begins before `stop`, and where the last one ends.
+        """
+        buffer, unpack = self._buffer, U64.unpack_from
+        position = self._position
+        borders = [position]
+        while position < stop:
+            position += unpack(buffer, position)[0] + FRAME_OVERHEAD_BYTES
+            borders.append(position)
+        return borders
+
+    def _parse(self, borders: list[int]) -> tuple[FrameBatch, CorruptFrameError | None]:
+        """Takes the good frames up to the first damaged one, and says what that is.
+
+        Checksums are compared all at once: one by one, it takes as long as computing
+        them.
+        """
+        buffer, base = self._buffer, self._buffer_offset
+        headers = headers_at(buffer, borders[:-1])
+        stored, got = headers["masked_crc32c"], header_crc32cs(headers)
+        good = _count_equal(mask(got), stored)
+        error = None
+        if good < len(headers):
+            error = self._bad_length(base + borders[good], stored[good], got[good])
+        # The end of the last one may be missing.
+        ends = borders[1 : good + 1]
+        if ends and ends[-1] > len(buffer):
+            ends.pop()
+        records = [
+            buffer[begin + HEADER_BYTES : end - FOOTER_BYTES]
+            for begin, end in zip(borders, ends, strict=False)
+        ]
+        crc32cs = list(map(_crc32c, records))
+        stored, got = footers_before(buffer, ends), np.array(crc32cs, np.uint32)
+        good = _count_equal(mask(got), stored)
+        if good < len(records):
+            length = len(records[good])
+            error = self._bad_data(
+                base + borders[good], length, stored[good], got[good]
+            )
+            del records[good:], crc32cs[good:]
+        self._position = borders[good]
+        return FrameBatch([base + a for a in borders[:good]], records, crc32cs), error
+
+    def _fill_record(self, length: int) -> None:
+        frame_bytes = length + FRAME_OVERHEAD_BYTES
+        left = None if self._size_bytes is None else self._size_bytes - self.offset
+        cut = left is not None and frame_bytes > left
+        if length > MAX_RECORD_BYTES and not cut:
+            raise self._too_long(length)
+        if cut or not self._fill(frame_bytes):
+            self._check_stream()
+            have = len(self._buffer) - self._position if left is None else left
+            raise _corrupt(
+                self._path,
+                reason="truncated",
+                offset=self.offset,
+                what="TFRecord file ends in the middle of a record",
+                expected=f"a frame of {frame_bytes:,} bytes",
+                got=f"{have:,} bytes up to the end of the file",
+            )
+
+    def _check_no_tail(self) -> None:
+        self._check_stream()
+        left = len(self._buffer) - self._position
+        if left:
+            raise _corrupt(
+                self._path,
+                reason="truncated",
+                offset=self.offset,
+                what="TFRecord file ends in the middle of a record's header",
+                expected=f"{HEADER_BYTES} header bytes",
+                got=f"{left} bytes up to the end of the file",
+            )
+
+    def _check_stream(self) -> None:
+        # Raised once: whoever sets the damage aside goes on behind it.
+        error, self._stream_error = self._stream_error, None
+        if error is not None:
+            raise _corrupt(
+                self._path,
+                reason="compressed",
+                offset=self.offset,
+                what="compressed file is damaged, or ends too early",
+                expected="an intact gzip or zlib stream",
+                got=error.detail,
+            ) from error
+
+    def _too_long(self, length: int) -> CorruptFrameError:
+        return _corrupt(
+            self._path,
+            reason="length",
+            offset=self.offset,
+            what="TFRecord file claims a record that is too long to be true",
+            expected=f"a frame of at most {MAX_RECORD_BYTES:,} bytes",
+            got=f"{length + FRAME_OVERHEAD_BYTES:,} bytes",
+        )
+
+    def _bad_length(
+        self, offset: int, stored: np.uint32, got: np.uint32
+    ) -> CorruptFrameError:
+        what = "corrupt length field in TFRecord file"
+        if offset == 0:
+            what = "not a TFRecord file, or the length field of its first record is bad"
+        return _corrupt(
+            self._path,
+            reason="length",
+            offset=offset,
+            what=what,
+            expected=f"masked crc32c {stored:#010x} of the length field",
+            got=f"{mask(int(got)):#010x}",
+        )
+
+    def _bad_data(
+        self, offset: int, length: int, stored: np.uint32, got: np.uint32
+    ) -> CorruptFrameError:
+        return _corrupt(
+            self._path,
+            reason="data",
+            offset=offset,
+            what=f"corrupt record of {length:,} bytes in TFRecord file",
+            expected=f"masked crc32c {stored:#010x} of the record",
+            got=f"{mask(int(got)):#010x}",
+            end=offset + length + FRAME_OVERHEAD_BYTES,
+        )
+
+    def frame_at(self, offset: int) -> bool:
+        """Tells whether a frame begins, or the file ends, at an offset ahead."""
+        distance = offset - self.offset
+        if not self._fill(distance + HEADER_BYTES):
+            return len(self._buffer) - self._position == distance
+        start = self._position + distance
+        return is_header(self._buffer[start : start + HEADER_BYTES])
+
+    def skip(self, to: int, sink: Callable[[bytes], None] | None = None) -> None:
+        """Moves forward to a file offset, or to the end of the file.
+
+        Args:
+            to: File offset, not before `offset`.
+            sink: Called with the bytes that are passed over, in order.
+        """
+        while self.offset < to and self._fill(1):
+            piece = self._buffer[self._position :][: to - self.offset]
+            if sink is not None:
+                sink(piece)
+            self._position += len(piece)
+
+    def resync(
+        self,
+        *,
+        limit: int | None = None,
+        sink: Callable[[bytes], None] | None = None,
+    ) -> bool:
+        """Moves forward to the next frame whose two checksums both fit.
+
+        A chance match has probability 2**-64. A record that itself holds TFRecord
+        frames can match by right: whoever starts in the middle of a file has to
+        compare with where the reader before it ended.
+
+        Args:
+            limit: File offset at which the search gives up, exclusive.
+            sink: Called with the bytes that are passed over, in order.
+
+        Returns:
+            Whether a frame was found; if not, the reader is at `limit` or at the end.
+        """
+        while self._fill(HEADER_BYTES):
+            base = self.offset
+            window = np.frombuffer(self._buffer, np.uint8, offset=self._position)
+            if limit is not None:
+                window = window[: max(0, limit - base + HEADER_BYTES - 1)]
+            longest = MAX_RECORD_BYTES
+            if self._size_bytes is not None:
+                room = self._size_bytes - base - FRAME_OVERHEAD_BYTES
+                longest = min(longest, room)
+            for candidate in header_positions(window, longest):
+                if self._confirm(base + candidate, sink):
+                    return True
+            searched = base + max(0, len(window) - HEADER_BYTES + 1)
+            self.skip(searched, sink)
+            if limit is not None and searched >= limit:
+                return False
+        self.skip(self.offset + HEADER_BYTES if limit is None else limit, sink)
+        return False
+
+    def _confirm(self, offset: int, sink: Callable[[bytes], None] | None) -> bool:
+        """Moves to a frame whose header fits, if its record's checksum fits too."""
+        start = offset - self._buffer_offset
+        (length,) = U64.unpack_from(self._buffer, start)
+        keep = self._position
+        frame_bytes = length + FRAME_OVERHEAD_BYTES
+        if not self._fill(start - keep + frame_bytes):
+            return False
+        start = offset - self._buffer_offset
+        record_end = start + HEADER_BYTES + length
+        record = self._buffer[start + HEADER_BYTES : record_end]
+        (stored,) = U32.unpack_from(self._buffer, record_end)
+        if mask(_crc32c(record)) != stored:
+            return False
+        self.skip(offset, sink)
+        return True

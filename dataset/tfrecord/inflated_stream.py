@@ -1,0 +1,104 @@
+"""The decompressed bytes of a gzip or zlib stream, read forward in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from typing import Any, Protocol
+
+from gristmill.dataset.errors import CorruptStreamError
+from gristmill.dataset.tfrecord.frames import WINDOW_BITS, Compression
+
+
+class Readable(Protocol):
+    """Bytes that are read forward."""
+
+    def read(self, size: int, /) -> bytes:
+        """Returns up to `size` bytes; an empty result means the end."""
+
+
+class InflatedStream:
+    """The decompressed bytes of a gzip or zlib stream, read forward.
+
+    Concatenated gzip members are read as one, as TensorFlow does. Memory is bounded
+    by the size of one read, whatever the compressed data claims. All that comes
+    before damage is handed out before the error is.
+
+    Args:
+        stream: The compressed bytes.
+        path: For messages.
+        compression: `gzip` or `zlib`.
+    """
+
+    def __init__(self, stream: Readable, *, path: str, compression: Compression):
+        self._stream = stream
+        self._path = path
+        self._window_bits = WINDOW_BITS[compression]
+        self._inflater = zlib.decompressobj(self._window_bits)
+        self._pending = b""
+        self._started = False
+        self._error: CorruptStreamError | None = None
+        self.compressed_bytes = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Returns up to `size` bytes; an empty result means the end.
+
+        Raises:
+            CorruptStreamError: The stream is damaged here, or cut short.
+        """
+        while self._error is None:
+            if not self._pending:
+                self._pending = self._stream.read(1 << 20)
+                self.compressed_bytes += len(self._pending)
+            if not self._pending:
+                if self._started and not self._inflater.eof:
+                    self._error = self._damaged("it ends in the middle of its stream")
+                    break
+                return b""
+            if self._inflater.eof:
+                self._inflater = zlib.decompressobj(self._window_bits)
+            data = self._inflate(size)
+            if data:
+                return data
+        raise self._error
+
+    def _inflate(self, size: int) -> bytes:
+        before = self._inflater.copy()
+        self._started = True
+        try:
+            data = self._inflater.decompress(self._pending, size)
+        except zlib.error as e:
+            data = self._salvage(before)
+            self._error = self._damaged(str(e))
+            return data
+        done = self._inflater
+        self._pending = done.unused_data if done.eof else done.unconsumed_tail
+        return data
+
+    def _salvage(self, inflater: Any) -> bytes:
+        """Inflates up to the byte with the error, which comes without what precedes."""
+        pieces = []
+        step = 1 << len(self._pending).bit_length()
+        while step := step >> 1:
+            tried = inflater.copy()
+            with contextlib.suppress(zlib.error):
+                pieces.append(tried.decompress(self._pending[:step]))
+                self._pending = self._pending[step:]
+                inflater = tried
+        return b"".join(pieces)
+
+    @property
+    def compressed_offset(self) -> int:
+        """Compressed bytes used up: after an error, about where the damage is."""
+        return self.compressed_bytes - len(self._pending)
+
+    def _damaged(self, got: str) -> CorruptStreamError:
+        place = f"near compressed byte offset {self.compressed_offset:,}"
+        error = CorruptStreamError(
+            "compressed file cannot be decompressed",
+            where=f"{self._path}, {place}",
+            got=got,
+            cure="write the file again from its source",
+        )
+        error.detail = f"one that cannot be decompressed {place}: {got}"
+        return error

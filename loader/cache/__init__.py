@@ -1,0 +1,1 @@
+"""Copies of remote data on this host."""

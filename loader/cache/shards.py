@@ -1,0 +1,342 @@
+"""Copies of shards from object storage on a local disk, shared by a host's processes.
+
+A copy has its name only when it is whole and has the checksum of its shard. It is found
+by what the dataset says of all its shards, so that another dataset never meets it.
+
+Under a directory there are
+
+    lock                    held by the one process of the host that adds copies
+    <dataset>/in_use        held, shared, by every process that reads the dataset
+    <dataset>/00000007.shard
+    <dataset>/00000009.tmp  being fetched; if nobody holds the lock, left by the dead
+
+and all locks end with the processes that hold them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import math
+import mmap
+import os
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.loader.cache.indexes import cache_root, explained
+from gristmill.loader.indices import IntArray, checked_count
+
+_COPY, _TEMPORARY, _IN_USE = ".shard", ".tmp", "in_use"
+# How long a copy that is in use may look unused.
+_TOUCH_SECONDS = 60.0
+# The interpreter waits for a checksum of so much.
+_PIECE_BYTES = 1 << 20
+
+
+class ShardCache:
+    """Copies of the shards of one dataset, beside those of others.
+
+    Safe to share by threads. It makes the directories, and is in use from then on.
+
+    Args:
+        directory: That of all datasets.
+        key: Differs between datasets of different content.
+        cache_bytes: Most bytes of all copies in the directory.
+        file_bytes: int64 [shards], the size of each shard.
+        file_crc32cs: uint32 [shards], its crc32c.
+
+    Raises:
+        StorageError: The directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        key: str,
+        cache_bytes: int,
+        file_bytes: IntArray,
+        file_crc32cs: npt.NDArray[np.uint32],
+    ):
+        self.directory, self.cache_bytes = directory, cache_bytes
+        self.file_bytes, self._file_crc32cs = file_bytes, file_crc32cs
+        self._own = os.path.join(directory, key)
+        self._touched: dict[int, float] = {}
+        with explained(directory):
+            os.makedirs(self._own, exist_ok=True)
+            open(self._lock_path, "ab").close()
+            path = os.path.join(self._own, _IN_USE)
+            in_use = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            weakref.finalize(self, os.close, in_use)
+            fcntl.flock(in_use, fcntl.LOCK_SH)
+
+    @property
+    def _lock_path(self) -> str:
+        return os.path.join(self.directory, "lock")
+
+    def _path(self, shard: int, suffix: str = _COPY) -> str:
+        return os.path.join(self._own, f"{shard:08d}{suffix}")
+
+    def has(self, shard: int) -> bool:
+        """Tells whether there is a copy."""
+        return os.path.exists(self._path(shard))
+
+    def find(self, shard: int) -> memoryview | None:
+        """Returns the bytes of a copy, mapped; None if there is none.
+
+        Whoever has them keeps them, even if the copy is deleted.
+        """
+        try:
+            with open(self._path(shard), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size == int(self.file_bytes[shard]) > 0:
+                    self.touch([shard])
+                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    return memoryview(mapped)
+        except OSError:
+            return None  # Not there, or just deleted; without it all works as well.
+        self.forget(shard)  # Somebody cut it short.
+        return None
+
+    def touch(self, shards: Iterable[int]) -> None:
+        """Says that copies were used now: those used last are deleted last."""
+        now = time.monotonic()
+        for shard in shards:
+            if now - self._touched.get(shard, -math.inf) >= _TOUCH_SECONDS:
+                self._touched[shard] = now
+                with contextlib.suppress(OSError):
+                    os.utime(self._path(shard))
+
+    def forget(self, shard: int) -> None:
+        """Deletes a copy."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(shard))
+
+    @contextlib.contextmanager
+    def filling(self) -> Iterator[Room | None]:
+        """Keeps other processes and threads from adding copies.
+
+        Yields:
+            What room there is; None if another one adds copies now.
+        """
+        with _locked(self._lock_path) as locked:
+            if locked:
+                yield Room(self.directory, cache_bytes=self.cache_bytes)
+            else:
+                yield None
+
+    @contextlib.contextmanager
+    def write(self, shard: int) -> Iterator[int]:
+        """Makes a copy, which must be the shard at the end. Only while `filling`.
+
+        Yields:
+            A descriptor to write to; all the space is allocated already.
+
+        Raises:
+            CorruptShardError: What was written is not the shard.
+            OSError: The disk is full, or does not want to be written.
+        """
+        temporary = self._path(shard, _TEMPORARY)
+        try:
+            with open(temporary, "w+b") as file:
+                os.posix_fallocate(file.fileno(), 0, int(self.file_bytes[shard]))
+                yield file.fileno()
+                self._compare(file, shard)
+                # It must not have its name after a power failure, but not its bytes.
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path(shard))
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def _compare(self, file: IO[bytes], shard: int) -> None:
+        crc32c, size = 0, 0
+        file.seek(0)
+        while piece := file.read(_PIECE_BYTES):
+            crc32c = google_crc32c.extend(crc32c, piece)
+            size += len(piece)
+        expected = int(self.file_bytes[shard]), int(self._file_crc32cs[shard])
+        if (size, crc32c) != expected:
+            raise CorruptShardError(
+                "what was fetched is not the shard that the dataset describes",
+                expected="{:,} bytes, crc32c {:#010x}".format(*expected),
+                got=f"{size:,} bytes, crc32c {crc32c:#010x}",
+                cure="compare the dataset with what it says by `gristmill verify`",
+            )
+
+
+def shard_cache(
+    table: ShardTable, *, where: str, cache_dir: str | None, cache_bytes: int | None
+) -> ShardCache | None:
+    """Returns the cache of a dataset's shards, None if none is wanted.
+
+    Args:
+        table: What the dataset says of them.
+        where: The dataset, for messages.
+        cache_dir: Directory of the host's caches; see `cache_root`.
+        cache_bytes: Most bytes of all copies, of all datasets.
+
+    Raises:
+        InputError: No shard has room in it, or nobody said where.
+        StorageError: The directory cannot be used.
+    """
+    if cache_bytes is None:
+        return None
+    if not (cache_dir or os.environ.get("GRISTMILL_CACHE_DIR")):
+        raise InputError(
+            "nobody said where to keep copies of shards",
+            where=where,
+            cure="give a directory on a fast local disk as cache_dir, or as "
+            "GRISTMILL_CACHE_DIR",
+        )
+    sizes = table.file_bytes[table.records > 0]
+    smallest = int(sizes.min(initial=2**62))
+    if checked_count(cache_bytes, what="cache_bytes") < smallest and len(sizes):
+        raise InputError(
+            "no shard has room in the cache",
+            where=where,
+            expected=f"cache_bytes of at least {smallest:,}, the smallest shard",
+            got=f"{cache_bytes:,}",
+            cure="give more, or leave cache_bytes out",
+        )
+    content = f"{table.shards_digest} {table.digest().hex}"
+    return ShardCache(
+        os.path.join(cache_root(cache_dir), "shards"),
+        key=hashlib.sha256(content.encode()).hexdigest()[:32],
+        cache_bytes=cache_bytes,
+        file_bytes=table.file_bytes,
+        file_crc32cs=table.file_crc32cs,
+    )
+
+
+def no_shards_to_cache(where: str) -> InputError:
+    """Returns the error about cache_bytes of what is no dataset in object storage."""
+    return InputError(
+        "cache_bytes is for converted datasets in object storage",
+        expected="the directory of one, as in gs://bucket/c4",
+        got=where,
+        cure="leave cache_bytes out",
+    )
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class _Copy:
+    used_at: float
+    size_bytes: int
+    path: str
+
+
+class Room:
+    """What copies there are, of all datasets, and what may be added.
+
+    Copies of a dataset that a process reads are not deleted for others. Every epoch
+    reads each record once, so of two shards in use none is worth more than the other:
+    to replace one would cost a fetch for nothing. And to replace the one that was not
+    read for the longest time would even lose all hits where shards are read in turn.
+
+    Attributes:
+        evictions: Copies that were deleted here.
+    """
+
+    def __init__(self, directory: str, *, cache_bytes: int):
+        self._cache_bytes, self.evictions = cache_bytes, 0
+        self._copies: dict[str, list[_Copy]] = {}
+        for dataset in _names(directory):
+            place = os.path.join(directory, dataset)
+            if os.path.isdir(place):
+                self._copies[place] = _copies(place)
+        self._bytes = sum(
+            copy.size_bytes for copies in self._copies.values() for copy in copies
+        )
+
+    def most_bytes(self) -> int:
+        """Returns how large a copy can be made."""
+        with self._unused() as copies:
+            unused_bytes = sum(copy.size_bytes for copy in copies)
+        return self._cache_bytes - self._bytes + unused_bytes
+
+    def trim(self) -> None:
+        """Deletes copies, those in use last, where there is more than there may be.
+
+        A smaller size than the one of the last job is meant so.
+        """
+        self.make(0)
+        if self._bytes > self._cache_bytes:
+            self._evict([copy for all_ in self._copies.values() for copy in all_], 0)
+
+    def make(self, size_bytes: int) -> None:
+        """Deletes what nobody uses, the least recently used first, for a new copy."""
+        if self._bytes + size_bytes > self._cache_bytes:
+            with self._unused() as copies:
+                self._evict(copies, size_bytes)
+
+    def added(self, size_bytes: int) -> None:
+        """Counts a new copy."""
+        self._bytes += size_bytes
+
+    def _evict(self, copies: list[_Copy], size_bytes: int) -> None:
+        for copy in sorted(copies):
+            if self._bytes + size_bytes <= self._cache_bytes:
+                return
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(copy.path)
+                self.evictions += 1
+            self._copies[os.path.dirname(copy.path)].remove(copy)
+            self._bytes -= copy.size_bytes
+
+    @contextlib.contextmanager
+    def _unused(self) -> Iterator[list[_Copy]]:
+        """Keeps datasets that nobody uses so, and yields their copies."""
+        with contextlib.ExitStack() as stack:
+            unused = []
+            for place, copies in self._copies.items():
+                if copies:
+                    path = os.path.join(place, _IN_USE)
+                    if stack.enter_context(_locked(path)):
+                        unused += copies
+            yield unused
+
+
+def _copies(place: str) -> list[_Copy]:
+    """Returns the copies of a dataset, and deletes what dead processes left."""
+    found = []
+    for name in _names(place):
+        path = os.path.join(place, name)
+        with contextlib.suppress(FileNotFoundError):
+            if name.endswith(_TEMPORARY):
+                os.unlink(path)
+            elif name.endswith(_COPY):
+                about = os.stat(path)
+                found.append(_Copy(about.st_mtime, about.st_size, path))
+    return found
+
+
+def _names(directory: str) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[bool]:
+    """Locks a file, and tells whether that was possible: nobody else has."""
+    with open(path, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            # To close it is not enough where the process was forked meanwhile.
+            fcntl.flock(file, fcntl.LOCK_UN)

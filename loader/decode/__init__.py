@@ -1,0 +1,1 @@
+"""Record bytes become arrays."""

@@ -1,0 +1,309 @@
+"""What to make of a feature of `tf.train.Example`: arrays of a batch.
+
+===============  =========================================  ============================
+feature          of a batch of n records                    where it is missing
+===============  =========================================  ============================
+`FixedFeature`   [n, *shape]                                the default, or an error
+`PaddedFeature`  [n, length], lengths, mask                 no values if optional
+`RaggedFeature`  values [all], row_splits [n + 1]           no values if optional
+===============  =========================================  ============================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.example import NO_KIND
+from gristmill.loader.decode.dtypes import (
+    cast,
+    checked_dtype,
+    constant,
+    first_outside,
+    kind_of,
+    limits_of,
+    name_of,
+)
+from gristmill.loader.decode.scan import Scan
+from gristmill.loader.decode.values import BrokenListError, Values, values_of
+from gristmill.loader.indices import IntArray, checked_count
+
+_KIND_NAMES = ("nothing", "bytes_list", "float_list", "int64_list")
+
+
+class Ragged(NamedTuple):
+    """Values of records of any length.
+
+    Attributes:
+        values: [all], of one record after the other.
+        row_splits: int64 [records + 1]; record i has values
+            [row_splits[i], row_splits[i + 1]).
+    """
+
+    values: npt.NDArray[Any]
+    row_splits: IntArray
+
+
+class Feature(Protocol):
+    """What to make of one feature."""
+
+    def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
+        """Returns the arrays of a batch, by the keys that they have in its pytree."""
+        ...
+
+
+def _decode(
+    name: str, scan: Scan, dtype: np.dtype[Any], *, optional: bool
+) -> tuple[Values, npt.NDArray[np.bool_]]:
+    """Returns the values of a feature as `dtype`, and which records have it."""
+    column = scan.column(name.encode())
+    kind = kind_of(dtype)
+    missing = column.kinds == NO_KIND
+    wrong = (column.kinds != kind) & ~missing
+    if not optional:
+        wrong |= missing
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        if missing[row]:
+            names = ", ".join(scan.names_of(row)) or "none"
+            _fail(
+                name,
+                row,
+                "record lacks a feature",
+                expected=f"feature {name!r}, {_KIND_NAMES[kind]}",
+                got=f"the features {names}",
+                cure="correct the name, or say what stands for a missing one: a "
+                "default, or optional=True",
+            )
+        _fail(
+            name,
+            row,
+            "feature is of another kind",
+            expected=f"{_KIND_NAMES[kind]}, for {name_of(dtype)}",
+            got=_KIND_NAMES[column.kinds[row]],
+            cure="choose a dtype for what is there",
+        )
+    try:
+        values, counts = values_of(scan, column, kind)
+    except BrokenListError as e:
+        _fail(
+            name,
+            e.row,
+            "feature cannot be decoded",
+            expected=_KIND_NAMES[kind],
+            got=str(e),
+            cure="check where the records come from: they were damaged before they "
+            "were converted",
+        )
+    number = first_outside(values, dtype)
+    if number is not None:
+        least, most = limits_of(dtype)
+        _fail(
+            name,
+            int(np.searchsorted(np.cumsum(counts), number, side="right")),
+            "feature has a value that its dtype cannot hold",
+            expected=f"{dtype.name}, {least} to {most}",
+            got=int(values[number]),
+            cure="choose a larger dtype",
+        )
+    return Values(cast(values, dtype), counts), ~missing
+
+
+def _fail(name: str, row: int, what: str, **facts: Any) -> NoReturn:
+    raise DecodeError(f"{what}: {name!r}", row=row, **facts)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedFeature:
+    """A feature with the same number of values in every record.
+
+    It gives an array [records, *shape]; bytes are an array of objects.
+
+    Attributes:
+        dtype: Type of the array: bytes, bool, any integer or floating-point type.
+            Integers that do not fit it are errors.
+        shape: Shape of the values of a record; () for a single one.
+        default: What stands for the feature in records that lack it: a value, or
+            values of the shape. None makes that an error.
+    """
+
+    dtype: npt.DTypeLike
+    _: dataclasses.KW_ONLY
+    shape: tuple[int, ...] = ()
+    default: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shape, tuple | list):
+            raise InputError(
+                "shape of a feature is no tuple",
+                expected="a tuple such as (2048,), () for a single value",
+                got=repr(self.shape),
+            )
+        shape = [
+            checked_count(size, what="a dimension of shape") for size in self.shape
+        ]
+        object.__setattr__(self, "shape", tuple(shape))
+        dtype = checked_dtype(self.dtype)
+        object.__setattr__(self, "dtype", dtype)
+        if self.default is not None:
+            self._default(dtype)
+
+    def _default(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        return constant(self.default, dtype, shape=self.shape, what="default")
+
+    def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
+        """See `Feature.arrays`."""
+        dtype = checked_dtype(self.dtype)
+        optional = self.default is not None
+        (values, counts), there = _decode(name, scan, dtype, optional=optional)
+        size = math.prod(self.shape)
+        wrong = there & (counts != size)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            _fail(
+                name,
+                row,
+                "feature has another number of values",
+                expected=f"{size:,}, for shape {self.shape}",
+                got=f"{int(counts[row]):,}",
+                cure="correct the shape, or use PaddedFeature or RaggedFeature",
+            )
+        if there.all():
+            return {name: values.reshape(scan.records, *self.shape)}
+        out = np.empty((scan.records, *self.shape), dtype)
+        out[there] = values.reshape(-1, *self.shape)
+        out[~there] = self._default(dtype)
+        return {name: out}
+
+
+@dataclasses.dataclass(frozen=True)
+class PaddedFeature:
+    """A feature with some number of values in each record, padded to one length.
+
+    It gives an array [records, length]. Lengths that depend on the batch differ from
+    host to host: give `length` where global arrays are made of the batches.
+
+    Attributes:
+        dtype: As of `FixedFeature`.
+        length: Values in each row. None for as many as the longest of the batch has.
+        buckets: Instead: the least of these lengths that holds the longest of the
+            batch, so that compiled programs see few shapes.
+        pad: The value that fills rows up.
+        truncate: Whether what is longer is cut off; otherwise it is an error.
+        optional: Whether records may lack the feature, and have no values then.
+        lengths: Key of an array int32 [records] with the number of values in each row
+            that are no padding; None for none.
+        mask: Key of an array bool [records, length], true where there is a value.
+    """
+
+    dtype: npt.DTypeLike
+    _: dataclasses.KW_ONLY
+    length: int | None = None
+    buckets: tuple[int, ...] | None = None
+    pad: Any = None
+    truncate: bool = False
+    optional: bool = False
+    lengths: str | None = None
+    mask: str | None = None
+
+    def __post_init__(self) -> None:
+        dtype = checked_dtype(self.dtype)
+        object.__setattr__(self, "dtype", dtype)
+        if self.length is not None:
+            checked_count(self.length, what="length")
+        if self.buckets is not None:
+            buckets = tuple(sorted(self.buckets))
+            if not buckets or self.length is not None:
+                raise InputError(
+                    "a padded feature has one length, or buckets",
+                    got=f"length {self.length}, buckets {self.buckets}",
+                    cure="give length alone, or at least one bucket and no length",
+                )
+            checked_count(buckets[0], what="the least of buckets")
+            object.__setattr__(self, "buckets", buckets)
+        if self.truncate and self.length is None and self.buckets is None:
+            raise InputError(
+                "truncate has no effect without a length",
+                cure="give length or buckets, or leave truncate out",
+            )
+        pad = self.pad
+        if pad is None:
+            pad = b"" if dtype.kind == "O" else 0
+        constant(pad, dtype, shape=(), what="pad")
+        object.__setattr__(self, "pad", pad)
+
+    def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
+        """See `Feature.arrays`."""
+        dtype = checked_dtype(self.dtype)
+        (values, counts), _ = _decode(name, scan, dtype, optional=self.optional)
+        longest = int(counts.max(initial=0))
+        length = self._length(name, counts, longest)
+        kept = np.minimum(counts, length)
+        if (kept == length).all() and longest == length:
+            out = values.reshape(len(counts), length)
+            mask = np.ones(out.shape, bool)
+        else:
+            out = np.full((len(counts), length), self.pad, dtype)
+            mask = np.arange(length) < kept[:, None]
+            if longest > length:
+                starts = np.cumsum(counts) - counts
+                place = np.arange(len(values)) - np.repeat(starts, counts)
+                values = values[place < length]
+            out[mask] = values
+        arrays: dict[str, Any] = {name: out}
+        if self.lengths is not None:
+            arrays[self.lengths] = kept.astype(np.int32)
+        if self.mask is not None:
+            arrays[self.mask] = mask
+        return arrays
+
+    def _length(self, name: str, counts: IntArray, longest: int) -> int:
+        if self.length is None and self.buckets is None:
+            return longest
+        lengths = self.buckets if self.length is None else (self.length,)
+        fitting = [length for length in lengths or () if length >= longest]
+        if fitting:
+            return fitting[0]
+        most = max(lengths or ())
+        if not self.truncate:
+            _fail(
+                name,
+                int(np.argmax(counts > most)),
+                "feature has more values than rows are long",
+                expected=f"at most {most:,}",
+                got=f"{int(counts[np.argmax(counts > most)]):,}",
+                cure="give a larger length, or truncate=True",
+            )
+        return most
+
+
+@dataclasses.dataclass(frozen=True)
+class RaggedFeature:
+    """A feature with some number of values in each record, as they are.
+
+    It gives a `Ragged`: all values, and where those of each record begin and end.
+
+    Attributes:
+        dtype: As of `FixedFeature`.
+        optional: Whether records may lack the feature, and have no values then.
+    """
+
+    dtype: npt.DTypeLike
+    _: dataclasses.KW_ONLY
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", checked_dtype(self.dtype))
+
+    def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
+        """See `Feature.arrays`."""
+        dtype = checked_dtype(self.dtype)
+        (values, counts), _ = _decode(name, scan, dtype, optional=self.optional)
+        row_splits = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return {name: Ragged(values, row_splits)}

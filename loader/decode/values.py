@@ -1,0 +1,198 @@
+"""The values of one feature of a batch of examples, decoded all at once."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.example import BYTES, FLOATS
+from gristmill.loader.decode.scan import Column, Scan, lengths_at
+from gristmill.loader.indices import IntArray
+
+# Payloads up to this size are gathered byte by byte, larger ones as slices.
+_SMALL_BYTES = 48
+# Numbers decoded together: what that takes stays in the cache.
+_BLOCK = 1 << 14
+_MOST_VARINT_BYTES = 10
+# With fewer records left than this, numpy costs more than a loop.
+_FEW = 8
+
+
+class BrokenListError(ValueError):
+    """The list of a record is not what protocol buffers would write.
+
+    Attributes:
+        row: The record.
+    """
+
+    def __init__(self, row: int, what: str) -> None:
+        super().__init__(what)
+        self.row = row
+
+
+class Values(NamedTuple):
+    """The values of a feature, record after record.
+
+    Attributes:
+        values: int64, int32 or float32 [values]; bytes as a list.
+        counts: int64 [records], how many each record has.
+    """
+
+    values: Any
+    counts: IntArray
+
+
+def values_of(scan: Scan, column: Column, kind: int) -> Values:
+    """Decodes a feature; a record that does not have it has no values.
+
+    Args:
+        scan: The batch.
+        column: The feature, of that kind wherever it is there.
+        kind: `BYTES`, `FLOATS` or `INTS`.
+
+    Returns:
+        The values; integers as int32 where all of them are in [0, 2^28).
+
+    Raises:
+        BrokenListError: A record holds no such list.
+    """
+    if kind == BYTES:
+        return _bytes(scan, column)
+    sizes = column.ends - column.begins
+    payload = _gather(scan, column.begins, sizes)
+    if kind == FLOATS:
+        counts, left = np.divmod(sizes, 4)
+        if left.any():
+            raise BrokenListError(
+                int(np.argmax(left > 0)), "a list of floats cut short"
+            )
+        return Values(payload.view("<f4"), counts)
+    return _ints(payload, sizes)
+
+
+def _gather(scan: Scan, begins: IntArray, sizes: IntArray) -> npt.NDArray[np.uint8]:
+    """Returns the payloads of all records end to end."""
+    total = int(sizes.sum())
+    if total <= _SMALL_BYTES * len(sizes):
+        if total and (sizes == sizes[0]).all():
+            return scan.data[begins[:, None] + np.arange(sizes[0])].reshape(-1)
+        before = np.cumsum(sizes) - sizes
+        return scan.data[np.repeat(begins - before, sizes) + np.arange(total)]
+    view = memoryview(scan.buffer)
+    pieces = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
+    # A bytearray, so that what is returned can be written to.
+    joined = bytearray().join([view[begin:end] for begin, end in pieces])
+    return np.frombuffer(joined, np.uint8)
+
+
+def _ints(payload: npt.NDArray[np.uint8], sizes: IntArray) -> Values:
+    bounds = np.cumsum(sizes)
+    ends = np.flatnonzero(payload < 0x80)
+    filled = sizes > 0
+    cut = np.flatnonzero(payload[bounds[filled] - 1] >= 0x80)
+    if len(cut):
+        row = int(np.flatnonzero(filled)[cut[0]])
+        raise BrokenListError(row, "a list of integers that ends within a number")
+    until = np.searchsorted(ends, bounds)
+    counts = np.diff(until, prepend=0)
+    values = _varints(payload, ends)
+    if values is None:
+        lengths = np.diff(ends, prepend=-1)
+        number = int(np.argmax(lengths > _MOST_VARINT_BYTES))
+        row = int(np.searchsorted(until, number, side="right"))
+        raise BrokenListError(
+            row, f"an integer of more than {_MOST_VARINT_BYTES} bytes"
+        )
+    return Values(values, counts)
+
+
+def _varints(payload: npt.NDArray[np.uint8], ends: IntArray) -> Any:
+    """Decodes varints by where they end; None if one is too long."""
+    values: npt.NDArray[Any] = np.empty(len(ends), np.int32)
+    for at in range(0, len(ends), _BLOCK):
+        block = ends[at : at + _BLOCK]
+        if values.dtype == np.int32 and not _varint_block(
+            payload, block, 4, values[at : at + _BLOCK]
+        ):
+            values = values.astype(np.int64)
+        if values.dtype == np.int64 and not _varint_block(
+            payload, block, _MOST_VARINT_BYTES, values[at : at + _BLOCK]
+        ):
+            return None
+    return values
+
+
+def _varint_block(
+    payload: npt.NDArray[np.uint8],
+    ends: IntArray,
+    most_bytes: int,
+    out: npt.NDArray[Any],
+) -> bool:
+    """Decodes varints into `out`, from their last byte to their first."""
+    out[:] = payload.take(ends)
+    going: npt.NDArray[np.bool_] | None = None
+    for index in range(1, most_bytes + 1):
+        # Before the first byte this wraps around; nothing goes on there.
+        byte = payload.take(ends - index, mode="wrap")
+        more = byte >= 0x80
+        going = more if going is None else going & more
+        if not going.any():
+            return True
+        if index == most_bytes:
+            return False
+        ones = going.view(np.uint8)
+        # Without a branch for each number: those that have ended are shifted by none.
+        np.left_shift(out, ones * np.uint8(7), out=out)
+        byte &= 0x7F
+        byte *= ones
+        np.bitwise_or(out, byte, out=out)
+    return True
+
+
+def _bytes(scan: Scan, column: Column) -> Values:
+    """Decodes lists of bytes: the first value of every record, then the second."""
+    rows = np.flatnonzero(column.begins < column.ends)
+    at, limits = column.begins[rows], column.ends[rows]
+    found: list[IntArray] = []
+    while len(rows) > _FEW:
+        length, begin, good = lengths_at(scan.data, at + 1)
+        end = begin + length
+        good &= (scan.data[at] == 0x0A) & (end <= limits)
+        if not good.all():
+            raise BrokenListError(int(rows[np.argmin(good)]), "a broken list of bytes")
+        found.append(np.stack([rows, begin, end]))
+        left = end < limits
+        rows, at, limits = rows[left], end[left], limits[left]
+    rest = zip(rows.tolist(), at.tolist(), limits.tolist(), strict=True)
+    found += [_bytes_of(scan, row, begin, end) for row, begin, end in rest]
+    table = np.hstack(found) if found else np.zeros((3, 0), np.int64)
+    if len(found) > 1:
+        table = table[:, np.argsort(table[0], kind="stable")]
+    buffer = scan.buffer
+    values = [
+        buffer[begin:end]
+        for begin, end in zip(table[1].tolist(), table[2].tolist(), strict=True)
+    ]
+    return Values(values, np.bincount(table[0], minlength=scan.records))
+
+
+def _bytes_of(scan: Scan, row: int, at: int, limit: int) -> IntArray:
+    """Returns row, begin and end of the values of one record: int64 [3, values]."""
+    data, found = scan.buffer, []
+    while at < limit:
+        if data[at] != 0x0A:
+            raise BrokenListError(row, "a broken list of bytes")
+        size = shift = 0
+        while True:
+            at += 1
+            size |= (data[at] & 0x7F) << shift
+            shift += 7
+            if data[at] < 0x80 or shift > 28:
+                break
+        at += 1 + size
+        if at > limit:
+            raise BrokenListError(row, "a broken list of bytes")
+        found.append((row, at - size, at))
+    return np.array(found, np.int64).T

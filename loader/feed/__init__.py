@@ -1,0 +1,1 @@
+"""Batches read ahead of the trainer."""

@@ -1,0 +1,175 @@
+"""Measures what a machine can feed a trainer with, and what limits it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Literal
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.batches import GlobalBatches
+from gristmill.loader.feed.feed import Feed
+from gristmill.loader.feed.source import BatchSource, Decode, ReadBatch
+from gristmill.loader.feed.stats import FeedStats
+from gristmill.loader.order.schedule import ALL_ROWS
+
+Limit = Literal["decoding", "io", "trainer"]
+
+# A trainer that waits less than this is not held up.
+_WAITING_SHARE = 0.05
+_LEAST = 3  # batches
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alone:
+    """Batches made one after the other, by one thread that nobody disturbs.
+
+    Attributes:
+        batches: How many.
+        records: Records in them.
+        record_bytes: Their size.
+        io_seconds: Time that reading waited for storage.
+        read_seconds: Time that reading worked: decompression, checks, copies.
+        decode_seconds: Time that decode took.
+        storage_bytes: Bytes that came from storage and not from memory; None where
+            the system does not say.
+    """
+
+    batches: int
+    records: int
+    record_bytes: int
+    io_seconds: float
+    read_seconds: float
+    decode_seconds: float
+    storage_bytes: int | None
+
+    @property
+    def seconds(self) -> float:
+        """All of the time."""
+        return self.io_seconds + self.read_seconds + self.decode_seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was found.
+
+    Attributes:
+        alone: Batches made one after the other.
+        fed: What a feed did for a trainer.
+        step_seconds: How long the trainer took for a step.
+        limit: What would have to be faster: decoding (of chunks and of records), io, or
+            the trainer.
+    """
+
+    alone: Alone
+    fed: FeedStats
+    step_seconds: float
+    limit: Limit
+
+
+def measure(
+    batches: GlobalBatches,
+    *,
+    decode: Decode | None = None,
+    workers: int = 0,
+    prefetch: int = 2,
+    step_seconds: float = 0.0,
+    seconds: float = 5.0,
+) -> Measured:
+    """Reads batches, first alone, then through a feed for a trainer.
+
+    Args:
+        batches: What to read, all rows of it: a host's share of a larger batch.
+        decode: As for `GlobalBatches.feed`.
+        workers: As for `GlobalBatches.feed`.
+        prefetch: As for `GlobalBatches.feed`.
+        step_seconds: How long the trainer takes for a step; it sleeps.
+        seconds: How long to measure, a quarter of it alone.
+
+    Raises:
+        InputError: The batches have an end.
+    """
+    if batches.steps is not None:
+        raise InputError(
+            "batches that have an end cannot be read for a time",
+            got=f"{batches.steps:,} steps",
+            cure="make them with epochs=None",
+        )
+    alone = _measure_alone(batches, decode, seconds / 4)
+    feed = batches.feed(
+        decode=decode,
+        process_index=0,
+        process_count=1,
+        workers=workers,
+        prefetch=prefetch,
+        start_step=alone.batches + 1,  # batches that are not in memory for that
+    )
+    with feed:
+        fed = _measure_feed(feed, step_seconds, seconds * 3 / 4)
+    limit: Limit = "decoding"
+    if fed.waiting_share < _WAITING_SHARE:
+        limit = "trainer"
+    elif alone.io_seconds > alone.seconds / 2:
+        limit = "io"
+    return Measured(alone=alone, fed=fed, step_seconds=step_seconds, limit=limit)
+
+
+def _measure_alone(
+    batches: GlobalBatches, decode: Decode | None, seconds: float
+) -> Alone:
+    source = BatchSource(
+        batches, rows=ALL_ROWS, decode=decode, start_step=0, packed=None
+    )
+    source[0]  # opens shards
+    stored, queued = _storage_bytes(), _queued_seconds()
+    started = time.perf_counter()
+    read: list[ReadBatch] = []
+    while len(read) < _LEAST or time.perf_counter() - started < seconds:
+        # The records themselves are not kept.
+        read.append(dataclasses.replace(source[len(read) + 1], batch=None))
+    wall = sum(batch.read_seconds for batch in read)
+    cpu = sum(batch.read_cpu_seconds for batch in read)
+    decoding = sum(batch.decode_seconds for batch in read)
+    # Waiting for a processor is not waiting for storage.
+    queued = (_queued_seconds() - queued) * wall / (wall + decoding)
+    stored_now = _storage_bytes()
+    return Alone(
+        batches=len(read),
+        records=sum(batch.records for batch in read),
+        record_bytes=sum(batch.record_bytes for batch in read),
+        io_seconds=max(0.0, wall - cpu - queued),
+        read_seconds=cpu,
+        decode_seconds=decoding,
+        storage_bytes=None
+        if stored is None or stored_now is None
+        else stored_now - stored,
+    )
+
+
+def _measure_feed(feed: Feed, step_seconds: float, seconds: float) -> FeedStats:
+    stop: float | None = None
+    while stop is None or time.perf_counter() < stop or feed.stats.batches < _LEAST:
+        next(feed)
+        if stop is None:  # Starting does not count.
+            stop = time.perf_counter() + seconds
+        time.sleep(step_seconds)
+    return feed.stats
+
+
+def _storage_bytes() -> int | None:
+    """Bytes that the kernel has read from storage for this process, if it says so."""
+    try:
+        with open("/proc/self/io", encoding="ascii") as file:
+            fields = dict(line.split(": ") for line in file)
+        return int(fields["read_bytes"])
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _queued_seconds() -> float:
+    """How long this thread could have run, but all processors were taken."""
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0

@@ -1,0 +1,209 @@
+"""The feed of one host: its rows of the global batches, read ahead by Grain.
+
+The feed knows one number, the step it gives next. Threads or workers start when a batch
+is first asked for, read from that step on, and are gone when the feed is closed,
+collected, or set to another step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from multiprocessing.util import Finalize
+from typing import TYPE_CHECKING, Any, Self
+
+import grain
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.feed.read_ahead import ReadAhead
+from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
+from gristmill.loader.feed.source import BatchSource, Decode, ReadBatch
+from gristmill.loader.feed.state import state_of, step_of
+from gristmill.loader.feed.stats import FeedStats, Meter
+from gristmill.loader.feed.workers import (
+    Workers,
+    explained,
+    iterate_in_threads,
+    iterate_in_workers,
+)
+from gristmill.loader.indices import checked_count
+
+if TYPE_CHECKING:
+    from gristmill.loader.batches import GlobalBatches
+    from gristmill.loader.order.schedule import Rows
+
+# A feed is closed at exit before Grain's and multiprocessing's own parts are.
+_EXIT_PRIORITY = 100
+
+
+class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
+    """An iterator of one host's batches. Made by `GlobalBatches.feed`.
+
+    It is an iterator of Grain, so that Grain's checkpoint handlers save and restore it.
+    One thread at a time may use it.
+
+    Attributes:
+        batches: The global batches.
+        rows: Which of their rows this feed gives: a slice, or their numbers.
+    """
+
+    _reading: ReadAhead[ReadBatch] | None = None
+
+    def __init__(
+        self,
+        batches: GlobalBatches,
+        *,
+        rows: Rows,
+        decode: Decode | None,
+        workers: int,
+        prefetch: int,
+        start_step: int,
+    ):
+        super().__init__()
+        self.batches, self.rows = batches, rows
+        self._decode = decode
+        self._workers = checked_count(workers, what="workers", least=0)
+        self._prefetch = checked_count(prefetch, what="prefetch")
+        self._step = checked_count(start_step, what="start_step", least=0)
+        self._order = state_of(batches, self._step)
+        self._meter = Meter()
+
+    def __next__(self) -> Any:
+        """Returns the batch of the next step.
+
+        Raises:
+            StopIteration: The last step was given.
+            CorruptShardError: A shard does not hold what was written.
+            WorkerDiedError: A worker process ended. The state is still good: the feed
+                goes on after `set_state(get_state())`.
+            Exception: What decode raised, with a note of the step.
+        """
+        asked_at = time.perf_counter()
+        while True:
+            self.start_prefetch()
+            if self._reading is None:
+                raise StopIteration
+            read = self._reading.get()
+            if read.step == self._step:
+                break
+            # Ctrl-C came between the last batch and its count: it was not given.
+            self._stop_reading()
+        self._meter.given(read, asked_at=asked_at)
+        self._step += 1
+        return read.batch
+
+    def start_prefetch(self) -> None:
+        """Starts to read ahead, which asking for a batch does by itself.
+
+        Raises:
+            InputError: The feed is closed, decode does not pickle, or a worker is
+                importing a script that starts a feed.
+        """
+        if self._closed:
+            raise InputError("the feed is closed", cure="make another one")
+        steps = self.batches.steps
+        if self._reading is not None or (steps is not None and self._step >= steps):
+            return
+        prefix = new_prefix() if self._workers else None
+        source = BatchSource(
+            self.batches,
+            rows=self.rows,
+            decode=self._decode,
+            start_step=self._step,
+            packed=prefix,
+        )
+        if self._workers:
+            iterator, workers = iterate_in_workers(source, workers=self._workers)
+        else:
+            iterator = iterate_in_threads(source, threads=self._prefetch)
+            workers = Workers()
+        count = None if steps is None else steps - self._step
+        self._reading = ReadAhead(
+            _read_batches(iterator, count, packed=prefix is not None),
+            depth=self._prefetch,
+            close=functools.partial(_close, iterator, prefix),
+            check=workers.check,
+            kill=workers.kill,
+        )
+        self._stop = Finalize(self, self._reading.close, exitpriority=_EXIT_PRIORITY)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the step that comes next and what decides the order, as JSON values.
+
+        It is the same on all hosts. Batches that were read ahead do not count.
+        """
+        return {**self._order, "step": self._step}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes to the step of a state, wherever it was written.
+
+        Raises:
+            StateMismatchError: It is of other datasets or of another order; it says
+                what differs. The feed stays as it is.
+            FormatVersionError: Another version wrote the state.
+        """
+        step = step_of(state, self.batches)
+        self._stop_reading()
+        self._step = step
+
+    @property
+    def stats(self) -> FeedStats:
+        """What the feed has done so far, and where the time went."""
+        reading = self._reading  # Another thread may ask.
+        ready = 0 if reading is None else len(reading)
+        return dataclasses.replace(
+            self._meter.stats, ready_batches=ready, prefetch=self._prefetch
+        )
+
+    def close(self) -> None:
+        """Ends threads and workers. It may be called again; no batch comes after it."""
+        self._closed = True
+        self._stop_reading()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            # First, as Ctrl-C may come while it ends: whoever goes on reads anew.
+            self._reading = None
+            self._stop()
+            self._meter.restart()
+
+
+def _close(iterator: Any, prefix: str | None) -> None:
+    iterator.close()
+    if prefix is not None:
+        remove_leftovers(prefix)
+
+
+def _read_batches(
+    iterator: Any, count: int | None, *, packed: bool
+) -> Iterator[ReadBatch]:
+    # No names for batches here: while this waits, they shall be the caller's alone.
+    for _ in itertools.count() if count is None else range(count):
+        yield _next_batch(iterator, packed=packed)
+
+
+def _next_batch(iterator: Any, *, packed: bool) -> ReadBatch:
+    try:
+        element = next(iterator)
+    except Exception as e:
+        if packed:
+            # Through the error's traceback Grain's iterators would live until Python
+            # ends, and complain then.
+            del iterator
+            traceback.clear_frames(e.__traceback__)
+        error = explained(e)
+        if error is e:
+            raise
+        raise error from None
+    batch: ReadBatch = unpack(element) if packed else element
+    return batch

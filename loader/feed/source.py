@@ -1,0 +1,162 @@
+"""A host's rows as a source for Grain: an element is the whole batch of a step."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from gristmill.dataset.errors import DecodeError, UserFunctionError
+from gristmill.loader.cache.counts import NOT_CACHED, CacheCounts
+from gristmill.loader.feed.indices_ahead import IndicesAhead
+from gristmill.loader.feed.shared_memory import pack
+from gristmill.loader.feed.window_reads import WindowReads
+from gristmill.loader.locate import describe
+from gristmill.loader.order.schedule import Schedule
+
+if TYPE_CHECKING:
+    from gristmill.loader.batches import GlobalBatches
+    from gristmill.loader.order.schedule import Rows
+
+Decode: TypeAlias = Callable[[Sequence[bytes]], Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadBatch:
+    """A batch, and what it took to make it.
+
+    Attributes:
+        step: Its step.
+        batch: The records, or what decode made of them.
+        records: How many records it is made of.
+        record_bytes: Their size.
+        read_seconds: Time until the records were there.
+        read_cpu_seconds: Of that, the time that a processor was busy; the rest is
+            waiting for storage or for a processor.
+        decode_seconds: Time that decode took.
+        cache: What local copies of shards did since the batch before, of this process.
+    """
+
+    step: int
+    batch: Any
+    records: int
+    record_bytes: int
+    read_seconds: float
+    read_cpu_seconds: float
+    decode_seconds: float
+    cache: CacheCounts = NOT_CACHED
+
+
+class BatchSource:
+    """Element i is the batch of step `start_step + i`.
+
+    It has no end: past the last step there are empty elements. So a worker that reads
+    ahead never leaves by itself, and one that is gone must have died.
+
+    Args:
+        batches: The global batches.
+        rows: The rows of this host.
+        decode: What to make of the records, if anything.
+        start_step: The first step.
+        packed: What names of shared memory begin with if elements go to another
+            process, as `pack` makes them; None if they stay in this one.
+    """
+
+    def __init__(
+        self,
+        batches: GlobalBatches,
+        *,
+        rows: Rows,
+        decode: Decode | None,
+        start_step: int,
+        packed: str | None,
+    ):
+        self._batches, self._rows, self._decode = batches, rows, decode
+        self._start_step, self._packed = start_step, packed
+        # Worker processes take turns with the steps: each would prepare all of them.
+        self._windows: WindowReads | None = None
+        self._ahead: IndicesAhead | None = None
+        schedule = batches.schedule
+        if isinstance(schedule, Schedule) and packed is None:
+            self._windows = WindowReads.of(batches.datasets[0], schedule, rows)
+            self._ahead = IndicesAhead(schedule, rows)
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> Any:
+        step = self._start_step + index
+        steps = self._batches.steps
+        if steps is not None and step >= steps:
+            return np.empty(0, np.uint8)
+        try:
+            batch = self._read(step)
+        except Exception as e:
+            e.add_note(f"in the batch of step {step:,}")
+            if self._packed is None or _pickles(e):
+                raise
+            told = "".join(traceback.format_exception(e))
+        else:
+            return batch if self._packed is None else pack(batch, prefix=self._packed)
+        # Not inside of the handler: some pickle the context of an error, too (tblib).
+        raise UserFunctionError(
+            "a batch failed with an error that does not pickle",
+            where=f"step {step:,}",
+            got=told,
+            cure="mend what the traceback shows; with workers=0 it is raised as it is",
+        )
+
+    def _read(self, step: int) -> ReadBatch:
+        started, cpu_started = time.perf_counter(), time.thread_time()
+        if self._windows is not None:
+            records = self._windows.read(step)
+        elif self._ahead is not None:
+            records = self._batches.datasets[0].read(self._ahead.indices(step))
+        else:
+            records = self._batches.read(step, self._rows)
+        cpu_read, read = time.thread_time(), time.perf_counter()
+        batch: Any = records
+        if self._decode is not None:
+            try:
+                batch = self._decode(records)
+            except DecodeError as e:
+                place = self._batches.schedule.positions(step, self._rows)[e.row]
+                row = int(place) - step * self._batches.batch_size
+                raise e.of(describe(self._batches, step, row)) from e
+            except BaseException as e:
+                if isinstance(e, Exception) and not isinstance(e, StopIteration):
+                    raise
+                # One would end the feed without a word, others its worker.
+                raise UserFunctionError(
+                    "decode ended instead of returning a batch",
+                    got=repr(e),
+                    cure="let decode raise an error of its own",
+                ) from e
+        decoded = time.perf_counter()
+        return ReadBatch(
+            step=step,
+            batch=batch,
+            records=len(records),
+            record_bytes=sum(map(len, records)),
+            read_seconds=read - started,
+            read_cpu_seconds=cpu_read - cpu_started,
+            decode_seconds=decoded - read,
+            cache=sum(
+                (data.take_cache_counts() for data in self._batches.datasets),
+                NOT_CACHED,
+            ),
+        )
+
+
+def _pickles(error: Exception) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # Whatever the error's own code does.
+        return False
+    return True

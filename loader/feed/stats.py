@@ -1,0 +1,105 @@
+"""Where the time of a trainer and its feed goes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from gristmill.loader.cache.counts import NOT_CACHED, CacheCounts
+from gristmill.loader.feed.source import ReadBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeedStats:
+    """What a feed has done since it was made, on this host.
+
+    Attributes:
+        batches: Batches handed out.
+        records: Records in them.
+        record_bytes: Their size, before they were decoded.
+        startups: How many of the batches were the first after a start, or after a
+            `set_state`: for these workers start and shards are opened.
+        startup_seconds: How long the trainer waited for those.
+        wait_seconds: How long it waited for all others.
+        busy_seconds: How long it worked, from a batch until it asked for the next.
+        read_seconds: Time it took to read the batches, in all threads or workers.
+        read_cpu_seconds: Of that, the time that a processor was busy; the rest is
+            waiting for storage or for a processor.
+        decode_seconds: Time that decode took, in all threads or workers.
+        ready_batches: Batches that are ready now.
+        prefetch: Most batches that can be ready.
+        cache: What local copies of shards in object storage did, in all workers.
+    """
+
+    batches: int = 0
+    records: int = 0
+    record_bytes: int = 0
+    startups: int = 0
+    startup_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    read_seconds: float = 0.0
+    read_cpu_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    ready_batches: int = 0
+    prefetch: int = 0
+    cache: CacheCounts = NOT_CACHED
+
+    @property
+    def batches_per_second(self) -> float:
+        """Batches that the trainer got in a second, starting left out; 0 at first."""
+        seconds = self.wait_seconds + self.busy_seconds
+        return (self.batches - self.startups) / seconds if seconds else 0.0
+
+    @property
+    def records_per_second(self) -> float:
+        """As `batches_per_second`, in records."""
+        return self.batches_per_second * self.records / max(self.batches, 1)
+
+    @property
+    def record_bytes_per_second(self) -> float:
+        """As `batches_per_second`, in bytes of records."""
+        return self.batches_per_second * self.record_bytes / max(self.batches, 1)
+
+    @property
+    def waiting_share(self) -> float:
+        """The part of its time that the trainer waited for data, 0 to 1."""
+        seconds = self.wait_seconds + self.busy_seconds
+        return self.wait_seconds / seconds if seconds else 0.0
+
+
+class Meter:
+    """Adds up the stats of a feed."""
+
+    def __init__(self) -> None:
+        self.stats = FeedStats()
+        self._given_at: float | None = None
+
+    def restart(self) -> None:
+        """Says that the next batch is a first one."""
+        self._given_at = None
+
+    def given(self, batch: ReadBatch, *, asked_at: float) -> None:
+        """Counts a batch that is handed out now.
+
+        Args:
+            batch: The batch.
+            asked_at: When the trainer asked for it, by `time.perf_counter`.
+        """
+        old, now = self.stats, time.perf_counter()
+        first = self._given_at is None
+        waited = now - asked_at
+        self.stats = FeedStats(
+            batches=old.batches + 1,
+            records=old.records + batch.records,
+            record_bytes=old.record_bytes + batch.record_bytes,
+            startups=old.startups + first,
+            startup_seconds=old.startup_seconds + (waited if first else 0.0),
+            wait_seconds=old.wait_seconds + (0.0 if first else waited),
+            busy_seconds=old.busy_seconds + asked_at - (self._given_at or asked_at),
+            read_seconds=old.read_seconds + batch.read_seconds,
+            read_cpu_seconds=old.read_cpu_seconds + batch.read_cpu_seconds,
+            decode_seconds=old.decode_seconds + batch.decode_seconds,
+            cache=old.cache + batch.cache,
+        )
+        self._given_at = now

@@ -1,0 +1,162 @@
+"""Block shuffle from object storage: a window at a time, each block in one request.
+
+A batch of a block shuffle takes its records from all blocks of a window. Read batch by
+batch, a chunk would be asked for as often as it has records. Read as a window, all
+that this reader will want of it comes in a few large ranges and is decoded once, while
+the batches of the window before are used.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+
+from gristmill.loader.dataset import Dataset
+from gristmill.loader.indices import IntArray
+from gristmill.loader.order.schedule import Rows, Schedule
+from gristmill.loader.order.shuffle import BlockShuffle
+
+# The one in use, and the next.
+_WINDOWS = 2
+
+
+class _Window(NamedTuple):
+    """Records of a window.
+
+    Attributes:
+        positions: int64 [n], ascending: those of this reader.
+        records: What is there, list of n.
+    """
+
+    positions: IntArray
+    records: list[bytes]
+
+
+class WindowReads:
+    """Rows of the batches of a block shuffle. Safe to share by threads.
+
+    Args:
+        dataset: What the batches are made of.
+        schedule: The batches.
+        rows: The rows that this reader wants of each.
+    """
+
+    def __init__(self, dataset: Dataset, schedule: Schedule, rows: Rows):
+        self._dataset, self._schedule = dataset, schedule
+        self._rows = rows
+        self._wanted = np.zeros(schedule.batch_size, bool)
+        self._wanted[rows] = True
+        self._windows: collections.OrderedDict[int, Future[_Window]] = (
+            collections.OrderedDict()
+        )
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, dataset: Dataset, schedule: Schedule, rows: Rows) -> WindowReads | None:
+        """Returns what reads by windows, None where that does not pay.
+
+        It does where the dataset is in object storage, the shuffle has windows, and
+        two of them fit `ReadOptions.window_bytes`.
+        """
+        shuffle = schedule.stream.shuffle
+        options, manifest = dataset.read_options, dataset.manifest
+        if options is None or manifest is None or not isinstance(shuffle, BlockShuffle):
+            return None
+        split = manifest.splits[dataset.split or ""]
+        reads = cls(dataset, schedule, rows)
+        window_records = min(
+            shuffle.block_records * shuffle.window_blocks, max(split.records, 1)
+        )
+        share = reads._wanted.mean() * split.raw_bytes / max(split.records, 1)
+        if _WINDOWS * window_records * share > options.window_bytes:
+            return None
+        return reads
+
+    def read(self, step: int) -> list[bytes]:
+        """Returns the rows of a step's batch.
+
+        Raises:
+            OutOfRangeError: There is no such step.
+            StorageError: A window cannot be read.
+        """
+        positions = self._schedule.positions(step, self._rows)
+        out = [b""] * len(positions)
+        left = np.ones(len(positions), bool)
+        while left.any():
+            begin, end = self._bounds(int(positions[left].min()))
+            inside = (positions >= begin) & (positions < end)
+            last = int(positions[inside].max())
+            window = self._window(begin, end, last).result()
+            found = np.searchsorted(window.positions, positions[inside]).tolist()
+            for place, number in zip(
+                np.flatnonzero(inside).tolist(), found, strict=True
+            ):
+                out[place] = window.records[number]
+            left &= ~inside
+        return out
+
+    def _bounds(self, position: int) -> tuple[int, int]:
+        """Returns the half-open positions of the window that holds one."""
+        stream = self._schedule.stream
+        epoch, place = divmod(position, stream.num_records)
+        assert isinstance(stream.shuffle, BlockShuffle)
+        begin, end = stream.shuffle.window(
+            place,
+            num_records=stream.num_records,
+            seed=stream.seed,
+            epoch=epoch,
+            stream=stream.name,
+        )
+        first = epoch * stream.num_records
+        return first + begin, first + end
+
+    def _window(self, begin: int, end: int, position: int) -> Future[_Window]:
+        with self._lock:
+            found = self._keep(begin, end)
+            # Not at once: other threads may still read the end of the window before.
+            if position - begin >= (end - begin) // 4 and end < self._stop:
+                self._keep(*self._bounds(end))
+        return found
+
+    def _keep(self, begin: int, end: int) -> Future[_Window]:
+        found = self._windows.get(begin)
+        if found is not None and found.done() and found.exception() is not None:
+            found = None  # Worth another try.
+        if found is None:
+            found = _in_thread(lambda: self._load(begin, end))
+            self._windows[begin] = found
+        self._windows.move_to_end(begin)
+        while len(self._windows) > _WINDOWS:
+            self._windows.popitem(last=False)
+        return found
+
+    @property
+    def _stop(self) -> int:
+        steps = self._schedule.steps
+        stop = self._schedule.stop
+        return stop if steps is None else min(stop, steps * self._schedule.batch_size)
+
+    def _load(self, begin: int, end: int) -> _Window:
+        positions = np.arange(begin, min(end, self._stop), dtype=np.int64)
+        positions = positions[self._wanted[positions % self._schedule.batch_size]]
+        records = self._schedule.stream.records(positions)
+        return _Window(positions, self._dataset.read(records))
+
+
+def _in_thread(call: Callable[[], _Window]) -> Future[_Window]:
+    """Calls a function in a thread that does not keep the process from ending."""
+    future: Future[_Window] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as e:
+            future.set_exception(e)
+
+    threading.Thread(target=run, name="gristmill-window", daemon=True).start()
+    return future

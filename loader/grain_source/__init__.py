@@ -1,0 +1,1 @@
+"""Sources for pipelines of Grain."""

@@ -1,0 +1,195 @@
+"""A drop-in for `grain.sources.ArrayRecordDataSource` that reads whole batches.
+
+It imports nothing of Grain, and satisfies what Grain asks of a source: `__len__`,
+`__getitem__`, the batched `_getitems`, `paths`, pickling, and a `repr` that stays the
+same, which the checkpoints of Grain's DataLoader compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
+
+import numpy as np
+
+from gristmill.dataset.errors import InputError, RecordKeyError
+from gristmill.loader.cache.footers import footer_cache
+from gristmill.loader.reading.batch_reader import BatchReader, Verify
+from gristmill.loader.reading.count_files import count_files
+from gristmill.loader.reading.shard_files import ShardList
+
+_SLICE = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
+
+
+@runtime_checkable
+class FileInstruction(Protocol):
+    """A part of a file, as TFDS describes it: records [skip, skip + take)."""
+
+    filename: Any
+    skip: int
+    take: int
+    examples_in_shard: int
+
+
+class ArrayRecordDataSource(Sequence[bytes]):
+    """The records of ArrayRecord files, by number, in the order of the files.
+
+    Files that gristmill has converted or indexed are checked record by record; of
+    others, only what the format itself says is.
+
+    Args:
+        paths: A path, `PATH[START:END]` for a range of its records, an object like
+            TFDS's FileInstruction, or a list of these. Files given with a range are
+            not opened before they are read.
+        reader_options: For the official reader, which reads transposed files only.
+        verify: As for `gristmill.loader.open`.
+        cache_dir: As for `gristmill.loader.open`.
+
+    Raises:
+        InputError: `paths` is none of these, or a range is backwards.
+    """
+
+    def __init__(
+        self,
+        paths: Any,
+        reader_options: Mapping[str, str] | None = None,
+        *,
+        verify: Verify | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ):
+        allow_unparsed_flags()
+        footers = footer_cache(None if cache_dir is None else os.fspath(cache_dir))
+        parts = [_part_of(item) for item in _as_list(paths)]
+        whole = [number for number, (_, _, end) in enumerate(parts) if end is None]
+        counted = count_files([parts[i][0] for i in whole], footers=footers)
+        starts = np.array([start for _, start, _ in parts], np.int64)
+        ends = np.array([0 if end is None else end for _, _, end in parts], np.int64)
+        ends[whole] = [count.records for count in counted]
+        file_records = np.full(len(parts), -1)
+        file_records[whole] = ends[whole]
+        file_bytes = np.full(len(parts), -1)
+        file_bytes[whole] = [count.file_bytes for count in counted]
+        shards = ShardList(
+            paths=[path for path, _, _ in parts],
+            index_paths=None,
+            starts=starts,
+            ends=np.cumsum(ends - starts),
+            file_records=file_records,
+            file_bytes=file_bytes,
+            name="ArrayRecordDataSource",
+            footers=footers,
+        )
+        self.__setstate__((shards, dict(reader_options or {}), verify))
+        for number, count in zip(whole, counted, strict=True):
+            if count.opened is not None:
+                self._reader.open_shards.add(number, count.opened)
+
+    @property
+    def paths(self) -> list[str]:
+        """The files, in order."""
+        return list(self._shards.paths)
+
+    def __len__(self) -> int:
+        return self._shards.records
+
+    def __getitem__(self, record_key: Any) -> Any:
+        return self.__getitems__([record_key])[0]
+
+    def __getitems__(self, record_keys: Sequence[SupportsIndex]) -> list[bytes]:
+        """Returns records by their numbers, all at once.
+
+        Raises:
+            RecordKeyError: There is no such record; none counts from the end.
+            CorruptShardError: A file does not hold what was written.
+        """
+        keys = [operator.index(key) for key in record_keys]
+        if keys and not 0 <= min(keys) <= max(keys) < len(self):
+            raise RecordKeyError(
+                "record key is out of range",
+                expected=f"0 <= key < {len(self)}",
+                got=next(key for key in keys if not 0 <= key < len(self)),
+            )
+        return self._reader.read(np.array(keys, np.int64))
+
+    def _getitems(self, indices: Sequence[int]) -> list[bytes]:
+        """The batched read that Grain looks for."""
+        return self.__getitems__(indices)
+
+    def __iter__(self) -> Iterator[bytes]:
+        step = 1024
+        for begin in range(0, len(self), step):
+            yield from self.__getitems__(range(begin, min(begin + step, len(self))))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._reader.open_shards.close()
+
+    def __repr__(self) -> str:
+        joined = "".join(self._shards.paths).encode("utf-8", "surrogateescape")
+        digest = hashlib.sha1(joined, usedforsecurity=False).hexdigest()
+        return f"ArrayRecordDataSource(hash_of_paths={digest})"
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        allow_unparsed_flags()
+        return self._shards, self._reader_options, self._verify
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._shards: ShardList
+        self._shards, self._reader_options, self._verify = state
+        self._reader = BatchReader(
+            self._shards, verify=self._verify, reader_options=self._reader_options
+        )
+
+
+def _as_list(paths: Any) -> list[Any]:
+    kinds = (str, os.PathLike, FileInstruction)
+    items = [paths] if isinstance(paths, kinds) else paths
+    if (
+        not isinstance(items, Sequence)
+        or not items
+        or not all(isinstance(item, kinds) for item in items)
+    ):
+        raise InputError(
+            "paths of a data source cannot be used",
+            expected="a path or a file instruction, or a list of one and more",
+            got=f"{type(paths).__name__} {paths!r:.100}",
+        )
+    return list(items)
+
+
+def _part_of(item: Any) -> tuple[str, int, int | None]:
+    """Returns the file and its range of records, which ends with None if it is all."""
+    if isinstance(item, FileInstruction):
+        path, start = os.fspath(item.filename), operator.index(item.skip)
+        end = start + operator.index(item.take)
+    elif match := _SLICE.fullmatch(os.fspath(item)):
+        path, start, end = match[1], int(match[2]), int(match[3])
+    else:
+        return os.fspath(item), 0, None
+    if not 0 <= start <= end < 1 << 62:
+        raise InputError(
+            "range of records is backwards or negative",
+            where=path,
+            expected="0 <= start <= end",
+            got=f"{start} to {end}",
+            cure="correct the [start:end] of the path, or the file instruction",
+        )
+    return path, start, end
+
+
+def allow_unparsed_flags() -> None:
+    """Lets Grain start worker processes in a script that never parses absl's flags.
+
+    Grain reads a flag at that moment, which raises before flags are parsed: they have
+    their defaults from here on. A script that parses them later still can.
+    """
+    flags = sys.modules.get("absl.flags")
+    if flags is not None and not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()

@@ -1,0 +1,65 @@
+"""Arrays of indices, checked once where they enter.
+
+Positions and record indices are int64 throughout the loader. A float, a negative or a
+too large index would give a wrong record rather than an error further on.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import InputError, OutOfRangeError
+
+IntArray = npt.NDArray[np.int64]
+
+POSITION_LIMIT = 1 << 63
+"""First position that int64 cannot hold: streams without end end here."""
+
+
+def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:
+    """Returns `values` as int64, all of them in [0, stop).
+
+    Args:
+        values: Integers of any shape.
+        stop: First value that is too large, at most 2^63.
+        what: What one value is, for messages.
+
+    Raises:
+        InputError: The values are not integers.
+        OutOfRangeError: A value is outside [0, stop); the first such is named.
+    """
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise InputError(
+            f"each {what} must be an integer below 2^63", got=f"{array.dtype} values"
+        )
+    if array.size and (int(array.min()) < 0 or int(array.max()) >= stop):
+        outside = (array < 0) | (array > stop - 1)
+        first = int(array.ravel()[np.flatnonzero(outside)[0]])
+        raise OutOfRangeError(
+            f"{what} is out of range", expected=f"0 <= {what} < {stop}", got=first
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def checked_count(
+    value: int, *, what: str, least: int = 1, most: int = POSITION_LIMIT
+) -> int:
+    """Returns `value` as a plain int in [least, most].
+
+    Raises:
+        InputError: The value is no integer, or outside the range.
+    """
+    expected = f"an integer from {least} to {most}"
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise InputError(
+            f"{what} is no integer", expected=expected, got=repr(value)
+        ) from None
+    if not least <= count <= most:
+        raise InputError(f"{what} is out of range", expected=expected, got=count)
+    return count

@@ -1,0 +1,1 @@
+"""Batches as global `jax.Array`s."""

@@ -1,0 +1,258 @@
+"""Gives the batches of a feed as global arrays, the next already on its way."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from multiprocessing.util import Finalize
+from typing import Any, NamedTuple, Self
+
+import grain
+import numpy as np
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.feed.source import ReadBatch
+from gristmill.loader.feed.stats import FeedStats, Meter
+from gristmill.loader.indices import checked_count
+from gristmill.loader.jax_arrays.global_arrays import RowsRead, global_arrays
+
+_END = object()
+_PATIENCE_SECONDS = 5
+
+# At exit this is closed before the feed that it reads from.
+_EXIT_PRIORITY = 200
+
+
+def to_jax(feed: Iterable[Any], sharding: Any, *, ahead: int = 1) -> JaxFeed:
+    """Returns the batches of a feed as global arrays.
+
+    Args:
+        feed: What `GlobalBatches.feed` returned, or any iterable of pytrees of numpy
+            arrays whose first axes are this process's rows; of another iterable the
+            rows are taken to follow each other in the order of the processes.
+        sharding: A sharding for all arrays, or a pytree of shardings that is a prefix
+            of the batches' tree.
+        ahead: Batches on their way to the devices while the caller works on one. They
+            take device memory. 0 reads and sends each batch when it is asked for.
+
+    Raises:
+        InputError: The feed's last batch will not be full.
+    """
+    return JaxFeed(feed, sharding, ahead=ahead)
+
+
+class _Loaded(NamedTuple):
+    """A batch on its way to the devices; the feed's state and stats behind it."""
+
+    number: int
+    batch: Any
+    state: Any
+    stats: FeedStats
+
+
+class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
+    """Batches as global arrays, the next ones already on their way to the devices.
+
+    Made by `to_jax`. One thread takes batches from the feed and starts their transfer,
+    at most `ahead` batches before the caller. State and stats are the caller's: what
+    was read ahead and not handed out does not count, and is read again after a restart.
+
+    It is an iterator of Grain, so that Grain and Orbax know how to save it.
+    """
+
+    _closed = True  # until there is something to close
+
+    def __init__(self, feed: Iterable[Any], sharding: Any, *, ahead: int):
+        self._ahead = checked_count(ahead, what="ahead", least=0)
+        self._sharding = sharding
+        self._rows = _rows_read(feed)
+        self._feed: Any = iter(feed)
+        self._state, self._last = self._feed_state(), self._feed_stats()
+        self._meter = Meter()
+        self._pending: deque[Future[_Loaded | None]] = deque()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="gristmill-to-jax")
+        self._stopped = False
+        # Batches since the start or set_state; the second is the thread's.
+        self._given = self._loaded = 0
+        self._in_order = True
+        self._at_exit = Finalize(
+            None, _close, (weakref.ref(self),), exitpriority=_EXIT_PRIORITY
+        )
+        super().__init__()
+
+    def __next__(self) -> Any:
+        """Returns the next batch, a tree like the feed's with global arrays.
+
+        Raises:
+            StopIteration: The feed has ended.
+            InputError: The batch and the sharding do not go together, or this is
+                closed.
+            Exception: What the feed raised.
+        """
+        asked_at = time.perf_counter()
+        if not self._in_order:
+            self.set_state(self._state)
+        self._read_ahead(max(self._ahead, 1))
+        # A failure or the end stays in place: who asks again gets the same answer.
+        loaded = self._pending[0].result()
+        if loaded is None:
+            raise StopIteration
+        if loaded.number != self._given:
+            # Ctrl-C came between a batch and its count: it was not handed out.
+            self.set_state(self._state)
+            return next(self)
+        self._pending.popleft()
+        self._read_ahead(self._ahead)
+        self._meter.given(_between(self._last, loaded.stats), asked_at=asked_at)
+        self._state, self._last = loaded.state, loaded.stats
+        self._given += 1
+        return loaded.batch
+
+    def start_prefetch(self) -> None:
+        """Starts to read ahead, which asking for a batch does by itself."""
+        self._read_ahead(self._ahead)
+
+    def get_state(self) -> Any:
+        """Returns the feed's state behind the last batch that was handed out."""
+        return copy.deepcopy(self._state)
+
+    def set_state(self, state: Any) -> None:
+        """Goes to a state of this or a bare feed; one it refuses changes nothing."""
+        if not hasattr(self._feed, "set_state"):
+            raise InputError("the feed of this iterator cannot be set to a state")
+        # Ctrl-C may come anywhere before the end: then all this is done again.
+        self._in_order = False
+        self._forget_pending()
+        refused: Exception | None = None
+        try:
+            self._feed.set_state(state)
+        except Exception as e:
+            refused = e
+            self._feed.set_state(self._state)
+        self._last = self._feed_stats()
+        self._meter.restart()
+        self._state = self._feed_state()
+        self._in_order = True
+        if refused is not None:
+            raise refused
+
+    @property
+    def stats(self) -> FeedStats:
+        """What was handed out, and how long the caller waited for it.
+
+        `ready_batches` and `prefetch` are those of the feed and of the devices
+        together. Of a feed that is none of ours only batches and waiting are known.
+        """
+        feed = self._feed_stats()
+        # A copy: another thread may ask, to export what it is told.
+        done = [future for future in list(self._pending) if future.done()]
+        ready = [one for one in done if not one.exception() and one.result()]
+        return dataclasses.replace(
+            self._meter.stats,
+            ready_batches=feed.ready_batches + len(ready),
+            prefetch=feed.prefetch + self._ahead,
+        )
+
+    def close(self) -> None:
+        """Stops reading ahead and closes the feed. It may be called again."""
+        if self._closed:
+            return
+        self._closed = self._stopped = True
+        self._at_exit.cancel()
+        # A feed is closed under its reader only if that one does not come back.
+        wait(self._pending, timeout=_PATIENCE_SECONDS)
+        if hasattr(self._feed, "close"):
+            self._feed.close()
+        wait(self._pending, timeout=_PATIENCE_SECONDS)
+        self._pending.clear()
+        self._pool.shutdown(wait=False)  # the thread is idle, or closes this itself
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _read_ahead(self, batches: int) -> None:
+        if self._closed:
+            raise InputError("the feed is closed", cure="make another one")
+        while len(self._pending) < batches:
+            self._pending.append(self._pool.submit(self._load))
+
+    def _forget_pending(self) -> None:
+        self._stopped = True
+        # There is one thread: when this is done, so is all that it was given, also what
+        # Ctrl-C kept from being written down.
+        self._pool.submit(int).result()
+        self._pending.clear()
+        self._stopped = False
+        self._given = self._loaded = 0
+
+    def _feed_state(self) -> Any:
+        return self._feed.get_state() if hasattr(self._feed, "get_state") else None
+
+    def _feed_stats(self) -> FeedStats:
+        stats = getattr(self._feed, "stats", None)
+        return stats if isinstance(stats, FeedStats) else FeedStats()
+
+    def _load(self) -> _Loaded | None:
+        """Runs in the thread: takes a batch from the feed, starts its transfer."""
+        if self._stopped:
+            return None
+        try:
+            batch = next(self._feed, _END)
+            state, stats = self._feed_state(), self._feed_stats()
+            if batch is not _END:
+                arrays = global_arrays(batch, self._sharding, self._rows)
+                # Counted here: Ctrl-C may lose one between this and who asked for it.
+                self._loaded += 1
+                return _Loaded(self._loaded - 1, arrays, state, stats)
+        except BaseException:
+            self._stopped = True  # nothing is read past a failure
+            raise
+        self._stopped = True
+        return None
+
+
+def _close(feed: weakref.ref[JaxFeed]) -> None:
+    found = feed()
+    if found is not None:
+        found.close()
+
+
+def _between(before: FeedStats, after: FeedStats) -> ReadBatch:
+    """Returns what one batch took: the difference of a feed's stats around it."""
+    return ReadBatch(
+        step=-1,  # Only the sums count.
+        batch=None,
+        records=after.records - before.records,
+        record_bytes=after.record_bytes - before.record_bytes,
+        read_seconds=after.read_seconds - before.read_seconds,
+        read_cpu_seconds=after.read_cpu_seconds - before.read_cpu_seconds,
+        decode_seconds=after.decode_seconds - before.decode_seconds,
+        cache=after.cache - before.cache,
+    )
+
+
+def _rows_read(feed: Any) -> RowsRead | None:
+    """Returns the rows of a feed of ours; of another only its batches tell them."""
+    batches, rows = getattr(feed, "batches", None), getattr(feed, "rows", None)
+    if batches is None or rows is None:
+        return None
+    schedule = batches.schedule
+    if not schedule.drop_remainder and schedule.stop % schedule.batch_size:
+        raise InputError(
+            "the last batch is not full: it cannot be an array like the others",
+            expected=f"batches of {schedule.batch_size:,} rows",
+            got=f"{schedule.stop % schedule.batch_size:,} rows in step "
+            f"{schedule.steps - 1:,}",
+            cure="leave it out with drop_remainder=True, or make it full with a "
+            "batch_size that divides the records of all epochs",
+        )
+    size = batches.batch_size
+    return RowsRead(np.arange(size, dtype=np.int64)[rows], size)

@@ -1,0 +1,196 @@
+"""Global `jax.Array`s of the rows that each process reads, in their place or refused.
+
+Every process reads the rows of the global batch that its own devices hold, and no data
+goes between processes. `rows_of` says which rows these are.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.indices import IntArray, checked_count
+
+
+class RowsRead(NamedTuple):
+    """Which rows of a global batch a process reads, and how many the batch has."""
+
+    read: IntArray
+    batch_size: int
+
+
+def rows_of(sharding: Sharding, *, batch_size: int) -> IntArray:
+    """Returns the rows of a global batch that this process's devices hold.
+
+    They are what the process has to read: `batches.feed(rows=rows_of(...))`. On meshes
+    whose devices are in the order of processes these are one process after the other,
+    as `topology="jax"` has it; where devices are in another order, or several processes
+    hold the same rows (a model axis goes across them), only this is right.
+
+    Args:
+        sharding: How the batch lies on the devices; its first axis counts.
+        batch_size: Rows of the global batch.
+
+    Returns:
+        int64 [rows], sorted.
+
+    Raises:
+        InputError: The rows do not divide among the devices, or no device of this
+            process takes part.
+    """
+    batch_size = checked_count(batch_size, what="batch_size")
+    if isinstance(sharding, NamedSharding):
+        # Of arrays of any rank only the first axis matters.
+        spec = PartitionSpec(*sharding.spec[:1])
+        sharding = NamedSharding(sharding.mesh, spec)
+    return _rows_held(sharding, (batch_size,), "the global batch")
+
+
+def global_arrays(batch: Any, sharding: Any, rows: RowsRead | None) -> Any:
+    """Starts the transfer of a batch, and returns its global arrays.
+
+    Args:
+        batch: A pytree of numpy arrays with this process's rows along the first axis.
+        sharding: A sharding, or a pytree of shardings that is a prefix of the batch's.
+        rows: Which rows these are. None if they are as many on all processes and
+            follow each other in the order of these.
+
+    Raises:
+        InputError: The batch and the sharding do not go together.
+    """
+    leaves, tree = jax.tree_util.tree_flatten_with_path(batch)
+    shardings = _spread(sharding, batch)
+    arrays = []
+    for (path, leaf), one in zip(leaves, shardings, strict=True):
+        where = f"batch{jax.tree_util.keystr(path)}"
+        rows = rows or _rows_in_turn(leaf)
+        arrays.append(_global_array(leaf, one, rows, where))
+    return jax.tree.unflatten(tree, arrays)
+
+
+def _rows_in_turn(array: Any) -> RowsRead:
+    """The rows of as many as the array has on each process, one after the other."""
+    count = len(array) if np.ndim(array) else 0
+    first = jax.process_index() * count
+    read = np.arange(first, first + count, dtype=np.int64)
+    return RowsRead(read, jax.process_count() * count)
+
+
+def _spread(sharding: Any, batch: Any) -> list[Any]:
+    """Returns a sharding for each leaf of the batch."""
+    if isinstance(sharding, Sharding):
+        return [sharding] * len(jax.tree.leaves(batch))
+    try:
+        spread = jax.tree.map(
+            lambda one, part: jax.tree.map(lambda _: one, part), sharding, batch
+        )
+    except (TypeError, ValueError) as e:
+        raise InputError(
+            "the shardings do not go with the batch",
+            expected=f"one sharding, or a tree like {jax.tree.structure(batch)}",
+            got=jax.tree.structure(sharding),
+        ) from e
+    return jax.tree.leaves(spread)
+
+
+def _global_array(array: Any, sharding: Any, rows: RowsRead, where: str) -> jax.Array:
+    _check_array(array, len(rows.read), where)
+    if not isinstance(sharding, Sharding):
+        raise InputError(
+            "not a sharding",
+            where=where,
+            expected="a jax.sharding.Sharding, such as NamedSharding(mesh, spec)",
+            got=repr(sharding),
+        )
+    shape = (rows.batch_size, *array.shape[1:])
+    held = _rows_held(sharding, shape, where)
+    if not np.array_equal(held, rows.read):
+        raise InputError(
+            "the feed reads other rows of the global batch than the devices of this "
+            "process hold",
+            where=f"{where}, process {jax.process_index()} of {jax.process_count()}",
+            expected=f"rows {_in_words(held)}",
+            got=f"rows {_in_words(rows.read)}",
+            cure="let the feed read what the devices hold: "
+            "feed(rows=loader.rows_of(sharding, batch_size=...))",
+        )
+    out: jax.Array = jax.make_array_from_process_local_data(sharding, array, shape)
+    return out
+
+
+def _check_array(array: Any, rows: int, where: str) -> None:
+    """Refuses what would not arrive on the devices as it is."""
+    numeric = isinstance(array, np.ndarray) and (
+        array.dtype == np.bool_ or jax.numpy.issubdtype(array.dtype, np.number)
+    )
+    if not numeric:
+        kind = type(array).__name__
+        if isinstance(array, np.ndarray):
+            kind = f"an array of {array.dtype}"
+        raise InputError(
+            "the batch holds what cannot go to a device",
+            where=where,
+            expected="a numpy array of numbers",
+            got=kind,
+            cure="give the feed a decode that makes arrays of the records",
+        )
+    if array.ndim == 0 or len(array) != rows:
+        raise InputError(
+            "an array of the batch has not a row for each record",
+            where=where,
+            expected=f"{rows:,} rows, the first axis",
+            got=f"shape {array.shape}",
+            cure="let decode return arrays with the records along the first axis; if "
+            "this is a last batch that is not full, leave it out: drop_remainder=True",
+        )
+    narrow = jax.dtypes.canonicalize_dtype(array.dtype)
+    if array.dtype.kind in "iu" and narrow != array.dtype and array.size:
+        least, most = int(array.min()), int(array.max())
+        limits = np.iinfo(narrow)
+        if least < limits.min or most > limits.max:
+            raise InputError(
+                f"JAX makes {narrow} of {array.dtype}, and that is too narrow",
+                where=where,
+                expected=f"{limits.min} to {limits.max}",
+                got=f"{least} to {most}",
+                cure="set jax_enable_x64, or let decode return smaller numbers",
+            )
+
+
+@functools.lru_cache(maxsize=256)
+def _rows_held(sharding: Sharding, shape: tuple[int, ...], where: str) -> IntArray:
+    """Returns the rows of a global array that this process's devices hold, sorted."""
+    try:
+        slices = sharding.addressable_devices_indices_map(shape).values()
+    except (IndexError, ValueError) as e:  # JAX's, for an axis that is not there
+        raise InputError(
+            "the array does not divide among the devices as its sharding says",
+            where=where,
+            expected=str(sharding),
+            got=f"global shape {shape}: {e}",
+            cure="choose a batch_size that the devices along the batch axis divide, "
+            "and no more axes in the sharding than the array has",
+        ) from e
+    if not slices:
+        raise InputError(
+            "the sharding has no device of this process",
+            where=f"{where}, process {jax.process_index()}",
+            cure="make the mesh of devices of every process that reads",
+        )
+    spans = {index[0].indices(shape[0]) for index in slices if index is not None}
+    held = np.unique(np.concatenate([np.arange(*span) for span in spans]))
+    held.flags.writeable = False  # it is shared by all who ask
+    return held.astype(np.int64, copy=False)
+
+
+def _in_words(rows: IntArray) -> str:
+    """Says which rows these are: as a range if they are one."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return f"[{rows[0]:,}, {rows[-1] + 1:,})"
+    listed = ", ".join(str(row) for row in rows[:8].tolist())
+    return f"{listed}{', ...' if len(rows) > 8 else ''} ({len(rows):,} in all)"

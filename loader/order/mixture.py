@@ -1,0 +1,428 @@
+"""Which dataset each record of a mixture comes from, exact for any weights.
+
+A mixture is a word over its datasets, without end: position p of the mixed stream holds
+the next record of dataset d. The word is a formula. The datasets are the leaves of a
+binary tree (Huffman's, of the weights). Of the first p records that pass a node, its
+left child gets ``p * left_weight / weight`` rounded to the nearest integer. That count
+rises by 0 or 1 with p, so it deals every record to one side, and it can be inverted:
+constant time for rank (how many of d before p) and for select (where the j-th of d is),
+no table, no common denominator that would have to be small.
+
+Exactness: rounding is off by at most 1/2, and a child inherits its parent's error times
+its share of the parent. So after p records of a phase, dataset d has been picked
+
+    p * weight_d  give or take  bound_d = 1/2 * sum of weight_d / weight_v
+
+over the nodes v from d up to, but not including, the root. That is at most 1/2 for two
+datasets, less than 1 for three, and less than 1.68 for any number with any weights:
+along a path of Huffman's tree weights grow at least like Fibonacci's numbers, whose
+reciprocals sum to 3.36. Any window within a phase is off by at most twice that, and by
+nothing at all if its length is a multiple of the weights' common denominator, wherever
+it starts.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import FormatVersionError, InputError
+from gristmill.loader.indices import (
+    POSITION_LIMIT,
+    IntArray,
+    checked_count,
+    checked_indices,
+)
+
+# Part of every checkpoint: positions under one version never change.
+MIXTURE_VERSION = 1
+
+Weight: TypeAlias = int | float | str | Fraction
+
+# Products of a position within a period and a weight fit int64 up to this weight;
+# heavier nodes are computed with Python's integers.
+_INT64_WEIGHT = 1 << 31
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """Weights that hold from a position on.
+
+    Attributes:
+        from_position: First position of the mixed stream with these weights.
+        weights: One for each dataset, at least 0; together 1.
+    """
+
+    from_position: int
+    weights: tuple[Fraction, ...]
+
+    def __post_init__(self) -> None:
+        start = checked_count(
+            self.from_position, what="from_position", least=0, most=POSITION_LIMIT - 1
+        )
+        object.__setattr__(self, "from_position", start)
+        object.__setattr__(self, "weights", exact_weights(self.weights))
+
+    @functools.cached_property
+    def bounds(self) -> tuple[Fraction, ...]:
+        """Largest possible error of each dataset's count since the phase began."""
+        bounds = [Fraction(0)] * len(self.weights)
+        stack = [(self._tree, Fraction(0))]
+        while stack:
+            node, inherited = stack.pop()
+            if isinstance(node, _Leaf):
+                bounds[node.dataset] = inherited
+                continue
+            for child in (node.left, node.right):
+                share = Fraction(child.weight, node.weight)
+                stack.append((child, inherited * share + Fraction(1, 2)))
+        return tuple(bounds)
+
+    @functools.cached_property
+    def _tree(self) -> _Node:
+        return _huffman_tree(self.weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """The datasets of a mixed stream, by weights that may change on the way.
+
+    Attributes:
+        phases: In the order of their positions, the first from position 0.
+    """
+
+    phases: tuple[Phase, ...]
+
+    def __post_init__(self) -> None:
+        starts = [phase.from_position for phase in self.phases]
+        widths = {len(phase.weights) for phase in self.phases}
+        if starts[:1] != [0] or sorted(set(starts)) != starts or len(widths) != 1:
+            raise InputError(
+                "the phases of a mixture do not follow one another",
+                expected="rising positions from 0, the same number of weights in each",
+                got=[
+                    (phase.from_position, len(phase.weights)) for phase in self.phases
+                ],
+            )
+
+    @classmethod
+    def of(cls, weights: Sequence[Weight]) -> Mixture:
+        """Returns a mixture of one phase.
+
+        Args:
+            weights: One for each dataset, at least 0, not all 0; divided by their sum.
+                Exact: a float means its shortest decimal, so 0.1 is one tenth, and a
+                string may be "1/3".
+
+        Raises:
+            InputError: A weight is negative or no number, or none is positive.
+        """
+        return cls((Phase(0, exact_weights(weights)),))
+
+    def reweighted(self, weights: Sequence[Weight], *, from_position: int) -> Mixture:
+        """Returns this mixture with other weights from a position on.
+
+        Every dataset continues where it stands there. Phases from that position on
+        are replaced.
+        """
+        added = Phase(from_position, exact_weights(weights))
+        kept = [old for old in self.phases if old.from_position < added.from_position]
+        return Mixture((*kept, added))
+
+    @property
+    def num_datasets(self) -> int:
+        """Number of datasets, those of weight 0 included."""
+        return len(self.phases[0].weights)
+
+    def counts(self, position: int) -> tuple[int, ...]:
+        """Returns how many records of each dataset come before a position.
+
+        Args:
+            position: From 0 to 2^63, both included.
+        """
+        position = checked_count(position, what="position", least=0)
+        number = bisect.bisect_right(self._starts, position) - 1
+        within = position - self._starts[number]
+        counted = _leaf_counts(self.phases[number]._tree, within)
+        return tuple(
+            before + counted.get(dataset, 0)
+            for dataset, before in enumerate(self._counts_before[number])
+        )
+
+    def locate(self, positions: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+        """Returns where the records at some positions come from.
+
+        Args:
+            positions: Positions in the mixed stream, integers of any shape.
+
+        Returns:
+            The dataset of each, and the position in that dataset's own stream: how many
+            records of it came before. Both int64, of the shape of `positions`.
+        """
+        wanted = checked_indices(positions, stop=POSITION_LIMIT, what="position")
+        flat = wanted.ravel()
+        datasets = np.empty_like(flat)
+        places = np.empty_like(flat)
+        numbers = np.searchsorted(self._starts, flat, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            phase = self.phases[number]
+            rows = np.flatnonzero(numbers == number)
+            _deal(phase._tree, flat[rows] - phase.from_position, rows, datasets, places)
+            before = np.array(self._counts_before[number], dtype=np.int64)
+            places[rows] += before[datasets[rows]]
+        return datasets.reshape(wanted.shape), places.reshape(wanted.shape)
+
+    def select(self, dataset: int, dataset_positions: npt.ArrayLike) -> IntArray:
+        """Undoes `locate`: where a dataset's records stand in the mixed stream.
+
+        Args:
+            dataset: Which dataset.
+            dataset_positions: Positions in that dataset's own stream, any shape.
+
+        Returns:
+            int64 positions in the mixed stream, of the same shape; -1 for those
+            that it never reaches (below position 2^63).
+        """
+        last = self.num_datasets - 1
+        dataset = checked_count(dataset, what="dataset", least=0, most=last)
+        wanted = checked_indices(
+            dataset_positions, stop=POSITION_LIMIT, what="dataset position"
+        )
+        flat = wanted.ravel()
+        before = [counts[dataset] for counts in self._counts_before]
+        total = self.counts(POSITION_LIMIT)[dataset]
+        positions = np.full_like(flat, -1)
+        # Phases without the dataset leave `before` as it is: the last of equals has it.
+        numbers = np.searchsorted(np.array(before), flat, side="right") - 1
+        numbers[flat > total - 1] = -1
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            phase = self.phases[number]
+            rows = np.flatnonzero(numbers == number)
+            within = _select(phase._tree, dataset, flat[rows] - before[number])
+            positions[rows] = within + phase.from_position
+        return positions.reshape(wanted.shape)
+
+    def to_state(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps of this mixture, as JSON values."""
+        return {
+            "version": MIXTURE_VERSION,
+            "phases": [
+                {
+                    "from_position": phase.from_position,
+                    "weights": [str(weight) for weight in phase.weights],
+                }
+                for phase in self.phases
+            ],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Mixture:
+        """Returns the mixture whose `to_state` gave `state`.
+
+        Raises:
+            FormatVersionError: Another version of the arithmetic wrote it.
+        """
+        if state.get("version") != MIXTURE_VERSION:
+            raise FormatVersionError(
+                "the mixture's state is of another version, it cannot be continued",
+                expected=MIXTURE_VERSION,
+                got=state.get("version"),
+                cure="resume with the gristmill that wrote it",
+            )
+        return cls(
+            tuple(
+                Phase(phase["from_position"], tuple(map(Fraction, phase["weights"])))
+                for phase in state["phases"]
+            )
+        )
+
+    @functools.cached_property
+    def _starts(self) -> list[int]:
+        return [phase.from_position for phase in self.phases]
+
+    @functools.cached_property
+    def _counts_before(self) -> list[tuple[int, ...]]:
+        """How many records of each dataset come before each phase."""
+        before = [(0,) * self.num_datasets]
+        for phase, following in zip(self.phases, self.phases[1:], strict=False):
+            length = following.from_position - phase.from_position
+            counted = _leaf_counts(phase._tree, length)
+            before.append(
+                tuple(
+                    count + counted.get(dataset, 0)
+                    for dataset, count in enumerate(before[-1])
+                )
+            )
+        return before
+
+
+def exact_weights(weights: Sequence[Weight]) -> tuple[Fraction, ...]:
+    """Returns weights as fractions that sum to 1; see `Mixture.of`.
+
+    >>> exact_weights([0.1, "2/10", 1])
+    (Fraction(1, 13), Fraction(2, 13), Fraction(10, 13))
+    """
+    exact = []
+    for weight in weights:
+        try:
+            # repr of a float is the shortest decimal that gives that float.
+            decimal = repr(float(weight)) if isinstance(weight, float) else weight
+            exact.append(Fraction(decimal))
+        except (ValueError, TypeError, ZeroDivisionError):
+            raise InputError(
+                "weight is no number",
+                expected='such as 3, 0.25, "1/3"',
+                got=repr(weight),
+            ) from None
+    total = sum(exact)
+    if total <= 0 or min(exact) < 0:
+        raise InputError(
+            "weights cannot make a mixture",
+            expected="none negative, at least one positive",
+            got=list(weights),
+        )
+    return tuple(weight / total for weight in exact)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    weight: int
+    dataset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fork:
+    """Deals records to two sides.
+
+    Of the first p records the left side gets (p * left + half) // weight. Divided into
+    whole periods and a rest, p = m * weight + r, that is
+    m * left + (r * left + half) // weight, whose products stay small.
+    """
+
+    weight: int
+    left: _Node
+    right: _Node
+
+    def left_count(self, passed: Any) -> tuple[Any, Any]:
+        """Records dealt left among the first `passed` (an array or an integer).
+
+        Returns:
+            That count, and whether the record that follows is dealt left too.
+        """
+        periods, rest = _divided(passed, self.weight)
+        dealt, part = _divided(rest * self.left.weight + self.weight // 2, self.weight)
+        return periods * self.left.weight + dealt, part >= self.right.weight
+
+    def left_select(self, dealt: Any) -> Any:
+        """Position of the `dealt`-th record, from 0, among those dealt left."""
+        # The first p with (p + 1) * left + half >= (dealt + 1) * weight.
+        periods, rest = _divided(dealt, self.left.weight)
+        short = (rest + 1) * self.weight - self.weight // 2
+        return periods * self.weight + -(-short // self.left.weight) - 1
+
+    def right_select(self, dealt: Any) -> Any:
+        """Position of the `dealt`-th record, from 0, among those dealt right."""
+        # The first p with (p + 1) * right - half > dealt * weight.
+        periods, rest = _divided(dealt, self.right.weight)
+        reached = rest * self.weight + self.weight // 2
+        return periods * self.weight + reached // self.right.weight
+
+
+_Node: TypeAlias = _Leaf | _Fork
+
+
+def _huffman_tree(weights: Sequence[Fraction]) -> _Node:
+    """The tree of the datasets with a weight; equals keep the order of the datasets."""
+    denominator = math.lcm(*(weight.denominator for weight in weights))
+    heap: list[tuple[int, int, _Node]] = [
+        (int(weight * denominator), dataset, _Leaf(int(weight * denominator), dataset))
+        for dataset, weight in enumerate(weights)
+        if weight
+    ]
+    heapq.heapify(heap)
+    made = len(weights)
+    while len(heap) > 1:
+        light, _, left = heapq.heappop(heap)
+        heavy, _, right = heapq.heappop(heap)
+        heapq.heappush(heap, (light + heavy, made, _Fork(light + heavy, left, right)))
+        made += 1
+    return heap[0][2]
+
+
+def _divided(values: Any, by: int) -> tuple[Any, Any]:
+    """As `divmod`, which numpy lacks for arrays of Python's integers."""
+    return values // by, values % by
+
+
+def _wide(node: _Node, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values in a type whose products with the node's weights are exact."""
+    return values if node.weight <= _INT64_WEIGHT else values.astype(object)
+
+
+def _leaf_counts(tree: _Node, passed: int) -> dict[int, int]:
+    """How many of the first `passed` records each dataset of a tree gets."""
+    counts = {}
+    stack = [(tree, passed)]
+    while stack:
+        node, count = stack.pop()
+        if isinstance(node, _Leaf):
+            counts[node.dataset] = count
+            continue
+        left, _ = node.left_count(count)
+        stack += [(node.left, left), (node.right, count - left)]
+    return counts
+
+
+def _deal(
+    tree: _Node,
+    positions: IntArray,
+    rows: IntArray,
+    datasets: IntArray,
+    places: IntArray,
+) -> None:
+    """Writes dataset and place of a tree's `positions` into `rows` of two arrays."""
+    stack = [(tree, positions, rows)]
+    while stack:
+        node, here, rows = stack.pop()
+        if not here.size:
+            continue
+        if isinstance(node, _Leaf):
+            datasets[rows] = node.dataset
+            places[rows] = here
+            continue
+        count, turn = node.left_count(_wide(node, here))
+        before, to_left = count.astype(np.int64), turn.astype(bool)
+        stack.append((node.left, before[to_left], rows[to_left]))
+        to_right = ~to_left
+        stack.append((node.right, (here - before)[to_right], rows[to_right]))
+
+
+def _select(tree: _Node, dataset: int, places: IntArray) -> IntArray:
+    """Positions in a tree of the `places` of one dataset's leaf."""
+    values: npt.NDArray[Any] = places
+    for fork, is_left in reversed(_path(tree, dataset)):
+        values = _wide(fork, values)
+        values = fork.left_select(values) if is_left else fork.right_select(values)
+    return values.astype(np.int64)
+
+
+def _path(tree: _Node, dataset: int) -> list[tuple[_Fork, bool]]:
+    """The forks from the root to a dataset's leaf, and whether it lies to the left."""
+    stack: list[tuple[_Node, list[tuple[_Fork, bool]]]] = [(tree, [])]
+    while stack:
+        node, path = stack.pop()
+        if isinstance(node, _Fork):
+            stack.append((node.left, [*path, (node, True)]))
+            stack.append((node.right, [*path, (node, False)]))
+        elif node.dataset == dataset:
+            return path
+    raise InputError("the dataset has no weight in this phase", got=dataset)

@@ -1,0 +1,385 @@
+"""The order of the records within an epoch.
+
+A shuffle is configuration alone. Its `records` maps positions in an epoch to record
+indices, its `positions` back; both are pure functions of the arguments, computed index
+by index in constant time.
+
+=========  ======================================  ================================
+shuffle    order                                   reading
+=========  ======================================  ================================
+`none`     as stored                               sequential
+`global`   every record anywhere                   random
+`block`    blocks anywhere, then every record      a window's blocks at a time, each
+           anywhere within its window of blocks    a run of consecutive records
+=========  ======================================  ================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import FormatVersionError, InputError
+from gristmill.loader.indices import IntArray, checked_count, checked_indices
+from gristmill.loader.order.permutation import PERMUTATION_VERSION, Permutation
+
+BLOCK_SHUFFLE_VERSION = 1
+"""Version of `BlockShuffle`; that of its permutations comes on top."""
+
+# Positions plus a block must fit int64.
+_MAX_RECORDS = 1 << 62
+
+
+class Shuffle(Protocol):
+    """An order of the records of an epoch, for any dataset, seed and epoch."""
+
+    kind: ClassVar[str]
+
+    def records(
+        self,
+        positions: npt.ArrayLike,
+        *,
+        num_records: int,
+        seed: int,
+        epochs: npt.ArrayLike = 0,
+        stream: str = "",
+    ) -> IntArray:
+        """Maps positions in an epoch to the records seen there.
+
+        Args:
+            positions: Integers in [0, num_records), any shape.
+            num_records: Records in the dataset.
+            seed: Any integer.
+            epochs: The epoch of all positions, or one for every position.
+            stream: Tells apart datasets shuffled with one seed.
+
+        Returns:
+            int64 array of the shape of `positions`: a bijection of [0, num_records)
+            for every seed, epoch and stream.
+        """
+        ...
+
+    def positions(
+        self,
+        records: npt.ArrayLike,
+        *,
+        num_records: int,
+        seed: int,
+        epochs: npt.ArrayLike = 0,
+        stream: str = "",
+    ) -> IntArray:
+        """Undoes `records` of the same other arguments."""
+        ...
+
+    def to_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this order, as JSON values."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class NoShuffle:
+    """Records in the order in which they are stored."""
+
+    kind: ClassVar[str] = "none"
+
+    def records(
+        self,
+        positions: npt.ArrayLike,
+        *,
+        num_records: int,
+        seed: int,
+        epochs: npt.ArrayLike = 0,
+        stream: str = "",
+    ) -> IntArray:
+        """See `Shuffle.records`."""
+        return checked_indices(positions, stop=num_records, what="position")
+
+    def positions(
+        self,
+        records: npt.ArrayLike,
+        *,
+        num_records: int,
+        seed: int,
+        epochs: npt.ArrayLike = 0,
+        stream: str = "",
+    ) -> IntArray:
+        """See `Shuffle.positions`."""
+        return checked_indices(records, stop=num_records, what="record")
+
+    def to_state(self) -> dict[str, Any]:
+        """See `Shuffle.to_state`."""
+        return {"kind": self.kind}
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalShuffle:
+    """Every record anywhere in the epoch, anew in every epoch."""
+
+    kind: ClassVar[str] = "global"
+
+    def records(
+        self,
+        positions: npt.ArrayLike,
+        *,
+        num_records: int,
+        seed: int,
+        epochs: npt.ArrayLike = 0,
+        stream: str = "",
+    ) -> IntArray:
+        """See `Shuffle.records`."""
+        order = Permutation(num_records, seed=seed, stream=f"global/{stream}")
+        return order.forward(positions, epoch=epochs)
+
+    def positions(
+        self,
+        records: npt.ArrayLike,
+        *,
+        num_records: int,
+        seed: int,
+        epochs: npt.ArrayLike = 0,
+        stream: str = "",
+    ) -> IntArray:
+        """See `Shuffle.positions`."""
+        order = Permutation(num_records, seed=seed, stream=f"global/{stream}")
+        return order.inverse(records, epoch=epochs)
+
+    def to_state(self) -> dict[str, Any]:
+        """See `Shuffle.to_state`."""
+        return {"kind": self.kind, "permutation_version": PERMUTATION_VERSION}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockShuffle:
+    """Blocks of consecutive records anywhere, their records mixed within a window.
+
+    The epoch's blocks are permuted, then cut into windows of at most `window_blocks`,
+    as few and as equal as can be: a small one at the end would hardly be mixed. The
+    records of a window are permuted among each other. The dataset's last block may be
+    short and lands anywhere:
+
+    ```
+    stored       0 1 2 3 | 4 5 6 7 | 8 9 10 11 | 12 13 14 15 | 16 17
+    blocks       4 5 6 7 | 8 9 10 11 | 0 1 2 3 | 12 13 14 15 | 16 17
+    windows      4 5 6 7   8 9 10 11 | 0 1 2 3   12 13 14 15 | 16 17
+    epoch        4 10 5 6 11 9 7 8   | 1 2 0 14 13 12 15 3   | 16 17
+    ```
+
+    While a window is in memory, every block is read once, in one piece.
+
+    Attributes:
+        block_records: Records in a block; a multiple of the records in a compressed
+            chunk lets every chunk be decompressed once.
+        window_blocks: Most blocks in a window; the window's records are what a shuffle
+            buffer of that size would hold, but picked from all over the dataset.
+    """
+
+    kind: ClassVar[str] = "block"
+    # A window of 65,536 records. Many small blocks mix better than a few large ones.
+    block_records: int = 64
+    window_blocks: int = 1024
+
+    def __post_init__(self) -> None:
+        for field in ("block_records", "window_blocks"):
+            value = checked_count(getattr(self, field), what=field)
+            object.__setattr__(self, field, value)
+
+    def records(
+        self,
+        positions: npt.ArrayLike,
+        *,
+        num_records: int,
+        seed: int,
+        epochs: npt.ArrayLike = 0,
+        stream: str = "",
+    ) -> IntArray:
+        """See `Shuffle.records`."""
+        place = checked_indices(positions, stop=num_records, what="position")
+        layout = self._layout(num_records, seed, epochs, stream)
+        window = layout.window_of(layout.slot_at(place))
+        place = layout.mix(place, window, inverse=False)
+        slot = layout.slot_at(place)
+        block = layout.blocks.forward(slot, epoch=epochs)
+        return block * layout.block_records + place - layout.slot_start(slot)
+
+    def positions(
+        self,
+        records: npt.ArrayLike,
+        *,
+        num_records: int,
+        seed: int,
+        epochs: npt.ArrayLike = 0,
+        stream: str = "",
+    ) -> IntArray:
+        """See `Shuffle.positions`."""
+        record = checked_indices(records, stop=num_records, what="record")
+        layout = self._layout(num_records, seed, epochs, stream)
+        block, offset = np.divmod(record, layout.block_records)
+        slot = layout.blocks.inverse(block, epoch=epochs)
+        place = layout.slot_start(slot) + offset
+        return layout.mix(place, layout.window_of(slot), inverse=True)
+
+    def to_state(self) -> dict[str, Any]:
+        """See `Shuffle.to_state`."""
+        return {
+            "kind": self.kind,
+            "block_records": self.block_records,
+            "window_blocks": self.window_blocks,
+            "version": BLOCK_SHUFFLE_VERSION,
+            "permutation_version": PERMUTATION_VERSION,
+        }
+
+    def window(
+        self, position: int, *, num_records: int, seed: int, epoch: int, stream: str
+    ) -> tuple[int, int]:
+        """Returns the half-open positions of the window that holds one of them."""
+        layout = self._layout(num_records, seed, np.int64(epoch), stream)
+        place = np.array([position], np.int64)
+        window = layout.window_of(layout.slot_at(place))
+        ends = [layout.slot_start(layout.window_slot(window + i)) for i in (0, 1)]
+        return int(ends[0][0]), int(ends[1][0])
+
+    def _layout(
+        self, num_records: int, seed: int, epochs: npt.ArrayLike, stream: str
+    ) -> _BlockLayout:
+        num_records = checked_count(num_records, what="num_records", most=_MAX_RECORDS)
+        block_records = min(self.block_records, num_records)
+        num_blocks = -(-num_records // block_records)
+        blocks = Permutation(num_blocks, seed=seed, stream=f"block/blocks/{stream}")
+        return _BlockLayout(
+            num_records=num_records,
+            block_records=block_records,
+            num_windows=-(-num_blocks // self.window_blocks),
+            blocks=blocks,
+            short_slot=blocks.inverse(
+                num_blocks - 1 + 0 * np.asarray(epochs), epoch=epochs
+            ),
+            epochs=epochs,
+            seed=seed,
+            stream=f"block/window/{stream}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _BlockLayout:
+    """Where blocks (at slots of the permuted order) and windows start in an epoch.
+
+    All slots are `block_records` long but the one with the dataset's last block, which
+    lacks `missing` records; whatever lies behind it starts that much earlier.
+    """
+
+    num_records: int
+    block_records: int
+    num_windows: int
+    blocks: Permutation
+    short_slot: IntArray  # of each epoch in epochs
+    epochs: npt.ArrayLike
+    seed: int
+    stream: str
+
+    @property
+    def missing(self) -> int:
+        return self.blocks.size * self.block_records - self.num_records
+
+    def slot_start(self, slot: IntArray) -> IntArray:
+        """First place of a slot; for the slot past the last, `num_records`."""
+        start: IntArray = slot * self.block_records
+        return start - self.missing * (slot > self.short_slot)
+
+    def slot_at(self, place: IntArray) -> IntArray:
+        behind = place >= self.slot_start(self.short_slot + 1)
+        slot: IntArray = (place + self.missing * behind) // self.block_records
+        return slot
+
+    def window_of(self, slot: IntArray) -> IntArray:
+        # The first `longer` windows have a block more than the others.
+        fewer, longer = divmod(self.blocks.size, self.num_windows)
+        border = longer * (fewer + 1)
+        window: IntArray = np.where(
+            slot < border, slot // (fewer + 1), longer + (slot - border) // fewer
+        )
+        return window
+
+    def window_slot(self, window: IntArray) -> IntArray:
+        """First slot of a window; for the window past the last, all slots."""
+        fewer, longer = divmod(self.blocks.size, self.num_windows)
+        slot: IntArray = window * fewer + np.minimum(window, longer)
+        return slot
+
+    def mix(self, place: IntArray, window: IntArray, *, inverse: bool) -> IntArray:
+        """Permutes places within their windows, one lane a window."""
+        start = self.slot_start(self.window_slot(window))
+        size = self.slot_start(self.window_slot(window + 1)) - start
+        within = place - start
+        mixed = np.empty_like(place)
+        # At most four sizes an epoch: with a block more or not, the short one or not.
+        for window_records in np.unique(size):
+            order = Permutation(int(window_records), seed=self.seed, stream=self.stream)
+            chosen = size == window_records
+            epochs = np.broadcast_to(self.epochs, place.shape)[chosen]
+            apply = order.inverse if inverse else order.forward
+            mixed[chosen] = apply(within[chosen], epoch=epochs, lane=window[chosen])
+        moved: IntArray = start + mixed
+        return moved
+
+
+_KINDS = ("none", "global", "block")
+
+
+def parse_shuffle(shuffle: str | Shuffle) -> Shuffle:
+    """Returns the shuffle of a name; shuffles themselves are passed through.
+
+    Args:
+        shuffle: "none", "global", "block" (with default sizes), or a shuffle.
+
+    Raises:
+        InputError: There is no shuffle of that name.
+    """
+    if not isinstance(shuffle, str):
+        return shuffle
+    named: dict[str, Shuffle] = {
+        "none": NoShuffle(),
+        "global": GlobalShuffle(),
+        "block": BlockShuffle(),
+    }
+    if shuffle not in named:
+        raise InputError("unknown shuffle", expected=f"one of {_KINDS}", got=shuffle)
+    return named[shuffle]
+
+
+def shuffle_from_state(state: Mapping[str, Any]) -> Shuffle:
+    """Returns the shuffle whose `to_state` gave `state`.
+
+    Raises:
+        InputError: The state is none of a shuffle.
+        FormatVersionError: It was written by another version of the arithmetic, so the
+            order could not be continued.
+    """
+    kind = state.get("kind")
+    shuffle: Shuffle
+    if kind == "none":
+        shuffle = NoShuffle()
+    elif kind == "global":
+        shuffle = GlobalShuffle()
+    elif kind == "block" and {"block_records", "window_blocks"} <= state.keys():
+        shuffle = BlockShuffle(
+            block_records=state["block_records"], window_blocks=state["window_blocks"]
+        )
+    else:
+        raise InputError(
+            "not the state of a shuffle",
+            expected=f"kind one of {_KINDS}",
+            got=state,
+            cure="give the state whole, as it was saved with the checkpoint",
+        )
+    if shuffle.to_state() != dict(state):
+        raise FormatVersionError(
+            "the shuffle's state is of another version, its order cannot be continued",
+            expected=shuffle.to_state(),
+            got=dict(state),
+            cure="resume with the gristmill that wrote it, or start the epochs anew",
+        )
+    return shuffle

@@ -1,0 +1,80 @@
+"""How well an order is mixed, as four numbers that can be compared between shuffles."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.indices import IntArray, checked_count, checked_indices
+
+
+@dataclasses.dataclass(frozen=True)
+class ShuffleQuality:
+    """Measures of one epoch's order; in brackets what a uniform order gives.
+
+    Attributes:
+        displacement: Mean distance from where a record is stored to where it is seen,
+            as a share of the epoch (1/3).
+        neighbour_correlation: Correlation of the record indices seen one after the
+            other (0, give or take 1/sqrt(records)).
+        adjacent_share: Share of neighbours in the order that are stored in one block
+            (block_records / records).
+        blocks_per_batch: Mean number of blocks of the dataset that a batch draws from,
+            as a share of the number that a uniform order is expected to draw from (1).
+    """
+
+    displacement: float
+    neighbour_correlation: float
+    adjacent_share: float
+    blocks_per_batch: float
+
+
+def shuffle_quality(
+    order: IntArray, *, batch_size: int, block_records: int
+) -> ShuffleQuality:
+    """Measures the order of a whole epoch.
+
+    Args:
+        order: Record index at each position, int64 [records], at least two.
+        batch_size: Records in a batch; a last short batch is left out.
+        block_records: Consecutive records that count as one block.
+
+    Raises:
+        InputError: The order is shorter than a batch, or than two records.
+    """
+    num_records = len(order)
+    order = checked_indices(order, stop=num_records, what="record")
+    batch_size = checked_count(batch_size, what="batch_size")
+    block_records = checked_count(block_records, what="block_records")
+    if num_records < max(2, batch_size):
+        raise InputError(
+            "the order is too short to be measured",
+            expected=f"at least {max(2, batch_size)} records",
+            got=num_records,
+            cure="measure an order of more records, or a smaller batch_size",
+        )
+    blocks = order // block_records
+    batches = num_records // batch_size
+    rows = np.sort(blocks[: batches * batch_size].reshape(batches, batch_size), axis=1)
+    distinct = 1 + np.count_nonzero(np.diff(rows, axis=1), axis=1)
+    return ShuffleQuality(
+        displacement=float(np.mean(np.abs(order - np.arange(num_records))))
+        / num_records,
+        neighbour_correlation=float(np.corrcoef(order[:-1], order[1:])[0, 1]),
+        adjacent_share=float(np.mean(blocks[:-1] == blocks[1:])),
+        blocks_per_batch=float(np.mean(distinct))
+        / _uniform_blocks(num_records, batch_size, block_records),
+    )
+
+
+def _uniform_blocks(num_records: int, batch_size: int, block_records: int) -> float:
+    """Expected number of blocks among `batch_size` records drawn without return."""
+    full, short = divmod(num_records, block_records)
+    expected = 0.0
+    for count, size in ((full, block_records), (1 if short else 0, short)):
+        drawn = np.arange(batch_size)
+        left = np.maximum(num_records - size - drawn, 0) / (num_records - drawn)
+        expected += count * (1.0 - float(np.prod(left)))
+    return expected

@@ -1,0 +1,1 @@
+"""Record indices become checked record bytes."""

@@ -1,0 +1,389 @@
+"""Reading a batch of records: grouped by shard, decoded all at once, each one checked.
+
+The chunks of a batch, from all its shards, go through the decoder together. Of a chunk
+that holds several records, those in the batch are made, and no others. From shards in
+object storage, all chunks of a batch are asked for at once, and decoded as they arrive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import operator
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import google_crc32c
+import numpy as np
+
+from gristmill.dataset.arrayrecord.chunks import CHUNK_HEADER_BYTES
+from gristmill.dataset.arrayrecord.footer import BLOCK_HEADER_BYTES
+from gristmill.dataset.arrayrecord.single_record import decode_lone_record
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    InputError,
+    InvalidDatasetError,
+)
+from gristmill.dataset.exit_gate import exit_gate
+from gristmill.loader.indices import IntArray
+from gristmill.loader.reading.decode_chunks import (
+    corrupt_record,
+    decode_window,
+    deliver,
+)
+from gristmill.loader.reading.freed_memory import keep_freed_memory
+from gristmill.loader.reading.read_plan import ReadPlan, Wanted, plan_reads
+from gristmill.loader.reading.shard_files import (
+    CHUNK_TYPE_AT,
+    MOST_HELD_SHARDS,
+    OpenShards,
+    ShardFile,
+    ShardList,
+    without_block_headers,
+)
+from gristmill.loader.reading.turn import Turn
+from gristmill.loader.remote.object_reads import ByteRange
+from gristmill.loader.remote.range_fetch import RangeFetcher, ReadOptions
+from gristmill.loader.remote.range_plan import plan_ranges
+
+Verify = Literal["always", "never"]
+
+# A batch is decoded in windows of so many bytes, as they are in the files: memory
+# follows the records that are wanted, and not the batch's size.
+_WINDOW_BYTES = 4 << 20
+# What has arrived is decoded when it is so much: while the rest is on its way.
+_ARRIVED_CHUNKS = 192
+_ARRIVED_BYTES = 4 << 20
+# How often to ask for what arrives damaged, until the shard itself must be.
+_DAMAGED_TRIES = 3
+
+# Small chunks are read by one thread at a time of those that read record by record: two
+# of Grain's threads that fight for the interpreter's lock after each decompression, or
+# hand a lock to each other, take twice as long (66 against 31 us a record of 2.2 KB).
+_IN_TURN_BYTES = 8 << 10
+_turn = Turn()
+
+
+def _renew_turn() -> None:
+    global _turn
+    _turn = Turn()
+
+
+# Who held it does not exist in a forked process.
+os.register_at_fork(after_in_child=_renew_turn)
+
+_log = logging.getLogger(__name__)
+
+
+class BatchReader:
+    """Reads records of a dataset by their numbers. Safe to share by threads.
+
+    Args:
+        shards: The dataset.
+        verify: `always` compares each record with its checksum in the shard's index;
+            None does so where an index has checksums.
+        reader_options: For the official reader, which reads transposed chunks.
+        read_options: How to read shards in object storage that no dataset describes.
+    """
+
+    def __init__(
+        self,
+        shards: ShardList,
+        *,
+        verify: Verify | None = None,
+        reader_options: Mapping[str, str] | None = None,
+        read_options: ReadOptions | None = None,
+    ):
+        if verify not in (None, "always", "never"):
+            raise InputError(
+                "verify is neither always nor never",
+                expected="'always', 'never', or None for always where it is possible",
+                got=repr(verify),
+            )
+        keep_freed_memory()
+        self.shards = shards
+        self.open_shards = OpenShards(shards)
+        self._verify = verify
+        self._reader_options = dict(reader_options or {})
+        self._options = read_options
+        self._own_fetcher: RangeFetcher | None = None
+
+    def read(self, records: IntArray) -> list[bytes]:
+        """Returns records, in the order they are asked for.
+
+        Args:
+            records: int64 [n] numbers, all in range. One may be there several times.
+
+        Raises:
+            CorruptShardError: A shard is truncated, or what it holds is not what was
+                written. It names dataset, shard, record and byte offset.
+            InvalidDatasetError: An index is damaged, or lacks checksums although
+                `verify` is `always`.
+        """
+        if len(records) == 1:
+            record = self._read_lone(int(records[0]))
+            if record is not None:
+                return [record]
+        out: list[bytes] = [b""] * len(records)
+        order = np.argsort(records, kind="stable")
+        shards, numbers = self.shards.find(records[order])
+        bounds = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(records)]
+        which = shards[bounds[:-1]].tolist() if len(records) else []
+        remote = self.shards.remote is not None
+        opened: dict[int, ShardFile] = {}
+        if remote and which:
+            parts = [numbers[a:b] for a, b in itertools.pairwise(bounds)]
+            opened = self.open_shards.get_many(which, parts)
+        near: list[Wanted] = []
+        most_held = min(self.open_shards.most, MOST_HELD_SHARDS)
+        far: list[Wanted] = []
+        for number, (begin, end) in zip(
+            which, itertools.pairwise(bounds), strict=False
+        ):
+            shard = opened[number] if remote else self.open_shards.get(number)
+            if self._verify == "always" and not shard.has_crc32cs:
+                raise InvalidDatasetError(
+                    "shard has no checksums of its records to verify them by",
+                    where=f"{self.shards.name}, shard {shard.path}",
+                    cure="make them with `gristmill index`, or open the dataset "
+                    "without verify='always'",
+                )
+            wanted = Wanted(
+                shard, order[begin:end], numbers[begin:end], self._checks(shard)
+            )
+            if shard.transposed:
+                self._read_officially(wanted, out)
+            elif shard.version is None:
+                near.append(wanted)
+                if not remote and len(near) >= most_held:
+                    self._read_local(plan_reads(near, name=self.shards.name), out)
+                    near = []
+            else:
+                far.append(wanted)
+        if near and remote:
+            near, damaged = self._read_copies(near, out)
+            far += damaged
+        elif near:
+            self._read_local(plan_reads(near, name=self.shards.name), out)
+        if far:
+            self._fetch(plan_reads(far, name=self.shards.name), out)
+        if self.shards.remote is not None:
+            self.shards.remote.count(near=_by_shard(near), far=_by_shard(far))
+        return out
+
+    def _read_lone(self, record: int) -> bytes | None:
+        """Returns a record if that is simple, None if it takes the long way."""
+        number, row = self.shards.find_one(record)
+        if self.shards.remote is not None:
+            return None
+        shard = self.open_shards.get(number)
+        index = shard.index
+        if shard.version is not None or shard.transposed:
+            return None
+        if self._verify == "always" and not shard.has_crc32cs:
+            return None
+        if index.file_bytes > _IN_TURN_BYTES * index.chunks:
+            return self._decode_lone(shard, row)
+        _turn.wait()
+        with _turn.lock:
+            found = self._decode_lone(shard, row)
+            _turn.keep()
+        return found
+
+    def _decode_lone(self, shard: ShardFile, row: int) -> bytes | None:
+        index = shard.index
+        try:
+            ((_, begin, end, count, place),) = index.find_records([row])
+        except IndexError:
+            return None
+        if not (0 < begin < end <= index.file_bytes and 0 <= place < count):
+            return None
+        found = decode_lone_record(
+            shard.logical(begin, end),
+            row=place,
+            count=count,
+            max_decoded_bytes=index.max_chunk_decoded_bytes,
+        )
+        if found is None or not self._checks(shard):
+            return found
+        return found if google_crc32c.value(found) == index.crc32cs[row] else None
+
+    def offset_bytes(self, record: int) -> int:
+        """Returns the physical offset, in its file, of a record's chunk."""
+        shards, in_shard = self.shards.find(np.array([record], np.int64))
+        (shard,) = self.open_shards.get_many(shards.tolist(), [in_shard]).values()
+        return shard.index.find_records(in_shard.tolist())[0][1]
+
+    def _checks(self, shard: ShardFile) -> bool:
+        return self._verify != "never" and shard.has_crc32cs
+
+    def _read_local(self, plan: ReadPlan, out: list[bytes]) -> None:
+        """Reads the chunks of local shards, and decodes them."""
+        data = [shard.data for shard in plan.files]
+        for window in plan.windows(_WINDOW_BYTES):
+            files = map(data.__getitem__, window.file.tolist())
+            spans = map(slice, window.begin.tolist(), window.end.tolist())
+            pieces = list(map(operator.getitem, files, spans))
+            decode_window(window, pieces, out, name=self.shards.name)
+
+    def _read_copies(
+        self, near: list[Wanted], out: list[bytes]
+    ) -> tuple[list[Wanted], list[Wanted]]:
+        """Reads from local copies of shards in object storage.
+
+        Returns:
+            What was read, and what is to be read from there, as a copy is damaged.
+        """
+        name = self.shards.name
+        with contextlib.suppress(CorruptShardError):
+            self._read_local(plan_reads(near, name=name), out)
+            return near, []
+        read, left = [], []
+        for item in near:
+            try:
+                self._read_local(plan_reads([item], name=name), out)
+            except CorruptShardError as e:
+                _log.warning("deleted the local copy of %s: %s", item.shard.path, e)
+                number = cast("int", item.shard.number)
+                shard = self.open_shards.without_copy(number, item.numbers)
+                left.append(item._replace(shard=shard))
+            else:
+                read.append(item)
+        return read, left
+
+    def _fetch(self, plan: ReadPlan, out: list[bytes]) -> None:
+        """Fetches the chunks of shards in object storage, damaged ones again."""
+        for tries in range(1, _DAMAGED_TRIES + 1):
+            damaged = self._fetch_once(plan, out, last=tries == _DAMAGED_TRIES)
+            if not damaged:
+                return
+            plan = plan.select(np.array(sorted(damaged)))
+
+    def _fetch_once(self, plan: ReadPlan, out: list[bytes], *, last: bool) -> list[int]:
+        """Fetches chunks, and decodes them as they arrive.
+
+        Returns:
+            Those that arrived damaged; the last time it raises.
+        """
+        joined = plan_ranges(plan.file, plan.begin, plan.end)
+        ranges = [
+            _byte_range(plan, first, begin, end)
+            for first, begin, end in zip(
+                joined.firsts.tolist(),
+                joined.begin_bytes.tolist(),
+                joined.end_bytes.tolist(),
+                strict=True,
+            )
+        ]
+        firsts, lasts = joined.firsts.tolist(), joined.ends.tolist()
+        begins, ends = plan.begin.tolist(), plan.end.tolist()
+        damaged: list[int] = []
+        arrived: dict[int, bytes] = {}
+        arrived_bytes = 0
+
+        def take(number: int, data: bytes) -> None:
+            nonlocal arrived_bytes
+            origin = ranges[number].begin
+            for chunk in range(firsts[number], lasts[number]):
+                begin, end = begins[chunk], ends[chunk]
+                arrived[chunk] = data[begin - origin : end - origin]
+                arrived_bytes += end - begin
+            if len(arrived) >= _ARRIVED_CHUNKS or arrived_bytes >= _ARRIVED_BYTES:
+                damaged.extend(self._decode_arrived(plan, arrived, out, last=last))
+                arrived.clear()
+                arrived_bytes = 0
+
+        self._fetcher.fetch(ranges, take)
+        if arrived:
+            damaged += self._decode_arrived(plan, arrived, out, last=last)
+        return damaged
+
+    def _decode_arrived(
+        self, plan: ReadPlan, arrived: dict[int, bytes], out: list[bytes], *, last: bool
+    ) -> list[int]:
+        """Decodes what was fetched; returns what is damaged."""
+        chunks = sorted(arrived)
+        part = plan.select(np.array(chunks))
+        pieces = [arrived[chunk] for chunk in chunks]
+        try:
+            decode_window(part, pieces, out, name=self.shards.name)
+        except CorruptShardError:
+            damaged = self._damaged(part, pieces, out)
+            if not last:
+                return [chunks[i] for i in damaged]
+            first = damaged[0] if damaged else 0
+            if _is_transposed(pieces[first], int(part.begin[first])):
+                raise self._transposed(part.files[part.file[first]]) from None
+            raise
+        return []
+
+    def _damaged(
+        self, plan: ReadPlan, pieces: list[bytes], out: list[bytes]
+    ) -> list[int]:
+        """Decodes chunks one by one, and returns those that cannot be."""
+        found = []
+        for chunk, piece in enumerate(pieces):
+            try:
+                one = plan.part(chunk, chunk + 1)
+                decode_window(one, [piece], out, name=self.shards.name)
+            except CorruptShardError:
+                found.append(chunk)
+        return found
+
+    @property
+    def _fetcher(self) -> RangeFetcher:
+        if self.shards.remote is not None:
+            return self.shards.remote.fetcher
+        if self._own_fetcher is None:
+            self._own_fetcher = RangeFetcher(self._options)
+        return self._own_fetcher
+
+    def _transposed(self, shard: ShardFile) -> InputError:
+        # The official reader returns empty records where an answer is cut short.
+        return InputError(
+            "shard is transposed, which cannot be read from object storage",
+            where=f"{self.shards.name}, shard {shard.path}",
+            cure="copy it to a local disk, or convert it with gristmill",
+        )
+
+    def _read_officially(self, wanted: Wanted, out: list[bytes]) -> None:
+        shard, name = wanted.shard, self.shards.name
+        if shard.version is not None:
+            raise self._transposed(shard)
+        # Imported here: only transposed chunks need it.
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        options = {"readahead_buffer_size": "0", **self._reader_options}
+        text = ",".join(f"{key}:{value}" for key, value in options.items())
+        plan = plan_reads([wanted], name=name)
+        reader: Any = None
+        with exit_gate:
+            try:
+                reader = ArrayRecordReader(shard.path, options=text)
+                records = reader.read(plan.number.tolist())
+            except Exception as e:  # What the official reader raises is not documented.
+                first = int(plan.number[0]), int(plan.begin[0])
+                raise corrupt_record(shard, *first, name=name, got=str(e)) from e
+            finally:
+                if reader is not None:
+                    reader.close()
+        deliver(plan, records, out, name=name)
+
+
+def _by_shard(wanted: list[Wanted]) -> dict[int, int]:
+    """Returns how many records are wanted of each shard in object storage."""
+    return {cast("int", item.shard.number): len(item.numbers) for item in wanted}
+
+
+def _byte_range(plan: ReadPlan, chunk: int, begin: int, end: int) -> ByteRange:
+    shard = plan.files[plan.file[chunk]]
+    return ByteRange(shard.path, begin, end, shard.version)
+
+
+def _is_transposed(piece: bytes, begin: int) -> bool:
+    header = without_block_headers(
+        piece[: CHUNK_HEADER_BYTES + BLOCK_HEADER_BYTES], begin
+    )
+    return header[CHUNK_TYPE_AT : CHUNK_TYPE_AT + 1] == b"t"

@@ -1,0 +1,176 @@
+"""Which chunks a batch needs, and what of them: the arithmetic before any reading."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.loader.indices import IntArray
+from gristmill.loader.reading.shard_files import ShardFile
+
+# Fewer records of a shard are found one by one, sooner than numpy starts.
+_FEW_RECORDS = 40
+
+
+class Wanted(NamedTuple):
+    """Records of one shard that are in a batch.
+
+    Attributes:
+        shard: The shard.
+        places: int64 [n], their places in the batch.
+        numbers: int64 [n], their numbers in the shard, ascending.
+        compare: Whether to compare them with their checksums.
+    """
+
+    shard: ShardFile
+    places: IntArray
+    numbers: IntArray
+    compare: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadPlan:
+    """Chunks to read, and what is wanted of them, in the order of the files.
+
+    Attributes:
+        files: The shards.
+        file: int64 [chunks], which of the files each chunk is in.
+        begin: int64 [chunks], its first physical byte.
+        end: int64 [chunks], one past its last.
+        count: int64 [chunks], records that it holds.
+        limit: int64 [chunks], most bytes that it may decode to.
+        chunk: int64 [records], the chunk of each wanted record, ascending.
+        row: int64 [records], its number within the chunk.
+        number: int64 [records], its number within the shard.
+        place: int64 [records], its place in the batch.
+        crc32c: int64 [records], what to compare it with, -1 for nothing.
+    """
+
+    files: Sequence[ShardFile]
+    file: IntArray
+    begin: IntArray
+    end: IntArray
+    count: IntArray
+    limit: IntArray
+    chunk: IntArray
+    row: IntArray
+    number: IntArray
+    place: IntArray
+    crc32c: IntArray
+
+    def windows(self, window_bytes: int) -> Iterator[ReadPlan]:
+        """Yields parts that read at most so many bytes, unless one chunk has more."""
+        ends = np.cumsum(self.end - self.begin)
+        if not len(ends) or ends[-1] <= window_bytes:
+            yield self
+            return
+        first = done = 0
+        while first < len(ends):
+            fit = int(np.searchsorted(ends, done + window_bytes, side="right"))
+            last = max(fit, first + 1)
+            yield self.part(first, last)
+            first, done = last, int(ends[last - 1])
+
+    def part(self, first: int, last: int) -> ReadPlan:
+        """Returns the plan of the chunks [first, last)."""
+        begin, end = np.searchsorted(self.chunk, [first, last]).tolist()
+        return self._taken(slice(first, last), slice(begin, end), first)
+
+    def select(self, chunks: IntArray) -> ReadPlan:
+        """Returns the plan of some chunks.
+
+        Args:
+            chunks: int64 [n], ascending.
+        """
+        number = np.full(len(self.file), -1)
+        number[chunks] = np.arange(len(chunks))
+        chosen = np.flatnonzero(number[self.chunk] >= 0)
+        taken = self._taken(chunks, chosen, 0)
+        return dataclasses.replace(taken, chunk=number[taken.chunk])
+
+    def _taken(
+        self, chunks: slice | IntArray, records: slice | IntArray, first: int
+    ) -> ReadPlan:
+        return ReadPlan(
+            files=self.files,
+            file=self.file[chunks],
+            begin=self.begin[chunks],
+            end=self.end[chunks],
+            count=self.count[chunks],
+            limit=self.limit[chunks],
+            chunk=self.chunk[records] - first,
+            row=self.row[records],
+            number=self.number[records],
+            place=self.place[records],
+            crc32c=self.crc32c[records],
+        )
+
+
+def plan_reads(wanted: Sequence[Wanted], *, name: str) -> ReadPlan:
+    """Finds the chunks of records, and does not believe the indexes.
+
+    Args:
+        wanted: Records by shard, at least one.
+        name: The dataset, for messages.
+
+    Raises:
+        InvalidDatasetError: An index says what cannot be.
+    """
+    files = [item.shard for item in wanted]
+    chunk, begin, end, count, row = np.concatenate(
+        [_find(item.shard, item.numbers, name) for item in wanted]
+    ).T
+    number = np.concatenate([item.numbers for item in wanted])
+    file = np.repeat(np.arange(len(files)), [len(item.numbers) for item in wanted])
+    file_bytes = np.array([shard.index.file_bytes for shard in files])[file]
+    wrong = (begin <= 0) | (begin >= end) | (end > file_bytes)
+    wrong |= (row < 0) | (row >= count)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise bad_index(files[file[first]], int(number[first]), name)
+    fresh = np.ones(len(chunk), bool)
+    fresh[1:] = (chunk[1:] != chunk[:-1]) | (file[1:] != file[:-1])
+    firsts = np.flatnonzero(fresh)
+    limits = np.array([shard.index.max_chunk_decoded_bytes for shard in files])
+    return ReadPlan(
+        files=files,
+        file=file[firsts],
+        begin=begin[firsts],
+        end=end[firsts],
+        count=count[firsts],
+        limit=limits[file[firsts]],
+        chunk=np.cumsum(fresh) - 1,
+        row=row,
+        number=number,
+        place=np.concatenate([item.places for item in wanted]),
+        crc32c=np.concatenate([_expected(item) for item in wanted]),
+    )
+
+
+def _find(shard: ShardFile, numbers: IntArray, name: str) -> IntArray:
+    """Returns where records are, as `ShardIndex.find_records` does: int64 [n, 5]."""
+    try:
+        if len(numbers) >= _FEW_RECORDS:
+            return shard.index.place_records(numbers)
+        return np.array(shard.index.find_records(numbers.tolist()), np.int64)
+    except (IndexError, OverflowError) as e:
+        raise bad_index(shard, int(numbers[0]), name) from e
+
+
+def _expected(item: Wanted) -> IntArray:
+    if not item.compare:
+        return np.full(len(item.numbers), -1)
+    return item.shard.index.crc32cs[item.numbers].astype(np.int64)
+
+
+def bad_index(shard: ShardFile, number: int, name: str) -> InvalidDatasetError:
+    """Returns the error about an index that says what cannot be of a record."""
+    return InvalidDatasetError(
+        "shard index contradicts itself",
+        where=f"{name}, index {shard.index.path}, record {number:,}",
+        cure="delete this index and run the conversion, or `gristmill index`, again",
+    )

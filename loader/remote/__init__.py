@@ -1,0 +1,1 @@
+"""Reading ranges of objects in Cloud Storage."""

@@ -1,0 +1,217 @@
+"""One attempt to read a range of an object, by TensorStore's client for object storage.
+
+It keeps connections alive, works on threads of its own that do not stop a process from
+ending, and refuses an answer that is not the range that was asked for. It would also
+try again by itself, but not by our rules: see `range_fetch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from typing import Any, NamedTuple
+
+from gristmill.dataset.errors import StorageError
+from gristmill.dataset.exit_gate import exit_gate
+from gristmill.dataset.storage.object_names import split_path
+
+# More than anybody has in flight: how many that are, `range_fetch` decides.
+_CONCURRENCY = 4096
+_SETTINGS = {
+    "gcs_request_retries": {"max_retries": 0},
+    "gcs_request_concurrency": {"limit": _CONCURRENCY},
+}
+# A connection that gives less than a byte a second for so long is closed; requests on
+# it were asked for again long before.
+_ABANDON = {
+    "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "30",
+    "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1",
+}
+_HTTP_STATUS = re.compile(r"\[http_response_code='(\d+)'\]")
+_NOISE = re.compile(
+    r"^[A-Z_]+: (?:All \d+ retry attempts failed: )?|\[http_response_body='.*?'\] ?"
+    r"|\[(?:curl_code|http_response_code)='\d+'\] ?",
+    re.DOTALL,
+)
+_open_lock = threading.Lock()
+
+
+class ByteRange(NamedTuple):
+    """Bytes of one version of an object.
+
+    Attributes:
+        path: The object.
+        begin: First byte.
+        end: One past the last; None for the end of the object, and `begin` 0.
+        version: The generation that is meant; None for any.
+    """
+
+    path: str
+    begin: int = 0
+    end: int | None = None
+    version: str | None = None
+
+    def __str__(self) -> str:
+        if self.end is None:
+            return self.path
+        return f"{self.path}, bytes [{self.begin:,}, {self.end:,})"
+
+
+class Failure(NamedTuple):
+    """Why an attempt came to nothing.
+
+    Attributes:
+        status: Of HTTP; 0 where there was no answer.
+        text: What happened.
+        wrong: Whether the server answered, but not with what was asked for.
+    """
+
+    status: int
+    text: str
+    wrong: bool = False
+
+
+class Changed(NamedTuple):
+    """The object is gone, or another version of it is there.
+
+    Attributes:
+        got: Which.
+    """
+
+    got: str
+
+
+Outcome = bytes | Failure | Changed
+
+
+class ObjectRead:
+    """A read that has begun.
+
+    Nothing is called when it is done: the library's threads would take the
+    interpreter's lock for each answer.
+    """
+
+    __slots__ = ("_future", "_wanted")
+
+    def __init__(self, wanted: ByteRange, future: Any):
+        self._wanted, self._future = wanted, future
+
+    def done(self) -> bool:
+        """Tells whether something came of it."""
+        done: bool = self._future.done()
+        return done
+
+    def wait(self, seconds: float) -> None:
+        """Waits until it is done, but not longer."""
+        # What came of it, `outcome` tells.
+        with exit_gate, contextlib.suppress(Exception):
+            self._future.result(timeout=seconds)
+
+    def outcome(self) -> Outcome:
+        """Returns what came of it, when it is done; it may be called once."""
+        with exit_gate:
+            outcome = _outcome(self._future, self._wanted)
+            # To let go of it lets go of the interpreter's lock.
+            self._future = None
+            return outcome
+
+    def give_up(self) -> None:
+        """Stops it, whether it is done or not."""
+        with exit_gate:
+            self._future = None
+
+
+class ObjectReads:
+    """Starts reads of ranges. Safe to share by threads, not across a fork.
+
+    `STORAGE_EMULATOR_HOST`, at the first read of a bucket, chooses another server, as
+    for writes.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, Any] = {}
+        self._objects: dict[str, tuple[Any, str]] = {}
+        self._process = os.getpid()
+
+    def check_process(self) -> None:
+        """Raises StorageError in a process that was forked from the one of this."""
+        if os.getpid() != self._process:
+            raise StorageError(
+                "cannot read object storage in a process that was forked after the "
+                "first read: the client's threads are not in it",
+                cure="start worker processes with the method 'spawn', or open the "
+                "dataset in the worker",
+            )
+
+    def start(self, wanted: ByteRange) -> ObjectRead:
+        """Begins to read a range.
+
+        Raises:
+            StorageError: The library is missing.
+        """
+        part = None if wanted.end is None else slice(wanted.begin, wanted.end)
+        with exit_gate:
+            store, name = self._objects.get(wanted.path) or self._find(wanted.path)
+            return ObjectRead(wanted, store.read(name, byte_range=part))
+
+    def _find(self, path: str) -> tuple[Any, str]:
+        bucket, name = split_path(path)
+        store = self._buckets.get(bucket) or self._open(bucket)
+        self._objects[path] = store, name
+        return store, name
+
+    def _open(self, bucket: str) -> Any:
+        try:
+            import tensorstore
+        except ImportError as e:
+            raise StorageError(
+                "the library that reads object storage is not installed",
+                expected="the package tensorstore",
+                got=str(e),
+                cure="pip install 'gristmill[gcs,loader]'",
+            ) from e
+        server = os.environ.get("STORAGE_EMULATOR_HOST")
+        with _open_lock:
+            for name, value in _ABANDON.items():
+                os.environ.setdefault(name, value)
+            before = os.environ.get("TENSORSTORE_GCS_HTTP_URL")
+            if server:
+                # Looked at only while a bucket is opened.
+                url = server if "://" in server else f"http://{server}"
+                os.environ["TENSORSTORE_GCS_HTTP_URL"] = url
+            try:
+                spec = {"driver": "gcs", "bucket": bucket, "context": _SETTINGS}
+                store = tensorstore.KvStore.open(spec).result()
+            finally:
+                if server and before is None:
+                    del os.environ["TENSORSTORE_GCS_HTTP_URL"]
+                elif server and before is not None:
+                    os.environ["TENSORSTORE_GCS_HTTP_URL"] = before
+            self._buckets[bucket] = store
+        return store
+
+
+def _outcome(future: Any, wanted: ByteRange) -> Outcome:
+    try:
+        result = future.result()
+    except Exception as e:  # ValueError for all that it has to say.
+        text = str(e)
+        status = _HTTP_STATUS.search(text)
+        told = _NOISE.sub("", text).strip()
+        if status is None:
+            return Failure(0, told, wrong="was not satisfied" in told)
+        return Failure(int(status[1]), f"HTTP {status[1]}: {told}", status[1] == "416")
+    if result.state != "value":
+        return Changed("no object")
+    # How the library wraps a generation is its own affair; the eight bytes are in it.
+    if (
+        wanted.version is not None
+        and int(wanted.version).to_bytes(8, "little") not in result.stamp.generation
+    ):
+        return Changed("another version")
+    data: bytes = result.value
+    if wanted.end is not None and len(data) != wanted.end - wanted.begin:
+        return Failure(0, f"{len(data):,} bytes came", wrong=True)
+    return data

@@ -1,0 +1,192 @@
+"""`gristmill bench-loader`: what a machine can feed a trainer, and what limits it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from gristmill.pipelines.commands.main import _EPILOG, _json_option, _reported
+
+if TYPE_CHECKING:
+    from gristmill.loader.feed.bench import Measured
+    from gristmill.loader.feed.source import Decode
+
+_LIMITS = {
+    "trainer": ("the trainer", "what the machine can feed says --step-ms 0"),
+    "io": (
+        "I/O: reading waits for storage",
+        "more at a time (--workers, --prefetch) or in larger pieces (--shuffle block)",
+    ),
+    "decoding": ("decoding: processors are busy", "--workers, up to {cores} cores"),
+}
+
+
+@click.command(name="bench-loader", epilog=_EPILOG)
+@click.argument("dataset")
+@click.option("--split", help="Needed where a dataset has several.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=1024,
+    show_default=True,
+    help="Rows that this host reads for a step.",
+)
+@click.option(
+    "--shuffle",
+    type=click.Choice(["global", "block", "none"]),
+    default="global",
+    show_default=True,
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--decode",
+    metavar="MODULE:FUNCTION",
+    help="Call it on the records of every batch.  [default: leave them as bytes]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Processes that read and decode; 0 for threads.",
+)
+@click.option(
+    "--prefetch",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Batches read ahead.",
+)
+@click.option(
+    "--step-ms",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="How long a step of the trainer takes.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="How long to measure.",
+)
+@click.option(
+    "--cache-dir",
+    metavar="PATH",
+    help="Local disk for what is fetched once per host.",
+)
+@click.option(
+    "--cache-bytes",
+    metavar="SIZE",
+    help="Keep copies of whole shards there, up to this much: 500GiB.",
+)
+@_json_option
+@_reported
+def command(
+    *,
+    dataset: str,
+    split: str | None,
+    batch_size: int,
+    shuffle: str,
+    seed: int,
+    decode: str | None,
+    workers: int,
+    prefetch: int,
+    step_ms: float,
+    seconds: float,
+    cache_dir: str | None,
+    cache_bytes: str | None,
+    as_json: bool,
+) -> None:
+    """Measure what this machine can feed a trainer with, and what limits it.
+
+    DATASET is what gristmill.loader.open opens. First batches are made one after the
+    other, which tells waiting for storage from work; then a feed reads them for a
+    trainer that sleeps --step-ms a step.
+    """
+    from gristmill.loader.batches import global_batches
+    from gristmill.loader.feed.bench import measure
+    from gristmill.loader.open_dataset import open as open_dataset
+    from gristmill.pipelines.options.sizes import parse_size
+    from gristmill.transforms.jobs.map_function import load_function
+
+    opened = open_dataset(
+        dataset,
+        split=split,
+        cache_dir=cache_dir,
+        cache_bytes=None if cache_bytes is None else parse_size(cache_bytes),
+    )
+    measured = measure(
+        global_batches(opened, batch_size=batch_size, seed=seed, shuffle=shuffle),
+        decode=None if decode is None else cast("Decode", load_function(decode)),
+        workers=workers,
+        prefetch=prefetch,
+        step_seconds=step_ms / 1000,
+        seconds=seconds,
+    )
+    if as_json:
+        click.echo(_json(measured))
+        return
+    how = f"{workers or 'no'} workers, batches of {batch_size:,}, {shuffle} shuffle"
+    click.echo(f"{opened!r}"[1:-1])
+    click.echo(_text(measured, how))
+
+
+def _json(measured: Measured) -> str:
+    fed = measured.fed
+    document = dataclasses.asdict(measured) | {
+        "records_per_second": fed.records_per_second,
+        "record_bytes_per_second": fed.record_bytes_per_second,
+        "waiting_share": fed.waiting_share,
+    }
+    return json.dumps(document)
+
+
+def _text(measured: Measured, how: str) -> str:
+    from gristmill.pipelines.results.text import size_text
+
+    alone, fed = measured.alone, measured.fed
+
+    def rate(records: float, record_bytes: float) -> str:
+        return f"{records:,.0f} records/s, {size_text(record_bytes)}/s"
+
+    def share(seconds: float) -> str:
+        return f"{seconds / alone.seconds:.0%}"
+
+    limit, advice = _LIMITS[measured.limit]
+    lines = [
+        (
+            "alone",
+            rate(alone.records / alone.seconds, alone.record_bytes / alone.seconds),
+        ),
+        (
+            "",
+            f"{share(alone.io_seconds)} waiting for storage, "
+            f"{share(alone.read_seconds)} decompression and checks, "
+            f"{share(alone.decode_seconds)} decode",
+        ),
+        ("fed", rate(fed.records_per_second, fed.record_bytes_per_second)),
+        ("", how),
+        (
+            "trainer",
+            f"waits {fed.waiting_share:.0%} of its time, at "
+            f"{measured.step_seconds * 1000:g} ms a step; "
+            f"{fed.startup_seconds:.1f} s for the first",
+        ),
+        ("limit", limit),
+        ("", advice.format(cores=os.cpu_count())),
+    ]
+    cache = fed.cache
+    if cache.hits or cache.misses:
+        local = cache.hits / (cache.hits + cache.misses)
+        filled = f"{size_text(cache.filled_bytes)} fetched, {cache.evictions:,} evicted"
+        lines.insert(4, ("cache", f"{local:.0%} of records from copies; {filled}"))
+    if alone.storage_bytes is not None:
+        stored = f"{size_text(alone.storage_bytes)} from storage, the rest from memory"
+        lines.insert(2, ("", stored))
+    return "\n".join(f"  {name:10}{text}" for name, text in lines)

@@ -1,0 +1,253 @@
+"""`gristmill trace`: which record a row of a step was, or where one is seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gristmill.pipelines.commands.main import _EPILOG, _json_option, _reported
+
+if TYPE_CHECKING:
+    from gristmill.loader.batches import GlobalBatches
+    from gristmill.loader.dataset import Dataset
+    from gristmill.loader.locate import Location
+    from gristmill.loader.order.schedule import Sighting
+
+
+@click.command(name="trace", epilog=_EPILOG)
+@click.argument("dataset", nargs=-1, required=True)
+@click.option("--split", help="Needed where a dataset has several.")
+@click.option("--step", type=int, help="Tell what a row of this step is.")
+@click.option("--row", type=int, help="Which row of the global batch.")
+@click.option("--record", type=int, help="Tell instead where this record is seen.")
+@click.option("--of", "name", metavar="NAME", help="Dataset of --record in a mixture.")
+@click.option("--first-epoch", type=int, default=0, show_default=True)
+@click.option("--stop-epoch", type=int, help="[default: one after --first-epoch]")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--batch-size", type=int, help="Rows of the global batch.")
+@click.option(
+    "--shuffle",
+    type=click.Choice(["global", "block", "none"]),
+    default="global",
+    show_default=True,
+)
+@click.option("--block-records", type=int, help="Of --shuffle block.")
+@click.option("--window-blocks", type=int, help="Of --shuffle block.")
+@click.option("--epochs", type=int, help="How many there are.  [default: no end]")
+@click.option("--keep-remainder", is_flag=True, help="With a last, short batch.")
+@click.option(
+    "--weights",
+    metavar="NAME=SHARE,...",
+    help="Of a mixture.  [default: the lengths of its datasets]",
+)
+@click.option(
+    "--state",
+    type=click.Path(dir_okay=False),
+    help="The state of a feed, as JSON, which says all of the order.",
+)
+@click.option("--show", is_flag=True, help="Show the record too, as `head` does.")
+@_json_option
+@click.pass_context
+@_reported
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    dataset: tuple[str, ...],
+    split: str | None,
+    step: int | None,
+    row: int | None,
+    record: int | None,
+    name: str | None,
+    first_epoch: int,
+    stop_epoch: int | None,
+    state: str | None,
+    show: bool,
+    as_json: bool,
+    **order: Any,
+) -> None:
+    """Tell which record a row of a step was, down to its byte in a TFRecord file.
+
+    DATASET is a path; of a mixture NAME=PATH for each. The order is that of
+    gristmill.loader.global_batches with the same arguments.
+    """
+    from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
+
+    if (step is None) != (row is None) or (step is None) == (record is None):
+        raise InputError(
+            "nothing to tell, or too much", expected="--step and --row, or --record"
+        )
+    given = [
+        f"--{key.replace('_', '-')}"
+        for key in order
+        if ctx.get_parameter_source(key) is not click.core.ParameterSource.DEFAULT
+    ]
+    if state is not None and given:
+        raise InputError(
+            "--state says the order already",
+            got=", ".join(given),
+            cure="leave these out, or --state",
+        )
+    try:
+        datasets = _open(dataset, split)
+        batches = (
+            _batches(datasets, **order)
+            if state is None
+            else _batches_of_state(datasets, state)
+        )
+        if step is not None and row is not None:
+            location = batches.locate(step, row)
+            _print_location(step, row, location, as_json=as_json)
+            if show:
+                records = batches.read(step, slice(row, row + 1))
+                _print_record(location.record, records, as_json=as_json)
+            return
+        assert record is not None
+        found = batches.find(
+            record,
+            name,
+            first_epoch=first_epoch,
+            stop_epoch=first_epoch + 1 if stop_epoch is None else stop_epoch,
+        )
+        _print_sightings(found, as_json=as_json)
+        if show:
+            number = 0 if name is None else batches.names.index(name)
+            records = batches.datasets[number].read([record])
+            _print_record(record, records, as_json=as_json)
+    except (OutOfRangeError, StateMismatchError) as e:
+        raise InputError(str(e)) from e
+
+
+def _open(given: tuple[str, ...], split: str | None) -> Dataset | dict[str, Dataset]:
+    """Opens a path, or the paths of a mixture by their names."""
+    from gristmill.dataset.errors import InputError
+    from gristmill.loader.open_dataset import open as open_dataset
+
+    if len(given) == 1:
+        return open_dataset(given[0], split=split)
+    named = dict(item.split("=", 1) for item in given if "=" in item)
+    if len(named) < len(given):
+        raise InputError(
+            "datasets of a mixture need names, each its own",
+            expected="NAME=PATH for each",
+            got=" ".join(given),
+        )
+    return {name: open_dataset(path, split=split) for name, path in named.items()}
+
+
+def _batches(
+    datasets: Dataset | dict[str, Dataset],
+    *,
+    batch_size: int | None,
+    shuffle: str,
+    block_records: int | None,
+    window_blocks: int | None,
+    keep_remainder: bool,
+    weights: str | None,
+    **order: Any,
+) -> GlobalBatches:
+    from gristmill.dataset.errors import InputError
+    from gristmill.loader.batches import global_batches
+    from gristmill.loader.order.shuffle import BlockShuffle
+
+    if batch_size is None:
+        raise InputError(
+            "the batch size is not known", cure="give --batch-size, or --state"
+        )
+    sizes = {"block_records": block_records, "window_blocks": window_blocks}
+    blocks = {key: size for key, size in sizes.items() if size is not None}
+    if blocks and shuffle != "block":
+        raise InputError(
+            "sizes of blocks are for --shuffle block",
+            got=shuffle,
+            cure="give --shuffle block, or leave the sizes out",
+        )
+    shares = None
+    if weights is not None:
+        shares = dict(part.partition("=")[::2] for part in weights.split(","))
+    return global_batches(
+        datasets,
+        batch_size=batch_size,
+        shuffle=BlockShuffle(**blocks) if blocks else shuffle,
+        drop_remainder=not keep_remainder,
+        weights=shares,
+        **order,
+    )
+
+
+def _batches_of_state(
+    datasets: Dataset | dict[str, Dataset], path: str
+) -> GlobalBatches:
+    """Returns the batches that a state is of, compared with it."""
+    from gristmill.dataset.errors import InputError
+    from gristmill.loader.state_batches import batches_of_state
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            state = json.load(file)
+    except (OSError, ValueError) as e:
+        raise InputError(
+            "the state of a feed cannot be read",
+            where=path,
+            got=e,
+            cure="give a JSON file of what get_state of the feed returned",
+        ) from e
+    return batches_of_state(datasets, state)
+
+
+def _print_record(number: int, records: list[bytes], *, as_json: bool) -> None:
+    from gristmill.pipelines.results.text import record_json, record_text
+
+    click.echo((record_json if as_json else record_text)(number, records[0]))
+
+
+def _print_location(step: int, row: int, found: Location, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"step": step, "row": row} | dataclasses.asdict(found)))
+        return
+    lines = [
+        ("", f"step {step:,}, row {row:,}: epoch {found.epoch:,}"),
+        ("dataset", found.dataset),
+        ("record", f"{found.record:,}"),
+        ("shard", found.shard),
+        (
+            "",
+            f"record {found.record_in_shard:,} of the shard, in the chunk at byte "
+            f"offset {found.offset_bytes:,}",
+        ),
+    ]
+    if found.source_path is not None:
+        lines.append(("source", found.source_path))
+    inside = (
+        ""
+        if found.source_compression in (None, "none")
+        else (f" of the decompressed file ({found.source_compression})")
+    )
+    if found.source_offset_bytes is not None:
+        lines.append(
+            ("", f"frame at byte offset {found.source_offset_bytes:,}{inside}")
+        )
+    elif found.source_range_bytes is not None:
+        begin, end = found.source_range_bytes
+        number = found.source_record_in_range
+        which = "somewhere" if number is None else f"record {number:,}"
+        lines.append(("", f"{which} in the bytes {begin:,} to {end:,}{inside}"))
+    if found.source_note is not None:
+        lines.append(("note", found.source_note))
+    click.echo(
+        "\n".join(
+            f"{name:9}{text}" if i else text for i, (name, text) in enumerate(lines)
+        )
+    )
+
+
+def _print_sightings(found: list[Sighting], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([sighting._asdict() for sighting in found]))
+    elif not found:
+        click.echo("not seen in these epochs: it is in a remainder that is left out")
+    for epoch, step, row in () if as_json else found:
+        click.echo(f"step {step:,}, row {row:,}: epoch {epoch:,}")

@@ -1,0 +1,76 @@
+"""This package as Dataflow's workers install it, where no image of theirs holds it.
+
+Beam builds a source distribution of what is written here, and stages it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import re
+import shutil
+
+import gristmill
+from gristmill.dataset.errors import InputError
+
+_FOLDERS = ("dataset", "loader", "package", "pipelines", "transforms")
+_BESIDE = (
+    *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md"),
+    *("pyproject.toml", "requirements.txt", "setup.py"),
+)
+_EXTRAS = ("beam", "gcs")
+
+
+def write_source(directory: pathlib.Path) -> pathlib.Path:
+    """Copies the package, as it is installed here, to where it can be built.
+
+    Args:
+        directory: An empty directory.
+
+    Returns:
+        Path of a `setup.py`.
+
+    Raises:
+        InputError: This installation does not say what it requires.
+    """
+    ignored = shutil.ignore_patterns("__pycache__")
+    top = pathlib.Path(gristmill.__file__)
+    # In an editable installation every file is a link to the checkout.
+    checkout = top.resolve().parent.parent
+    setup = directory / "setup.py"
+    if (checkout / "setup.py").exists():
+        for folder in _FOLDERS:
+            shutil.copytree(checkout / folder, directory / folder, ignore=ignored)
+        for name in _BESIDE:
+            shutil.copy(checkout / name, directory / name)
+    else:
+        shutil.copytree(top.parent, directory / "gristmill", ignore=ignored)
+        setup.write_text(_setup(_requirements()), encoding="utf-8")
+    return setup
+
+
+def _requirements() -> list[str]:
+    """Returns what the installed package requires on a worker."""
+    try:
+        stated = importlib.metadata.requires("gristmill") or []
+    except importlib.metadata.PackageNotFoundError as e:
+        raise InputError(
+            "this copy of gristmill cannot be sent to workers",
+            got="no metadata of an installed package",
+            cure="install it with pip, or give --sdk_container_image or --setup_file",
+        ) from e
+    found = []
+    for requirement in stated:
+        needed, _, marker = requirement.partition(";")
+        extra = re.search(r"extra == ['\"](\w+)['\"]", marker)
+        if extra is None or extra[1] in _EXTRAS:
+            found.append(needed.strip())
+    return list(dict.fromkeys(found))
+
+
+def _setup(requirements: list[str]) -> str:
+    return (
+        "from setuptools import find_packages, setup\n\n"
+        f'setup(name="gristmill", version={gristmill.__version__!r}, '
+        f"packages=find_packages(), install_requires={requirements!r})\n"
+    )

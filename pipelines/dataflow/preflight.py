@@ -1,0 +1,341 @@
+"""Checks before a job goes to Dataflow: what would fail there in minutes fails here.
+
+Each takes seconds at most and says why. They look with the account of whoever submits;
+in a template's launcher that is the account of the workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from gristmill.dataset.errors import GristmillError, InputError, StorageError
+from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.storage.object_names import listing_of, split_path
+from gristmill.pipelines.options.definitions import (
+    ConvertOptions,
+    Options,
+    VerifyOptions,
+)
+
+T = TypeVar("T")
+
+_SECONDS = 10.0
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_READ = frozenset({"storage.objects.get", "storage.objects.list"})
+_WRITE = _READ | {"storage.objects.create", "storage.objects.delete"}
+# https://cloud.google.com/storage/docs/locations
+_MULTI_REGIONS = {"ASIA": "asia-", "EU": "europe-", "US": "us-"}
+_DUAL_REGIONS = {
+    "ASIA1": ("asia-northeast1", "asia-northeast2"),
+    "EUR4": ("europe-north1", "europe-west4"),
+    "EUR5": ("europe-west1", "europe-west2"),
+    "EUR7": ("europe-west2", "europe-west3"),
+    "EUR8": ("europe-west3", "europe-west6"),
+    "NAM4": ("us-central1", "us-east1"),
+}
+
+
+class Use(NamedTuple):
+    """What a job does with a place.
+
+    Attributes:
+        what: What the place is, for messages.
+        path: A gs:// path or pattern.
+        permissions: What has to be allowed in its bucket.
+    """
+
+    what: str
+    path: str
+    permissions: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """A bucket as the service describes it.
+
+    Attributes:
+        name: Its name.
+        location: Such as `US`, `EU`, `NAM4` or `US-CENTRAL1`; "" if it may not be seen.
+        regions: Of a dual-region made of two of one's choice.
+        permissions: Those of the permissions asked for that are granted.
+    """
+
+    name: str
+    location: str
+    regions: tuple[str, ...]
+    permissions: frozenset[str]
+
+    def near(self, region: str) -> bool:
+        """Tells whether traffic with workers in a region stays in its location.
+
+        A location that is not known counts as near.
+        """
+        location = self.location.upper()
+        if self.regions:
+            return region.upper() in map(str.upper, self.regions)
+        if location in _MULTI_REGIONS:
+            return region.startswith(_MULTI_REGIONS[location])
+        if location in _DUAL_REGIONS:
+            return region in _DUAL_REGIONS[location]
+        if "-" not in location:
+            return True
+        return location == region.upper()
+
+
+def uses_of(options: Options, *, temporary: Sequence[str]) -> list[Use]:
+    """Returns the places that a job reads and writes.
+
+    Args:
+        options: Of the pipeline.
+        temporary: The locations for temporary files and for what is staged.
+
+    Raises:
+        InputError: One is not in a bucket.
+    """
+    uses = [Use("temporary files", path, _WRITE) for path in temporary]
+    if isinstance(options, ConvertOptions):
+        uses += [Use("input", path, _READ) for path in options.input]
+        uses += [Use("output", options.output, _WRITE)]
+    elif isinstance(options, VerifyOptions):
+        uses += [Use("dataset", options.dataset, _READ)]
+        if options.report is not None:
+            uses += [Use("report", options.report, _WRITE)]
+    else:
+        uses += [Use("files", path, _WRITE) for path in options.files]
+    for use in uses:
+        if not re.match("gs://[^/]", use.path):
+            raise InputError(
+                f"Dataflow's workers cannot reach the {use.what}",
+                where=use.path,
+                expected="a path in a bucket, gs://BUCKET/NAME",
+                cure="copy local files to a bucket, with gcloud storage cp",
+            )
+    return uses
+
+
+def within(call: Callable[[], T], *, seconds: float, what: str) -> T:
+    """Returns what a call returns, or gives up on it.
+
+    Raises:
+        StorageError: It has not returned in time.
+    """
+    results: list[T] = []
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as e:  # Raised again where it is waited for.
+            failures.append(e)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failures:
+        raise failures[0]
+    if not results:
+        raise StorageError(
+            f"no answer within {seconds:.0f} seconds: {what}",
+            cure="check the network, then run the same command again",
+        )
+    return results[0]
+
+
+def find_credentials() -> Any:
+    """Returns credentials that work now.
+
+    Raises:
+        InputError: There are none, or they have expired.
+    """
+    import google.auth
+    import google.auth.transport.requests
+    from google.auth.exceptions import GoogleAuthError
+
+    def find() -> Any:
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+        if not credentials.valid:
+            request = google.auth.transport.requests.Request()
+            credentials.refresh(request)  # type: ignore[no-untyped-call]
+        return credentials
+
+    try:
+        return within(find, seconds=_SECONDS, what="looking for credentials")
+    except (GoogleAuthError, StorageError) as e:
+        raise InputError(
+            "no credentials for Google Cloud",
+            got=str(e).splitlines()[0],
+            cure="run `gcloud auth application-default login`, or let "
+            "GOOGLE_APPLICATION_CREDENTIALS name a key file",
+        ) from e
+
+
+def check_buckets(
+    uses: Sequence[Use], *, client: Any, region: str, cross_region: bool
+) -> list[str]:
+    """Checks that buckets are there, may be used, and are near the workers.
+
+    Args:
+        uses: What the job reads and writes.
+        client: A client of google-cloud-storage.
+        region: Of the workers.
+        cross_region: Whether buckets elsewhere are accepted.
+
+    Returns:
+        What a person should know.
+
+    Raises:
+        InputError: With what is wrong.
+        StorageError: The service cannot be reached.
+    """
+    notes = []
+    places: dict[str, list[Use]] = {}
+    for use in uses:
+        places.setdefault(split_path(use.path)[0], []).append(use)
+    for name, here in places.items():
+        wanted = frozenset().union(*(use.permissions for use in here))
+        what = " and ".join(dict.fromkeys(use.what for use in here))
+        bucket = _look(client, name, wanted, what)
+        missing = sorted(wanted - bucket.permissions)
+        if missing:
+            role = "objectUser" if wanted == _WRITE else "objectViewer"
+            raise InputError(
+                f"this account may not use the bucket of the {what}",
+                where=f"gs://{name}",
+                expected=", ".join(sorted(wanted)),
+                got="without " + ", ".join(missing),
+                cure=f"give it the role roles/storage.{role} on the bucket, and the "
+                "workers' service account as well",
+            )
+        if not bucket.location:
+            notes.append(
+                f"the location of gs://{name} may not be seen by this account, so it "
+                f"was not compared with {region}"
+            )
+        elif not bucket.near(region):
+            where = "+".join(bucket.regions) or bucket.location
+            if not cross_region:
+                raise InputError(
+                    f"the bucket of the {what} is not where the workers are",
+                    where=f"gs://{name}, {where}",
+                    expected=f"a location that holds {region}",
+                    cure="choose --region to fit, or pay for the traffic and accept "
+                    "the delay with --cross-region",
+                )
+            notes.append(f"gs://{name} is in {where}, the workers in {region}")
+    return notes
+
+
+def _look(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucket:
+    from google.api_core.exceptions import Forbidden
+
+    bucket = client.bucket(name)
+    location, regions = "", ()
+    with _explained(name, what):
+        granted = bucket.test_iam_permissions(sorted(wanted), **_patience())
+        # roles/storage.objectUser does not show buckets, only what is in them.
+        with contextlib.suppress(Forbidden):
+            bucket.reload(**_patience())
+            location = bucket.location or ""
+            regions = tuple(bucket.data_locations or ())
+    return Bucket(
+        name=name,
+        location=location,
+        regions=regions,
+        permissions=frozenset(granted),
+    )
+
+
+def _patience() -> dict[str, Any]:
+    """Returns how long calls of the client wait, and try again."""
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return {"timeout": _SECONDS, "retry": DEFAULT_RETRY.with_timeout(_SECONDS)}
+
+
+@contextlib.contextmanager
+def _explained(name: str, what: str) -> Iterator[None]:
+    """Turns errors of the client into ones that say what to do."""
+    from google.api_core.exceptions import GoogleAPIError, NotFound
+    from requests import RequestException
+
+    try:
+        yield
+    except NotFound as e:
+        raise InputError(
+            f"the bucket of the {what} does not exist",
+            where=f"gs://{name}",
+            cure=f"create it with gcloud storage buckets create gs://{name}, or "
+            "correct its name",
+        ) from e
+    except (GoogleAPIError, RequestException, ConnectionError) as e:
+        cause = getattr(e, "cause", None) or e
+        raise StorageError(
+            f"cannot look at the bucket of the {what}",
+            where=f"gs://{name}",
+            got=str(cause).splitlines()[0] if str(cause) else type(cause).__name__,
+            cure="check the network and the account, then run the same command again",
+        ) from e
+
+
+def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
+    """Checks that there is an object at all where each input pattern looks.
+
+    Raises:
+        InputError: There is none.
+    """
+    for use in uses:
+        if use.what not in ("input", "files"):
+            continue
+        bucket, name = split_path(use.path)
+        prefix, _ = listing_of(name)
+        with _explained(bucket, use.what):
+            found = any(
+                client.list_blobs(bucket, prefix=prefix, max_results=1, **_patience())
+            )
+        if not found:
+            raise InputError(
+                "no input file matches",
+                where=use.path,
+                got=f"no object whose name begins with gs://{bucket}/{prefix}",
+                cure="check the path",
+            )
+
+
+def check_output(options: Options, *, splits: Sequence[str]) -> list[str]:
+    """Checks that there is something to do.
+
+    Args:
+        options: Of the pipeline.
+        splits: Those that a conversion writes.
+
+    Returns:
+        What a person should know.
+
+    Raises:
+        InputError: All splits are committed already.
+    """
+    if not isinstance(options, ConvertOptions) or options.overwrite:
+        return []
+    try:
+        manifest = read_manifest(options.output)
+    except GristmillError as e:
+        raise InputError(
+            "the output cannot be read",
+            where=options.output,
+            got=str(e),
+            cure="see to that, or choose another output",
+        ) from e
+    committed = [s for s in splits if manifest and s in manifest.splits]
+    if committed and len(committed) == len(splits):
+        raise InputError(
+            "the output is committed already",
+            where=f"{options.output}, split {', '.join(committed)}",
+            cure="look at it with gristmill inspect, choose another output or --split, "
+            "or replace it with --overwrite",
+        )
+    return [f"split {split} is committed already: it stays" for split in committed]

@@ -1,0 +1,269 @@
+"""Submitting a pipeline to Dataflow, after checks that take seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import pathlib
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    SetupOptions,
+    TestOptions,
+    WorkerOptions,
+)
+from apache_beam.runners.runner import PipelineState
+from apache_beam.utils.retry import PermanentException
+
+from gristmill import __version__
+from gristmill.dataset.errors import GristmillError, InputError, JobError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.storage.object_names import split_path
+from gristmill.pipelines.dataflow import preflight
+from gristmill.pipelines.dataflow.graphs import graph_of
+from gristmill.pipelines.dataflow.machine import (
+    DISK_GB,
+    HARNESS_THREADS,
+    MACHINE_TYPE,
+    check_disk,
+)
+from gristmill.pipelines.dataflow.package import write_source
+from gristmill.pipelines.options.definitions import (
+    PIPELINES,
+    ConvertOptions,
+    LaunchOptions,
+    Options,
+    VerifyOptions,
+)
+from gristmill.pipelines.options.to_jobs import conversion_of, plan_of
+from gristmill.pipelines.results.submission import Submission
+
+
+def submit(
+    options: Options, launch: LaunchOptions, beam_arguments: Sequence[str]
+) -> Submission:
+    """Submits a pipeline, after checks that take seconds.
+
+    Args:
+        options: Of the pipeline.
+        launch: How to run it.
+        beam_arguments: For Beam, `--runner` among them.
+
+    Raises:
+        InputError: A check found what would make the job fail.
+        JobError: The job could not be created, or has failed.
+    """
+    beam_options = PipelineOptions(list(beam_arguments))
+    pipeline = next(name for name, cls in PIPELINES.items() if isinstance(options, cls))
+    _set_defaults(beam_options, pipeline, options)
+    notes = _check(options, launch, beam_options)
+    with _worker_setup(beam_options):
+        result = _run(options, beam_options)
+    cloud = beam_options.view_as(GoogleCloudOptions)
+    submission = Submission(
+        pipeline=pipeline,
+        state="submitted",
+        target=_target(options),
+        project=cloud.project,
+        region=cloud.region,
+        notes=tuple(notes),
+    )
+    if beam_options.view_as(TestOptions).dry_run:
+        return dataclasses.replace(submission, state="dry run")
+    if not result.has_job:
+        return dataclasses.replace(
+            submission, state="template", template=cloud.template_location
+        )
+    submission = dataclasses.replace(submission, job_id=result.job_id())
+    return _wait(submission, result) if launch.wait else submission
+
+
+def _target(options: Options) -> str:
+    if isinstance(options, ConvertOptions):
+        return options.output.rstrip("/")
+    if isinstance(options, VerifyOptions):
+        return options.dataset.rstrip("/")
+    return options.files[0].rpartition("/")[0]
+
+
+def _set_defaults(
+    beam_options: PipelineOptions, pipeline: str, options: Options
+) -> None:
+    """Fills in what was not given.
+
+    Raises:
+        InputError: Something is missing that only a person can know.
+    """
+    cloud = beam_options.view_as(GoogleCloudOptions)
+    for name in ("project", "region"):
+        if not getattr(cloud, name):
+            raise InputError(
+                f"no {name} given for Dataflow", cure=f"give --{name}, as in --{name} X"
+            )
+    target = _target(options)
+    if cloud.temp_location is None:
+        cloud.temp_location = cloud.staging_location
+    if cloud.temp_location is None and target.startswith("gs://"):
+        cloud.temp_location = f"gs://{split_path(target)[0]}/gristmill-tmp"
+    if cloud.staging_location is None:
+        cloud.staging_location = cloud.temp_location
+    if cloud.job_name is None:
+        # Dataflow runs one job of a name at a time: so no two write to one output.
+        base = re.sub("[^a-z0-9]+", "-", layout.base_name(target).lower()).strip("-")
+        place = hashlib.sha256(target.encode()).hexdigest()[:8]
+        parts = ["gristmill", pipeline, *filter(None, [base[:30].strip("-")]), place]
+        cloud.job_name = "-".join(parts)
+    version = re.sub("[^a-z0-9_-]+", "-", __version__.lower())
+    cloud.labels = [
+        *(cloud.labels or []),
+        f"gristmill={pipeline}",
+        f"gristmill-version={version}",
+    ]
+    workers = beam_options.view_as(WorkerOptions)
+    workers.machine_type = workers.machine_type or MACHINE_TYPE
+    workers.disk_size_gb = workers.disk_size_gb or DISK_GB
+    debug = beam_options.view_as(DebugOptions)
+    if debug.number_of_worker_harness_threads is None:
+        debug.number_of_worker_harness_threads = HARNESS_THREADS
+
+
+def _check(
+    options: Options, launch: LaunchOptions, beam_options: PipelineOptions
+) -> list[str]:
+    """Checks all that can be known before the job runs; returns notes."""
+    plan = plan_of(options) if isinstance(options, ConvertOptions) else None
+    cloud = beam_options.view_as(GoogleCloudOptions)
+    temporary = dict.fromkeys(
+        filter(None, [cloud.temp_location, cloud.staging_location])
+    )
+    uses = preflight.uses_of(options, temporary=list(temporary))
+    _check_worker_setup(options, beam_options)
+    workers = beam_options.view_as(WorkerOptions)
+    client = _storage_client(cloud)
+    if cloud.impersonate_service_account:
+        notes = ["buckets were not looked at: the job is submitted by another account"]
+    else:
+        zone = workers.worker_zone or workers.zone or ""
+        region = workers.worker_region or zone.rpartition("-")[0] or cloud.region
+        notes = preflight.check_buckets(
+            uses, client=client, region=region, cross_region=launch.cross_region
+        )
+        preflight.check_inputs(uses, client=client)
+    if isinstance(options, ConvertOptions) and plan is not None:
+        splits = [job.split for job in conversion_of(options).jobs]
+        notes += preflight.check_output(options, splits=splits)
+        notes += check_disk(
+            shard_bytes=plan.value if plan.kind == "shard_bytes" else None,
+            threads=beam_options.view_as(DebugOptions).number_of_worker_harness_threads,
+            machine_type=workers.machine_type,
+            disk_gb=workers.disk_size_gb,
+        )
+    return notes
+
+
+def _storage_client(cloud: Any) -> Any:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+
+    credentials = None
+    if not cloud.no_auth:
+        credentials = preflight.find_credentials()
+    if cloud.no_auth or os.environ.get("STORAGE_EMULATOR_HOST"):
+        credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    return Client(project=cloud.project, credentials=credentials)
+
+
+def _has_worker_setup(beam_options: PipelineOptions) -> bool:
+    setup = beam_options.view_as(SetupOptions)
+    workers = beam_options.view_as(WorkerOptions)
+    return bool(
+        setup.setup_file
+        or setup.extra_packages
+        or workers.sdk_container_image
+        or setup.prebuild_sdk_container_engine
+    )
+
+
+def _check_worker_setup(options: Options, beam_options: PipelineOptions) -> None:
+    setup = beam_options.view_as(SetupOptions)
+    for path in (setup.setup_file, setup.requirements_file):
+        if path is not None and not pathlib.Path(path).exists():
+            raise InputError("no such file", where=path, cure="check the path")
+    mapped = isinstance(options, ConvertOptions) and options.map is not None
+    if mapped and not _has_worker_setup(beam_options):
+        raise InputError(
+            "the workers would not have the module of --map",
+            expected="a package or an image that holds it",
+            cure="give --sdk_container_image, or --setup_file or --extra_package of a "
+            "package that holds it and requires gristmill",
+        )
+
+
+@contextlib.contextmanager
+def _worker_setup(beam_options: PipelineOptions) -> Iterator[None]:
+    """Sends this package along, unless the workers get it in another way."""
+    if _has_worker_setup(beam_options):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
+        setup = beam_options.view_as(SetupOptions)
+        setup.setup_file = str(write_source(pathlib.Path(directory)))
+        yield
+
+
+def _run(options: Options, beam_options: PipelineOptions) -> Any:
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError
+
+    label = type(options).__name__.removesuffix("Options")
+    try:
+        pipeline = beam.Pipeline(options=beam_options)
+        _ = pipeline | label >> graph_of(options)
+        return pipeline.run()
+    except GristmillError:
+        raise
+    except (
+        GoogleAPIError,
+        GoogleAuthError,
+        OSError,
+        PermanentException,
+        RuntimeError,
+        ValueError,
+    ) as e:
+        raise JobError(
+            "the job could not be submitted to Dataflow",
+            got=str(e),
+            cure="see deploy/README.md for the messages of the service and their cures",
+        ) from e
+
+
+def _wait(submission: Submission, result: Any) -> Submission:
+    """Waits for the end of a job."""
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
+
+    try:
+        state = result.wait_until_finish()
+    except DataflowRuntimeException as e:
+        got = str(e)
+    else:
+        got = str(state)
+    if got != PipelineState.DONE:
+        raise JobError(
+            "the job on Dataflow has not succeeded",
+            where=submission.url,
+            got=got,
+            cure="read its log there; the same command again keeps finished shards",
+        )
+    if submission.pipeline != "verify":
+        open_manifest(submission.target)
+    return dataclasses.replace(submission, state="done")

@@ -1,0 +1,1 @@
+"""Running on processes of this machine."""

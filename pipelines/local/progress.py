@@ -1,0 +1,165 @@
+"""A live view of a conversion, from the files that it leaves on storage.
+
+It works whatever runs the pipeline: shards are finished when their index is there, and
+workers of this machine also write small progress files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.conversion_job import PreparedJob
+
+_REFRESH_SECONDS = 0.5
+_PLAIN_LINE_SECONDS = 15.0
+_REMOTE_LISTING_SECONDS = 15.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """How far a conversion is.
+
+    Attributes:
+        shards: Finished shards, those of earlier runs included.
+        input_bytes: Stored bytes of the inputs that are done, roughly.
+        records: Records read by this run.
+        raw_bytes: Their size.
+    """
+
+    shards: int
+    input_bytes: int
+    records: int
+    raw_bytes: int
+
+
+class Watch:
+    """Looks at the output of a conversion.
+
+    Args:
+        prepared: Its jobs.
+        progress_dir: Where workers of this machine write how far they are.
+    """
+
+    def __init__(self, prepared: Sequence[PreparedJob], progress_dir: str):
+        self._prepared = prepared
+        self._progress_dir = progress_dir
+        self.shards = sum(job.plan.shards for job in prepared)
+        self.input_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
+        self._shard_bytes: dict[str, int] = {}
+        self._indexes: dict[str, str] = {}
+        self._done: set[str] = set()
+        self._next_listing = 0.0
+        for job in prepared:
+            sizes = np.diff(job.plan.cut_bytes).tolist()
+            for shard, size in enumerate(sizes):
+                key = f"{job.job.split}.{shard}"
+                index = layout.index_path(job.shard_path(shard))
+                self._indexes[index.rpartition("/")[2]] = key
+                self._shard_bytes[key] = size
+
+    def _finished(self, index_dir: str) -> set[str]:
+        """Returns the finished shards as of the last listing, which is not long ago."""
+        began = time.monotonic()
+        if began >= self._next_listing:
+            storage = storage_for(index_dir)
+            found = {info.path.rpartition("/")[2] for info in storage.list(index_dir)}
+            self._done = {self._indexes[name] for name in found & self._indexes.keys()}
+            # Long listings take their time, and those of a bucket have their price.
+            ended = time.monotonic()
+            pause = _REMOTE_LISTING_SECONDS if storage.remote else 0.0
+            self._next_listing = ended + max(pause, 20 * (ended - began))
+        return self._done
+
+    def look(self) -> Snapshot:
+        """Returns how far the conversion is now."""
+        output = self._prepared[0].job.output
+        done = self._finished(layout.join(output, layout.INDEX_DIR))
+        input_bytes = sum(self._shard_bytes[key] for key in done)
+        records = raw_bytes = 0
+        for entry in os.scandir(self._progress_dir):
+            with open(entry.path) as file:
+                numbers = file.read().split()
+            if len(numbers) != 2:
+                continue
+            records += int(numbers[0])
+            raw_bytes += int(numbers[1])
+            if entry.name not in done:
+                input_bytes += min(
+                    int(numbers[1]), self._shard_bytes.get(entry.name, 0)
+                )
+        return Snapshot(
+            shards=len(done),
+            input_bytes=input_bytes,
+            records=records,
+            raw_bytes=raw_bytes,
+        )
+
+
+def _text(snapshot: Snapshot, watch: Watch, seconds: float) -> str:
+    rate = snapshot.raw_bytes / 1e6 / max(seconds, 1e-3)
+    return (
+        f"{snapshot.shards:,}/{watch.shards:,} shards  {snapshot.records:,} records  "
+        f"{rate:,.1f} MB/s"
+    )
+
+
+@contextlib.contextmanager
+def show_progress(watch: Watch, console: Console) -> Iterator[None]:
+    """Shows a progress bar while the body runs; plain lines without a terminal."""
+    started = time.monotonic()
+    stop = threading.Event()
+    bar = Progress(
+        TextColumn("[bold]converting"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:>3.0f}%  {task.fields[text]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("", total=max(watch.input_bytes, 1), text="")
+
+    def refresh() -> None:
+        next_line = started + _PLAIN_LINE_SECONDS
+        while not stop.wait(_REFRESH_SECONDS):
+            try:
+                snapshot = watch.look()
+            except (GristmillError, OSError, ValueError):
+                continue  # Files come and go under us; the next look is soon.
+            now = time.monotonic()
+            text = _text(snapshot, watch, now - started)
+            bar.update(task, completed=snapshot.input_bytes, text=text)
+            if not console.is_terminal and now >= next_line:
+                next_line = now + _PLAIN_LINE_SECONDS
+                percent = 100 * snapshot.input_bytes / max(watch.input_bytes, 1)
+                console.print(f"{percent:.0f}%  {text}", highlight=False)
+
+    with bar:
+        thread = threading.Thread(target=refresh, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            # Not longer: it may look at storage that does not answer.
+            thread.join(_REFRESH_SECONDS)

@@ -1,0 +1,1 @@
+"""Every option, described once, and the jobs that options make."""

@@ -1,0 +1,135 @@
+"""What other files say of the options: metadata of templates, tables in documents.
+
+`python -m gristmill.pipelines.options.documents` writes them, in the root of a
+checkout; a test compares them. Google documents the format of the metadata under
+"Configure Flex Templates: Use template metadata"; regular expressions there are POSIX,
+and have to match the whole value.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from gristmill.pipelines.options.definitions import (
+    PIPELINES,
+    LaunchOptions,
+    Option,
+    options_of,
+    template_options,
+)
+
+TABLES = {**PIPELINES, "launch": LaunchOptions}
+# A table ends where a line is empty.
+_TABLE = re.compile(r"<!-- options: (\w+) -->\n(?:\|.*\n)*\n?")
+
+_ABOUT = {
+    "convert": (
+        "gristmill convert",
+        "Converts TFRecord files into a sharded, indexed and committed dataset of "
+        "ArrayRecord files.",
+    ),
+    "index": (
+        "gristmill index",
+        "Makes a committed dataset, in place, of ArrayRecord files that exist already.",
+    ),
+    "verify": (
+        "gristmill verify",
+        "Reads every byte of a dataset again and compares it. The job fails if "
+        "anything is wrong.",
+    ),
+}
+
+
+def metadata(pipeline: str) -> dict[str, Any]:
+    """Returns the metadata of a template."""
+    name, description = _ABOUT[pipeline]
+    return {
+        "name": name,
+        "description": description,
+        "streaming": False,
+        "parameters": [_parameter(option) for option in template_options(pipeline)],
+    }
+
+
+def _parameter(option: Option) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "name": option.name,
+        "label": option.label,
+        "helpText": _help(option),
+        "isOptional": not option.required,
+        "paramType": "TEXT",
+    }
+    regex = option.regex
+    if option.kind == "flag":
+        fields["paramType"] = "BOOLEAN"
+        regex = "true|false"
+    elif option.kind == "choice":
+        fields["paramType"] = "ENUM"
+        fields["enumOptions"] = [{"value": v, "label": v} for v in option.choices]
+        regex = "|".join(option.choices)
+    fields["regexes"] = [f"^({regex})$"]
+    if option.kind == "flag" or option.default is not None:
+        fields["defaultValue"] = str(option.default).lower()
+    return fields
+
+
+def _help(option: Option) -> str:
+    text = option.help
+    if option.kind == "paths":
+        text += " Several are separated by commas."
+    if option.shown is not None:
+        text += f" Default: {option.shown}."
+    return text
+
+
+def table(options: Iterable[Option]) -> str:
+    """Returns a table of options for a document of Markdown."""
+    rows = ["| option | default | effect |", "| --- | --- | --- |"]
+    for option in options:
+        if option.required:
+            continue
+        value = option.metavar or {"flag": "", "choice": "|".join(option.choices)}.get(
+            option.kind, "TEXT"
+        )
+        name = f"{option.flag} {value}".strip().replace("|", "\\|")
+        default = option.shown or (
+            "" if option.default in (None, False) else f"`{option.default}`"
+        )
+        rows.append(f"| `{name}` | {default} | {option.help} |")
+    return "\n".join(rows)
+
+
+def with_tables(document: str) -> str:
+    """Returns a document with each table after `<!-- options: NAME -->` made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        kind = TABLES[match[1]]
+        return f"<!-- options: {match[1]} -->\n{table(options_of(kind))}\n\n"
+
+    return _TABLE.sub(made, document)
+
+
+def documents(root: pathlib.Path) -> dict[pathlib.Path, str]:
+    """Returns what the files should hold that are made of the options.
+
+    Args:
+        root: The root of a checkout.
+    """
+    found = {
+        root / "deploy" / "templates" / f"{pipeline}.json": json.dumps(
+            metadata(pipeline), indent=2
+        )
+        + "\n"
+        for pipeline in PIPELINES
+    }
+    cli = root / "docs" / "cli.md"
+    return found | {cli: with_tables(cli.read_text(encoding="utf-8"))}
+
+
+if __name__ == "__main__":
+    for path, text in documents(pathlib.Path.cwd()).items():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,150 @@
+"""How far a conversion is, read from the shards that it has left on storage.
+
+It works whatever runs the pipeline, and wherever: a shard is finished when its index is
+there, a dataset when `dataset.json` names its splits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+
+from gristmill.dataset.errors import NotADatasetError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.results.text import plural, size_text
+from gristmill.transforms.jobs.conversion_job import PreparedJob
+
+_JOB = re.compile(r".+\.job\.json")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitStatus:
+    """How far one split is.
+
+    Attributes:
+        split: Its name.
+        committed: Whether readers see it.
+        finished_shards: Shards that are finished.
+        shards: Shards there will be.
+        finished_input_bytes: Input of the finished shards; None once committed.
+        input_bytes: Input of all of them; None once committed.
+        records: Records, once committed.
+    """
+
+    split: str
+    committed: bool
+    finished_shards: int
+    shards: int
+    finished_input_bytes: int | None = None
+    input_bytes: int | None = None
+    records: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Status:
+    """How far all splits of a dataset are.
+
+    Attributes:
+        dataset: The directory.
+        committed: Whether all of them are committed.
+        splits: The splits, sorted by name.
+    """
+
+    dataset: str
+    committed: bool
+    splits: tuple[SplitStatus, ...]
+
+    def text(self) -> str:
+        """Returns it for the eye."""
+        state = "committed" if self.committed else "NOT committed"
+        return "\n".join([f"{self.dataset}: {state}", *map(_text, self.splits)])
+
+    def json(self) -> str:
+        """Returns it as one JSON object."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+
+def read_status(dataset: str) -> Status:
+    """Reads how far a conversion into a directory is.
+
+    Lists one directory and reads the small files that describe the work.
+
+    Args:
+        dataset: The directory.
+
+    Raises:
+        NotADatasetError: Nothing has been begun there.
+    """
+    dataset = dataset.rstrip("/") or dataset
+    storage = storage_for(dataset)
+    manifest = read_manifest(dataset)
+    listed = {
+        info.path.rpartition("/")[2]
+        for info in storage.list(layout.join(dataset, layout.INDEX_DIR))
+    }
+    splits = {}
+    for name, split in (manifest.splits if manifest else {}).items():
+        splits[name] = SplitStatus(
+            split=name,
+            committed=True,
+            finished_shards=split.shards,
+            shards=split.shards,
+            records=split.records,
+        )
+    for file in sorted(filter(_JOB.fullmatch, listed)):
+        path = layout.join(dataset, layout.INDEX_DIR, file)
+        job = json.loads(storage.read(path).decode("utf-8", "surrogateescape"))["job"]
+        if job["split"] not in splits:
+            prepared = PreparedJob.load(dataset, job["name"], job["split"])
+            if prepared is not None:
+                splits[job["split"]] = _unfinished(prepared, listed)
+    if not splits:
+        raise NotADatasetError(
+            "nothing has been finished or begun here",
+            where=dataset,
+            got="no dataset, and no plan of a conversion",
+            cure="check the path; a job that has just been submitted needs some "
+            "minutes to start and to list its inputs",
+        )
+    return Status(
+        dataset=dataset,
+        committed=all(split.committed for split in splits.values()),
+        splits=tuple(splits[name] for name in sorted(splits)),
+    )
+
+
+def _unfinished(prepared: PreparedJob, listed: set[str]) -> SplitStatus:
+    plan = prepared.plan
+    paths = map(prepared.shard_path, range(plan.shards))
+    finished = np.array(
+        [layout.index_path(path).rpartition("/")[2] in listed for path in paths], bool
+    )
+    sizes = np.diff(plan.cut_bytes)
+    return SplitStatus(
+        split=prepared.job.split,
+        committed=False,
+        finished_shards=int(finished.sum()),
+        shards=plan.shards,
+        finished_input_bytes=int(sizes[finished].sum()),
+        input_bytes=int(sizes.sum()),
+    )
+
+
+def _text(split: SplitStatus) -> str:
+    if split.committed:
+        return (
+            f"split {split.split}: {plural(split.records or 0, 'record')} in "
+            f"{plural(split.shards, 'shard')}, committed"
+        )
+    done, total = split.finished_input_bytes or 0, split.input_bytes or 0
+    percent = 100 * split.finished_shards / max(split.shards, 1)
+    return (
+        f"split {split.split}: {split.finished_shards:,} of "
+        f"{plural(split.shards, 'shard')} finished ({percent:.1f} %), "
+        f"{size_text(done)} of {size_text(total)} of input"
+    )

@@ -1,0 +1,466 @@
+"""Reading a bucket through a cache of shards, over HTTP, by one process and several."""
+
+import gc
+import itertools
+import logging
+import multiprocessing
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    GristmillError,
+    InputError,
+    StorageError,
+)
+from gristmill.loader.cache import filler as cache_fill
+from gristmill.loader.remote.range_fetch import ReadOptions
+from tests.support.buckets import upload
+from tests.support.datasets import convert
+from tests.support.gcs_server import GcsServer
+from tests.support.records import AWKWARD_RECORDS, text_records
+
+FILES = (
+    text_records(400, seed=1),
+    [],
+    list(AWKWARD_RECORDS),
+    text_records(300, seed=2),
+)
+RECORDS = list(itertools.chain(*FILES))
+ORDER = np.random.default_rng(3).permutation(len(RECORDS)).tolist()
+EXPECTED = [RECORDS[i] for i in ORDER]
+SHARD = "d-train.array_record-0000{}-of-00004"
+OPTIONS = ReadOptions(timeout_seconds=0.5, deadline_seconds=3, hedge_factor=None)
+PLENTY = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> str:
+    return convert(tmp_path_factory.mktemp("converted"), FILES)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, converted: str) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, converted, "c4")
+        yield server
+        gc.collect()  # With the datasets their threads end.
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_fill, "_RANGE_BYTES", 100_000)
+    monkeypatch.setattr(cache_fill, "_FULL_SECONDS", 0.2)
+    monkeypatch.setattr(cache_fill, "_FAILED_SECONDS", 0.2)
+
+
+def open_c4(
+    tmp_path: pathlib.Path, cache_bytes: int | None = PLENTY, path: str = "c4"
+) -> loader.Dataset:
+    return loader.open(
+        f"gs://bucket/{path}",
+        read_options=OPTIONS,
+        cache_dir=tmp_path / "cache",
+        cache_bytes=cache_bytes,
+    )
+
+
+def copies(tmp_path: pathlib.Path) -> dict[str, int]:
+    """Returns the sizes of all copies by name."""
+    found = (tmp_path / "cache" / "shards").glob("*/*.shard")
+    return {path.name: path.stat().st_size for path in found}
+
+
+def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    stop = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < stop
+        time.sleep(0.02)
+
+
+def filled(dataset: loader.Dataset, tmp_path: pathlib.Path, count: int = 3) -> None:
+    assert dataset[ORDER] == EXPECTED
+    until(lambda: len(copies(tmp_path)) == count)
+
+
+def forget(server: GcsServer) -> None:
+    server.requests.clear()
+    server.log.clear()
+
+
+# What is asked for.
+
+
+def test_the_second_epoch_makes_no_request(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    dataset = open_c4(tmp_path)
+    filled(dataset, tmp_path)
+    size = sum(copies(tmp_path).values())
+    assert dataset.cache_counts == loader.CacheCounts(
+        misses=len(RECORDS), filled_bytes=size
+    )
+    forget(server)
+    assert dataset[ORDER] == EXPECTED
+    assert dataset[:] == RECORDS
+    assert not server.requests
+    assert dataset.cache_counts == loader.CacheCounts(
+        misses=len(RECORDS), hits=2 * len(RECORDS), filled_bytes=size
+    )
+    # Nor does another process of the host, once it knows the dataset.
+    again = open_c4(tmp_path)
+    forget(server)
+    assert again[ORDER] == EXPECTED
+    assert not server.requests
+
+
+def test_a_cache_too_small_for_all_serves_what_it_has(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    sizes = {k: open_c4(tmp_path, None).shard(k).file_bytes for k in (0, 2, 3)}
+    # The records of the shard 2 are large: it saves fewest requests for its bytes.
+    dataset = open_c4(tmp_path, sizes[0] + sizes[3] + sizes[2] // 2)
+    filled(dataset, tmp_path, count=2)
+    forget(server)
+    for _ in range(2):
+        assert dataset[ORDER] == EXPECTED
+    assert copies(tmp_path).keys() == {"00000000.shard", "00000003.shard"}
+    assert {name for _, name, _ in server.log} == {f"c4/{SHARD.format(2)}"}
+    counts = dataset.cache_counts
+    assert (counts.hits, counts.evictions) == (2 * 700, 0)
+
+
+@pytest.mark.parametrize("share", [0.02, 1.0])
+def test_filling_takes_a_share_of_the_time_while_records_are_read(
+    server: GcsServer,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+) -> None:
+    monkeypatch.setattr(cache_fill, "_SHARE", share)
+    server.latency_seconds = 0.005
+    dataset = open_c4(tmp_path)
+    assert dataset[ORDER] == EXPECTED
+    begin = time.monotonic()
+    while len(copies(tmp_path)) < 3 and time.monotonic() - begin < 1.5:
+        dataset.read([400, 404])  # of the shard that comes last
+    assert (len(copies(tmp_path)) == 3) == (share == 1.0)
+
+
+def test_filling_waits_for_nothing_when_no_records_are_read(
+    server: GcsServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_fill, "_SHARE", 1e-6)
+    dataset = open_c4(tmp_path)
+    assert dataset[[3, 405, 500]] == [RECORDS[i] for i in (3, 405, 500)]
+    until(lambda: len(copies(tmp_path)) == 3)
+
+
+# Several processes.
+
+
+def _read_until_cached(data: bytes, seconds: float) -> tuple[bool, Any, int]:
+    dataset = pickle.loads(data)
+    stop, right, last = time.monotonic() + seconds, True, None
+    while time.monotonic() < stop:
+        before = dataset.cache_counts
+        right = right and dataset[ORDER] == EXPECTED
+        last = dataset.cache_counts - before
+        if not last.misses:
+            break
+    return right, dataset.cache_counts, last.misses
+
+
+def test_processes_fill_one_cache_once(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    data = pickle.dumps(open_c4(tmp_path))
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        done = pool.starmap(_read_until_cached, [(data, 20.0)] * 2, chunksize=1)
+    assert all(right and not misses for right, _, misses in done)
+    size = sum(copies(tmp_path).values())
+    assert sum(counts.filled_bytes for _, counts, _ in done) == size
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+
+
+def test_a_feed_of_worker_processes_says_what_the_cache_did(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    dataset = open_c4(tmp_path)
+    filled(dataset, tmp_path)
+    batches = loader.global_batches(dataset, batch_size=71, epochs=2)
+    forget(server)
+    with batches.feed(process_index=0, process_count=1, workers=2) as feed:
+        assert sorted(itertools.chain(*feed)) == sorted(2 * RECORDS)
+        assert feed.stats.cache == loader.CacheCounts(hits=2 * len(RECORDS))
+    # The workers opened the dataset, each by two requests.
+    assert len(server.log) == 4
+    with open_feed(open_c4(tmp_path / "other")) as feed:
+        assert sorted(itertools.chain(*feed)) == sorted(RECORDS)
+        cache = feed.stats.cache
+    assert cache.hits + cache.misses == len(RECORDS)
+    assert cache.misses > 0
+
+
+def open_feed(dataset: loader.Dataset) -> loader.Feed:
+    batches = loader.global_batches(dataset, batch_size=71, epochs=1)
+    return batches.feed(process_index=0, process_count=1)
+
+
+WATCH = """
+import sys, time
+from gristmill import loader
+dataset = loader.open("gs://bucket/c4", cache_dir=sys.argv[1], cache_bytes=1 << 30)
+dataset[:]
+print("reading", flush=True)
+{then}
+"""
+
+
+def start(server: GcsServer, tmp_path: pathlib.Path, then: str) -> Any:
+    script = tmp_path / "script.py"
+    script.write_text(WATCH.format(then=then))
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "cache")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "reading\n"
+    return process
+
+
+def test_what_another_process_reads_is_not_evicted_and_what_nobody_reads_is(
+    server: GcsServer, tmp_path: pathlib.Path, converted: str
+) -> None:
+    process = start(server, tmp_path, "sys.stdin.read()")
+    until(lambda: len(copies(tmp_path)) == 3)
+    (used,) = (tmp_path / "cache" / "shards").glob("*/")
+    size = sum(copies(tmp_path).values())
+    files = [text_records(300, seed=8), text_records(200, seed=9)]
+    upload(server, convert(tmp_path / "more", files), "more")
+    more = open_c4(tmp_path, size, "more")
+    assert more[:] == [*files[0], *files[1]]
+    time.sleep(0.5)
+    assert len(copies(tmp_path)) == 3
+    assert more.cache_counts.filled_bytes == more.cache_counts.evictions == 0
+    # The one that was not read for the longest time goes first.
+    for age, name in enumerate(["00000002", "00000000", "00000003"]):
+        os.utime(used / f"{name}.shard", (1e9 - age, 1e9 - age))
+    process.communicate()
+    until(lambda: more.cache_counts.filled_bytes > 0)
+    until(lambda: fully(more))
+    until(lambda: more.cache_counts.evictions == 2)
+    assert [path.name for path in used.glob("*.shard")] == ["00000002.shard"]
+    assert sum(copies(tmp_path).values()) <= size
+
+
+def fully(dataset: loader.Dataset) -> bool:
+    before = dataset.cache_counts
+    dataset[:]
+    return (dataset.cache_counts - before).misses == 0
+
+
+def test_a_killed_process_leaves_nothing_behind(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    temporary = tmp_path / "cache" / "shards"
+    # Behind the index, and the records.
+    server.fail("hold", "media", name=SHARD.format(0), skip=2)
+    process = start(server, tmp_path, "time.sleep(60)")
+    until(lambda: bool(list(temporary.glob("*/*.tmp"))))
+    process.kill()
+    process.communicate()
+    server.release.set()
+    server.faults.clear()
+    (left,) = temporary.glob("*/")
+    (left / "00000002.tmp").write_bytes(b"left")
+    dataset = open_c4(tmp_path)
+    filled(dataset, tmp_path)
+    assert dataset[ORDER] == EXPECTED
+    assert not list(temporary.glob("*/*.tmp"))
+
+
+def test_a_process_ends_cleanly_while_it_fills(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    server.fail("slow", "media", name=SHARD.format(3), times=100, skip=2, seconds=0.3)
+    process = start(server, tmp_path, "")
+    begin = time.monotonic()
+    _, errors = process.communicate()
+    assert process.returncode == 0
+    assert "Error" not in errors.replace("google_auth_provider", "")
+    assert time.monotonic() - begin < 8
+    assert len(copies(tmp_path)) < 3
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize("kind", ["flip", "503", "429", "cut", "short", "stall"])
+def test_filling_survives(server: GcsServer, tmp_path: pathlib.Path, kind: str) -> None:
+    dataset = open_c4(tmp_path)
+    assert dataset[0] == RECORDS[0]
+    server.fail(kind, "media", name=SHARD.format(3), skip=2, times=2)
+    assert dataset[500] == RECORDS[500]
+    until(lambda: len(copies(tmp_path)) == 2)
+    assert server.faults[0].times == 0
+    forget(server)
+    assert dataset[410:] == RECORDS[410:]
+    assert not server.requests
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "zeros", "gone"])
+def test_a_damaged_copy_is_not_believed(
+    server: GcsServer,
+    tmp_path: pathlib.Path,
+    damage: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    filled(open_c4(tmp_path), tmp_path)
+    (copy,) = (tmp_path / "cache" / "shards").glob("*/00000003.shard")
+    data = copy.read_bytes()
+    middle = open_c4(tmp_path).offset_bytes(500) + 60  # in its content
+    if damage == "cut":
+        copy.write_bytes(data[:middle])
+    elif damage == "flipped":
+        copy.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+    elif damage == "zeros":
+        copy.write_bytes(bytes(len(data)))
+    else:
+        copy.unlink()
+    dataset = open_c4(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert dataset[ORDER] == EXPECTED
+    deleted = f"deleted the local copy of gs://bucket/c4/{SHARD.format(3)}"
+    assert (deleted in caplog.text) == (damage in ("flipped", "zeros"))
+    until(lambda: copy.exists() and copy.read_bytes() == data)
+    assert fully(dataset)
+
+
+def test_a_shard_that_was_replaced_gets_no_copy_and_its_copy_stays_right(
+    server: GcsServer, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(open_c4(tmp_path), tmp_path)
+    dataset = open_c4(tmp_path / "other")
+    assert dataset[10] == RECORDS[10]
+    until(lambda: len(copies(tmp_path / "other")) == 1)
+    assert dataset[450] == RECORDS[450]
+    name = f"c4/{SHARD.format(3)}"
+    server.objects.tamper("bucket", name, "replace")
+    with pytest.raises(CorruptShardError, match=f"(?s)gs://bucket/{name}.*crc32c"):
+        open_c4(tmp_path / "third")[500]
+    assert open_c4(tmp_path)[ORDER] == EXPECTED
+    # Written again with other content, the dataset is another one.
+    files = [text_records(400, seed=5), [], *FILES[2:]]
+    server.objects.buckets["bucket"].clear()
+    upload(server, convert(tmp_path / "again", files), "c4")
+    again = open_c4(tmp_path)
+    assert again[:400] == files[0]
+    assert again.cache_counts.hits == 0
+
+
+def test_a_shard_that_is_replaced_while_it_is_fetched_gets_no_copy(
+    server: GcsServer, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = open_c4(tmp_path)
+    server.fail("replace", "media", name=SHARD.format(3), skip=2)
+    with caplog.at_level(logging.WARNING):
+        assert dataset[[500]] == [RECORDS[500]]
+        until(lambda: caplog.text.count("no copy of gs://") == 3)
+    assert "written again" in caplog.text
+    assert not copies(tmp_path)
+
+
+def test_a_disk_that_is_full_stops_nothing(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    # As a disk that has room for the indexes, and for no shard.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"{limit}\n{WATCH.format(then='time.sleep(0.5)')}"
+        "assert len(dataset[:]) == len(dataset)\nprint(dataset.cache_counts)"
+    )
+    command = [sys.executable, str(script), str(tmp_path / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "hits=0" in done.stdout
+    assert "no copies of shards in" in done.stderr
+    assert "File too large" in done.stderr
+    assert not copies(tmp_path)
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+
+
+def test_a_server_that_is_down_stops_nothing_that_has_copies(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    dataset = open_c4(tmp_path)
+    assert dataset[:400] == RECORDS[:400]
+    until(lambda: len(copies(tmp_path)) == 1)
+    server.go_down()
+    assert dataset[:400] == RECORDS[:400]
+    with pytest.raises(StorageError, match="gs://bucket/c4"):
+        dataset[450]
+    server.come_up()
+    filled(dataset, tmp_path)
+
+
+def test_a_smaller_cache_than_the_last_one_is_made_smaller(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    filled(open_c4(tmp_path), tmp_path)
+    most = max(copies(tmp_path).values())
+    dataset = open_c4(tmp_path, most)
+    assert dataset[ORDER] == EXPECTED
+    until(lambda: sum(copies(tmp_path).values()) <= most)
+    assert dataset[ORDER] == EXPECTED
+    until(lambda: dataset.cache_counts.evictions > 0)
+
+
+def test_what_cannot_be_cached_is_said_at_once(
+    server: GcsServer,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    converted: str,
+) -> None:
+    monkeypatch.delenv("GRISTMILL_CACHE_DIR", raising=False)
+    with pytest.raises(InputError, match=r"(?s)nobody said where.*cache_dir"):
+        loader.open("gs://bucket/c4", cache_bytes=PLENTY)
+    with pytest.raises(InputError, match=r"(?s)no shard has room.*got:      1,000"):
+        open_c4(tmp_path, 1000)
+    with pytest.raises(GristmillError, match="cache_bytes"):
+        open_c4(tmp_path, 0)
+    for path in (converted, f"{converted}/*.array_record-*", [f"{converted}/d-train*"]):
+        with pytest.raises(InputError, match="cache_bytes is for converted datasets"):
+            loader.open(path, cache_dir=tmp_path, cache_bytes=PLENTY)
+    (tmp_path / "cache").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"(?s)/cache.*as cache_dir"):
+        open_c4(tmp_path)
+
+
+def test_a_worker_without_its_cache_goes_on(
+    server: GcsServer, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = open_c4(tmp_path)
+    assert dataset[ORDER] == EXPECTED
+    data = pickle.dumps(dataset)
+    lock = tmp_path / "cache" / "shards" / "lock"
+    lock.unlink()
+    lock.mkdir()
+    with caplog.at_level(logging.WARNING):
+        again = pickle.loads(data)
+    assert "without local copies" in caplog.text
+    assert again[ORDER] == EXPECTED

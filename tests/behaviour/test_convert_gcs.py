@@ -1,0 +1,399 @@
+"""Conversion from and to gs://: the same bytes as on a local disk, whatever happens."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import pathlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gristmill.dataset.errors import (
+    InvalidDatasetError,
+    JobChangedError,
+    StorageChangedError,
+    StorageError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.shard_reader import first_records
+from gristmill.dataset.storage import prefetch_reader as range_stream
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.object_names import compile_pattern
+from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion import commit
+from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.tasks import (
+    ShardResult,
+    commit_shards,
+    make_shard,
+    shard_tasks,
+)
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.planning.shard_plan import PlanOptions
+from tests.support.gcs_server import GcsServer
+from tests.support.records import AWKWARD_RECORDS, decode_file, frames_of, text_records
+
+SHARDS = 4
+FILES = {
+    f"part {number} #é[1].tfrecord": frames_of(records)
+    for number, records in enumerate(
+        [text_records(900), list(AWKWARD_RECORDS), text_records(700, seed=1)]
+    )
+}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    # Many ranges to a file, as with large ones.
+    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 1 << 18)
+    with GcsServer("in", "out") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        for name, data in FILES.items():
+            server.objects.put("in", f"raw data/{name}", data)
+        yield server
+
+
+@pytest.fixture
+def local(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "raw data"
+    folder.mkdir()
+    for name, data in FILES.items():
+        (folder / name).write_bytes(data)
+    return tmp_path
+
+
+def job_of(
+    source: str, output: str, *, shards: int = SHARDS, split: str = "train"
+) -> ConversionJob:
+    return ConversionJob(
+        inputs=(f"{source}/raw data/part*.tfrecord",),
+        output=output,
+        name="c4",
+        split=split,
+        plan=PlanOptions(kind="num_shards", value=shards),
+    )
+
+
+def convert(job: ConversionJob) -> Manifest:
+    tasks = list(shard_tasks(prepare(job).prepared))
+    with concurrent.futures.ThreadPoolExecutor(SHARDS) as pool:
+        return commit_shards([job], list(pool.map(make_shard, tasks))).manifest
+
+
+def shards_of(output: str) -> dict[str, bytes]:
+    table = read_table(output, open_manifest(output).splits["train"])
+    storage = storage_for(output)
+    return {path: storage.read(layout.join(output, path)) for path in table.paths}
+
+
+def expected_shards(local: pathlib.Path) -> dict[str, bytes]:
+    output = str(local / "expected")
+    convert(job_of(str(local), output))
+    return shards_of(output)
+
+
+@pytest.mark.parametrize("source", ["gs", "local"])
+@pytest.mark.parametrize("target", ["gs", "local"])
+def test_the_bytes_are_those_of_a_local_conversion(
+    server: GcsServer, local: pathlib.Path, source: str, target: str
+) -> None:
+    output = "gs://out/sets/c4" if target == "gs" else str(local / "c4")
+    manifest = convert(job_of("gs://in" if source == "gs" else str(local), output))
+    assert shards_of(output) == expected_shards(local)
+    records = [record for name in FILES for record in _records(FILES[name])]
+    assert list(first_records(output, "train", 20)) == records[:20]
+    shards = shards_of(output).values()
+    assert [record for data in shards for record in decode_file(data)] == records
+    assert manifest.splits["train"].records == len(records)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [
+        ("raw data/*", 3),
+        ("raw*/part 1 #é[[]1].tfrecord", 1),
+        ("raw data/part 1 #é[1].tfrecord", 1),  # A name, though it could be a pattern.
+        ("raw data/part [02]*", 2),
+        ("raw data/part [!1] #é[[]1].tfrecord", 2),
+        ("**/part*", 4),
+        ("raw data/**", 4),
+        ("**.tfrecord", 5),
+        ("*/*/*", 1),
+    ],
+)
+def test_inputs_are_those_that_gsutil_would_list(
+    server: GcsServer, pattern: str, files: int
+) -> None:
+    """Names with blanks, unicode, # and [ on both sides, in listings of many pages."""
+    server.objects.page_size = 2
+    data = frames_of([b"deep"])
+    server.objects.put("in", "raw data/deep/part 0.tfrecord", data)
+    server.objects.put("in", "other.tfrecord", data)
+    server.objects.put("in", "raw data/", b"")  # As consoles make directories.
+    output = "gs://out/sets é #1 [x]/c4"
+    job = dataclasses.replace(
+        job_of("gs://in", output, shards=1), inputs=(f"gs://in/{pattern}",)
+    )
+    manifest = convert(job)
+    source = manifest.splits["train"].source
+    assert source["files"] == files
+    assert verify(output, workers=1).findings == ()
+    names = [n for n in server.objects.buckets["in"] if not n.endswith("/")]
+    expected = sum(
+        len(list(_records(server.objects.buckets["in"][name].data)))
+        for name in names
+        if compile_pattern(pattern).fullmatch(name) or name == pattern
+    )
+    assert manifest.splits["train"].records == expected
+    assert len(list(first_records(output, "train", 10_000))) == expected
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    position = 0
+    while position < len(data):
+        length = int.from_bytes(data[position : position + 8], "little")
+        yield data[position + 12 : position + 12 + length]
+        position += length + 16
+
+
+def test_nothing_but_the_dataset_is_written(
+    server: GcsServer, local: pathlib.Path
+) -> None:
+    convert(job_of("gs://in", "gs://out/c4"))
+    assert sorted(server.objects.buckets["out"]) == sorted(
+        [
+            "c4/dataset.json",
+            *(
+                f"c4/{layout.shard_name('c4', 'train', n, SHARDS)}"
+                for n in range(SHARDS)
+            ),
+            *(
+                f"c4/index/{layout.shard_name('c4', 'train', n, SHARDS)}.index"
+                for n in range(SHARDS)
+            ),
+            f"c4/{layout.table_path('c4', 'train')}",
+            f"c4/{layout.job_path('c4', 'train')}",
+            f"c4/{layout.inputs_path('c4', 'train')}",
+        ]
+    )
+    # Once each: no object is written twice, and none on the way.
+    written = [name for kind, name, _ in server.log if kind in ("insert", "start")]
+    assert sorted(written) == sorted(server.objects.buckets["out"])
+
+
+def test_the_table_has_the_checksums_of_the_objects(server: GcsServer) -> None:
+    convert(job_of("gs://in", "gs://out/c4"))
+    table = read_table("gs://out/c4", open_manifest("gs://out/c4").splits["train"])
+    infos = {info.path: info for info in storage_for("gs://out").list("gs://out/c4")}
+    for path, report_crc32c in zip(
+        table.paths, table.file_crc32cs.tolist(), strict=True
+    ):
+        assert infos[f"gs://out/c4/{path}"].crc32c == report_crc32c
+
+
+def test_finished_shards_are_kept(server: GcsServer, local: pathlib.Path) -> None:
+    job = job_of("gs://in", "gs://out/c4")
+    tasks = list(shard_tasks(prepare(job).prepared))
+    make_shard(tasks[0])
+    make_shard(tasks[2])
+    # A crash between a shard and its index, and a shard that was damaged since.
+    make_shard(tasks[3])
+    name = layout.shard_name("c4", "train", 3, SHARDS)
+    storage_for("gs://out").delete(f"gs://out/c4/index/{name}.index")
+    damaged = f"c4/{layout.shard_name('c4', 'train', 2, SHARDS)}"
+    size = len(server.objects.buckets["out"][damaged].data)
+    server.objects.put("out", damaged, bytes(size))
+    server.log.clear()
+    convert(job)
+    assert shards_of("gs://out/c4") == expected_shards(local)
+    written = {name for kind, name, _ in server.log if kind in ("insert", "start")}
+    first = layout.shard_name("c4", "train", 0, SHARDS)
+    assert not {name for name in written if first in name}
+    server.log.clear()
+    again = prepare(job)
+    assert again.committed is not None
+    assert not [kind for kind, _, _ in server.log if kind in ("insert", "start")]
+
+
+def test_faults_change_nothing(server: GcsServer, local: pathlib.Path) -> None:
+    for kind in ("503", "429", "reset", "cut", "short"):
+        for skip in (3, 9, 20):
+            server.fail(kind, "media", skip=skip)
+    for kind in ("503", "reset", "lost"):
+        for skip in (0, 3, 7):
+            server.fail(kind, "insert", skip=skip)
+    for kind in ("503", "reset"):
+        for operation in ("list", "stat"):
+            server.fail(kind, operation, skip=2)
+    convert(job_of("gs://in", "gs://out/c4"))
+    assert shards_of("gs://out/c4") == expected_shards(local)
+    assert sum(not fault.times for fault in server.faults) > 20
+
+
+def test_two_workers_make_one_shard(server: GcsServer, local: pathlib.Path) -> None:
+    job = job_of("gs://in", "gs://out/c4")
+    tasks = list(shard_tasks(prepare(job).prepared)) * 3
+    with concurrent.futures.ThreadPoolExecutor(len(tasks)) as pool:
+        results = list(pool.map(make_shard, tasks))
+    written = [name for kind, name, _ in server.log if kind in ("insert", "start")]
+    assert len(written) > 2 * SHARDS + 2  # There really was a race.
+    commit_shards([job], results)
+    assert shards_of("gs://out/c4") == expected_shards(local)
+
+
+def test_a_worker_of_an_earlier_job_damages_nothing(
+    server: GcsServer, local: pathlib.Path
+) -> None:
+    old = job_of("gs://in", "gs://out/c4")
+    task = next(shard_tasks(prepare(old).prepared))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def progress(records: int, raw_bytes: int) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        zombie = pool.submit(convert_shard, task.prepared, 0, progress=progress)
+        assert begun.wait(30)
+        # Meanwhile somebody starts over, from an input that has changed.
+        first = next(iter(FILES))
+        changed = frames_of(text_records(901, seed=7))
+        server.objects.put("in", f"raw data/{first}", changed)
+        (local / "raw data" / first).write_bytes(changed)
+        prepared = prepare(old, overwrite=True).prepared
+        results = [make_shard(task) for task in shard_tasks(prepared)]
+        commit_shards([old], results)
+        done = dict(server.objects.buckets["out"])
+        go_on.set()
+        with pytest.raises(JobChangedError, match="taken over"):
+            zombie.result()
+    assert server.objects.buckets["out"] == done
+    assert shards_of("gs://out/c4") == expected_shards(local)
+
+
+def test_an_input_that_changes_after_it_was_listed_is_named(
+    server: GcsServer,
+) -> None:
+    tasks = list(shard_tasks(prepare(job_of("gs://in", "gs://out/c4")).prepared))
+    name = f"raw data/{next(iter(FILES))}"
+    server.objects.put("in", name, server.objects.buckets["in"][name].data)
+    with pytest.raises(StorageChangedError, match="raw data"):
+        make_shard(tasks[0])
+
+
+def _results(job: ConversionJob) -> list[ShardResult]:
+    return [make_shard(task) for task in shard_tasks(prepare(job).prepared)]
+
+
+def _meanwhile(
+    monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], object]
+) -> None:
+    """Lets something else happen once, right after `commit.name` was called."""
+    real = getattr(commit, name)
+
+    def call(*args: object) -> object:
+        result = real(*args)
+        monkeypatch.setattr(commit, name, real)
+        action()
+        return result
+
+    monkeypatch.setattr(commit, name, call)
+
+
+@pytest.mark.parametrize("place", ["gs", "local"])
+def test_of_two_commits_one_is_told(
+    server: GcsServer,
+    tmp_path: pathlib.Path,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = "gs://out/c4" if place == "gs" else str(tmp_path / "c4")
+    train = job_of("gs://in", output)
+    test = job_of("gs://in", output, split="test")
+    train_results, test_results = _results(train), _results(test)
+    _meanwhile(
+        monkeypatch,
+        "read_versioned_manifest",
+        lambda: commit_shards([test], test_results),
+    )
+    with pytest.raises(StorageChangedError, match=r"dataset\.json"):
+        commit_shards([train], train_results)
+    assert set(open_manifest(output).splits) == {"test"}
+    # The cure that the message names.
+    assert set(convert(train).splits) == {"test", "train"}
+
+
+def test_of_two_jobs_that_begin_at_once_one_is_told(server: GcsServer) -> None:
+    jobs = [job_of("gs://in", "gs://out/c4", shards=n) for n in (2, 3, 4)]
+    barrier = threading.Barrier(len(jobs))
+
+    def begin(job: ConversionJob) -> str:
+        barrier.wait(30)
+        try:
+            tasks = list(shard_tasks(prepare(job).prepared))
+            commit_shards([job], [make_shard(task) for task in tasks])
+        except (InvalidDatasetError, JobChangedError, StorageChangedError) as error:
+            return str(error)
+        return ""
+
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        errors = list(pool.map(begin, jobs))
+    assert errors.count("") == 1
+    for error in errors:
+        assert (
+            not error
+            or "another conversion" in error
+            or "somebody else" in error
+            or "lacks its list" in error
+            or "belongs to a conversion" in error
+        )
+    winner = jobs[errors.index("")]
+    assert open_manifest("gs://out/c4").splits["train"].shards == winner.plan.value
+
+
+def test_a_missing_bucket_is_named_before_any_work(server: GcsServer) -> None:
+    with pytest.raises(StorageError, match="bucket does not exist"):
+        prepare(job_of("gs://in", "gs://none/c4"))
+    with pytest.raises(StorageError, match="bucket does not exist"):
+        prepare(job_of("gs://none", "gs://out/c4"))
+    assert not server.objects.buckets["out"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_uploads_overlap_and_local_bytes_are_bounded(
+    server: GcsServer,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+) -> None:
+    """While shards are on their way, the next ones are made, but not too many."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    server.fail(
+        "slow", "insert", name="c4-train.array_record-", times=10**9, seconds=0.3
+    )
+    job = job_of("gs://in", "gs://out/c4", shards=12)
+    most = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.01):
+            most = max(most, len(list(tmp_path.glob("gristmill-*/tmp-c4-train"))))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        run_conversion([job], workers=workers)
+    finally:
+        done.set()
+        watcher.join()
+    # Each of small shards: one is written, others are on their way.
+    assert 1 < most <= 3 * workers
+    assert not list(tmp_path.glob("gristmill-*"))

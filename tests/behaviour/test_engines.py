@@ -1,0 +1,233 @@
+"""The conversion on engines of other processes: the same bytes, whoever is killed.
+
+Real ones, on loopback: a Dask scheduler with two workers, and Beam's portable job
+service with an SDK harness of its own, as Flink, Spark and Dataflow have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+from tests.support.conversion import (
+    contents,
+    convert,
+    job_of,
+    prepared_of,
+    varied_records,
+)
+from tests.support.records import write_tfrecords
+
+DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
+
+# A function that says who called it, slow enough to be killed in the middle.
+NOTES_ITS_PROCESS = """
+import os, pathlib, time
+
+PIDS = pathlib.Path({pids!r})
+
+def slow(record):
+    (PIDS / str(os.getpid())).touch()
+    time.sleep(0.004)
+    return record
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("engines")
+
+
+@pytest.fixture(scope="module")
+def inputs(folder) -> pathlib.Path:
+    (folder / "in").mkdir()
+    (folder / "pids").mkdir()
+    for number in range(3):
+        records = varied_records(150, seed=number)
+        write_tfrecords(folder / "in" / str(number), records)
+    text = NOTES_ITS_PROCESS.format(pids=str(folder / "pids"))
+    (folder / "engine_functions.py").write_text(text)
+    return folder / "in"
+
+
+@pytest.fixture(scope="module")
+def start(folder) -> Iterator:
+    """Starts processes that import what lies in the folder, and ends them."""
+    # Beam's worker pool starts whatever `python` it finds.
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{os.getcwd()}", "PATH": path}
+    with contextlib.ExitStack() as stack:
+
+        def start(*command: str, port: int | None = None) -> subprocess.Popen:
+            log = stack.enter_context(open(folder / f"{len(os.listdir(folder))}", "w"))
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", *command],
+                    cwd=folder,
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+            stack.callback(process.kill)
+            deadline = time.monotonic() + 60
+            while port is not None:
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                assert process.poll() is None, pathlib.Path(log.name).read_text()
+                assert time.monotonic() < deadline, "does not listen"
+                time.sleep(0.1)
+            return process
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def dask_workers(start) -> tuple[str, list[subprocess.Popen]]:
+    """The address of a scheduler, and its two workers."""
+    port = free_port()
+    start(
+        *("distributed.cli.dask_scheduler", "--host", "127.0.0.1"),
+        *("--port", str(port), "--no-dashboard"),
+        port=port,
+    )
+    address = f"tcp://127.0.0.1:{port}"
+    workers = [
+        start(
+            *("distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard"),
+            *("--nthreads", "1"),
+        )
+        for _ in range(2)
+    ]
+    from distributed import Client
+
+    with Client(address) as client:
+        client.wait_for_workers(2, timeout=60)
+    return address, workers
+
+
+@pytest.fixture(scope="module")
+def job_service(start) -> tuple[str, ...]:
+    """Options for a pipeline on a portable job service."""
+    service, harness = free_port(), free_port()
+    module = "apache_beam.runners"
+    start(
+        *(f"{module}.portability.local_job_service_main", "-p", str(service)),
+        port=service,
+    )
+    start(
+        *(f"{module}.worker.worker_pool_main", f"--service_port={harness}"),
+        port=harness,
+    )
+    return (
+        *("--runner=PortableRunner", f"--job_endpoint=localhost:{service}"),
+        *("--environment_type=EXTERNAL", f"--environment_config=localhost:{harness}"),
+    )
+
+
+def run(*options: str, **transform) -> None:
+    pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
+    _ = pipeline | ConvertTFRecords(**transform)
+    result = pipeline.run()
+    try:
+        result.wait_until_finish()
+    finally:
+        # Beam leaves Dask's client open, which would miss its scheduler for ever.
+        client = getattr(result, "client", None)
+        if client is not None:
+            client.close()
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned inside", "prepared"])
+@pytest.mark.parametrize("engine", ["dask", "job service"])
+def test_the_same_bytes(engine, prepared, inputs, tmp_path, request):
+    plan = ("num_shards", 7)
+    convert(job_of(inputs, tmp_path / "reference", plan=plan))
+    job = job_of(inputs, tmp_path / "out", plan=plan)
+    if engine == "dask":
+        address, _ = request.getfixturevalue("dask_workers")
+        options = (DASK, f"--dask_client_address={address}", "--dask_partition_size=1")
+    else:
+        options = request.getfixturevalue("job_service")
+    made = {"prepared": (prepared_of(job),)} if prepared else {}
+    run(*options, jobs=(job,), **made)
+    assert contents(tmp_path / "out") == contents(tmp_path / "reference")
+
+
+@pytest.mark.parametrize("engine", ["dask", "job service"])
+def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):
+    """And nothing is committed."""
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "0"
+    data = bytearray((inputs / "0").read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    job = job_of(path, tmp_path / "out", plan=("num_shards", 3))
+    if engine == "dask":
+        address, _ = request.getfixturevalue("dask_workers")
+        options = (DASK, f"--dask_client_address={address}", "--dask_partition_size=1")
+    else:
+        options = request.getfixturevalue("job_service")
+    with pytest.raises((GristmillError, RuntimeError), match="record") as caught:
+        run(*options, jobs=(job,), prepared=(prepared_of(job),))
+    assert str(path) in str(caught.value)
+    assert not (tmp_path / "out" / "dataset.json").exists()
+
+
+@pytest.mark.timeout(180)
+def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path):
+    """The last test of the workers: one of them is gone. The other does its work."""
+    address, workers = dask_workers
+    function = "engine_functions:slow"
+    sys.path.insert(0, str(folder))
+    try:
+        reference = job_of(
+            inputs, tmp_path / "reference", plan=("num_shards", 12), map=function
+        )
+        convert(reference)
+        job = job_of(inputs, tmp_path / "out", plan=("num_shards", 12), map=function)
+        made = prepared_of(job)
+    finally:
+        sys.path.remove(str(folder))
+    killed: list[int] = []
+
+    def kill_when_both_work() -> None:
+        while not all((folder / "pids" / str(w.pid)).exists() for w in workers):
+            time.sleep(0.01)
+        workers[0].send_signal(signal.SIGKILL)
+        killed.append(workers[0].pid)
+
+    killer = threading.Thread(target=kill_when_both_work, daemon=True)
+    killer.start()
+    run(
+        *(DASK, f"--dask_client_address={address}", "--dask_partition_size=1"),
+        jobs=(job,),
+        prepared=(made,),
+    )
+    assert killed == [workers[0].pid]
+    assert workers[0].wait(10) == -signal.SIGKILL
+    assert workers[1].poll() is None
+    assert contents(tmp_path / "out") == contents(tmp_path / "reference")
+    assert open_manifest(str(tmp_path / "out")).splits["train"].records == 450

@@ -1,0 +1,154 @@
+"""Every fault that a bucket can have, in conversion: over it, or told and made good."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+import re
+import time
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.faults import SCENARIOS, Scenario
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.storage import prefetch_reader as range_stream
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.convert import convert
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.planning.shard_plan import PlanOptions
+from tests.support.conversion import quarantined
+from tests.support.gcs_server import Fault, GcsServer
+from tests.support.records import frames_of, text_records
+
+RECORDS = [text_records(400, seed=seed) for seed in range(4)]
+FILES = {
+    f"part-{number:05}.tfrecord": frames_of(records)
+    for number, records in enumerate(RECORDS)
+}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    # Many ranges to a file, as with large ones.
+    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 1 << 15)
+    with GcsServer("in", "out") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.5")
+        monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "3")
+        for name, data in FILES.items():
+            server.objects.put("in", name, data)
+        yield server
+
+
+def job_of(
+    source: str, output: str, *, shards: int = 6, **options: Any
+) -> ConversionJob:
+    return ConversionJob(
+        inputs=(f"{source}/*.tfrecord",),
+        output=output,
+        name="c4",
+        plan=PlanOptions(kind="num_shards", value=shards),
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of all that a conversion on a local disk gives."""
+    folder = tmp_path_factory.mktemp("faults")
+    for name, data in FILES.items():
+        (folder / name).write_bytes(data)
+    convert([job_of(str(folder), str(folder / "out"))])
+    return open_manifest(str(folder / "out")).content_digest
+
+
+def shorter(scenario: Scenario) -> list[Fault]:
+    """The faults of a scenario, for inputs and limits that are smaller."""
+    faults = [Fault(**fault) for fault in scenario.faults]
+    for fault in faults:
+        fault.lasts_seconds /= 4
+    return faults
+
+
+@pytest.mark.parametrize(
+    "scenario", SCENARIOS, ids=[scenario.name for scenario in SCENARIOS]
+)
+def test_a_fault_is_got_over_or_told(
+    server: GcsServer, expected: str, scenario: Scenario
+) -> None:
+    server.faults += shorter(scenario)
+    server.latency_seconds = scenario.settings.get("latency_seconds", 0) / 10
+    begin = time.monotonic()
+    message = ""
+    try:
+        convert([job_of("gs://in", "gs://out/c4")])
+    except GristmillError as error:
+        message = re.sub(r"\s+", " ", str(error))
+    assert time.monotonic() - begin < 20
+    assert bool(message) == bool(scenario.error)
+    assert re.search(scenario.error or "", message)
+    assert not scenario.faults or any(fault.began for fault in server.faults)
+    if message:
+        assert "gs://" in message  # The object,
+        assert "to do:" in message  # and what to do.
+        if server.closing.is_set():
+            server.come_up()
+        server.faults.clear()
+        for name, data in FILES.items():
+            if storage_for("gs://in").load(f"gs://in/{name}") is None or (
+                server.objects.buckets["in"][name].data != data
+            ):
+                server.objects.put("in", name, data)
+        changed = "written again" in message
+        convert([job_of("gs://in", "gs://out/c4")], overwrite=changed)
+    assert open_manifest("gs://out/c4").content_digest == expected
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "quarantine"])
+@pytest.mark.parametrize("kind", ["none", "gzip", "zlib"])
+def test_damage_on_the_way_is_no_damage_of_the_input(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch, kind: str, on_corrupt: str
+) -> None:
+    """There is no checksum of a part of an object: a second look tells."""
+    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 1 << 12)
+    compress = {"none": bytes, "gzip": gzip.compress, "zlib": zlib.compress}[kind]
+    for name, data in FILES.items():
+        server.objects.put("in", name, compress(data))
+        server.fail("flip", "media", name=name, skip=2)
+    job = job_of("gs://in", "gs://out/c4", shards=4, on_corrupt=on_corrupt)
+    (split,) = convert([job]).manifest.splits.values()
+    assert (split.records, split.quarantined_regions) == (1600, 0)
+    assert sum(not fault.times for fault in server.faults) == len(FILES)
+
+
+def test_damage_of_the_input_is_told_as_on_a_local_disk(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    name = next(iter(FILES))
+    data = bytearray(FILES[name])
+    for offset in (len(data) // 3, len(data) // 2, len(data) - 5):
+        data[offset] ^= 1
+    server.objects.put("in", name, bytes(data))
+    for other, content in FILES.items():
+        (tmp_path / other).write_bytes(bytes(data) if other == name else content)
+    found = {}
+    for place in ("gs://in", str(tmp_path)):
+        output = "gs://out/c4" if place == "gs://in" else str(tmp_path / "out")
+        with pytest.raises(GristmillError, match="corrupt record"):
+            convert([job_of(place, output)])
+        job = job_of(place, output, on_corrupt="quarantine")
+        (split,) = convert([job]).manifest.splits.values()
+        found[place] = split.quarantined_regions, split.records, split.records_digest
+    assert found["gs://in"] == found[str(tmp_path)]
+    assert found["gs://in"][0] == 3
+    regions = quarantined(tmp_path / "out")
+    storage = storage_for("gs://out")
+    stored = b"".join(
+        storage.read(info.path)
+        for info in storage.match("gs://out/c4/quarantine/*.bin")
+    )
+    assert stored == b"".join(region for _, region in regions)

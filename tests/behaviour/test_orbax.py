@@ -1,0 +1,183 @@
+"""Model and feed in one checkpoint of Orbax, and back on other hosts and workers."""
+
+import json
+
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from orbax.checkpoint import v1 as ocp_v1
+
+from gristmill import loader
+from gristmill.dataset.errors import StateMismatchError
+from tests.support.datasets import convert
+from tests.support.records import text_records
+
+LENGTH, STEPS = 16, 6
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory) -> loader.GlobalBatches:
+    files = [
+        [record.ljust(LENGTH)[:LENGTH] for record in text_records(40, seed=seed)]
+        for seed in (1, 2)
+    ]
+    dataset = loader.open(convert(tmp_path_factory.mktemp("data"), files))
+    return loader.global_batches(dataset, batch_size=24, seed=3)
+
+
+DECODE = loader.TokenDecoder(length=LENGTH, dtype="uint8")
+
+
+def mesh_of(**axes):
+    devices = np.array(jax.devices()).reshape(tuple(axes.values()))
+    return NamedSharding(Mesh(devices, tuple(axes)), PartitionSpec("data"))
+
+
+ROWS, OTHER_MESH = mesh_of(data=8), mesh_of(data=4, model=2)
+
+
+def arrays_of(batches, *, sharding=ROWS, ahead=2, **options):
+    feed = batches.feed(decode=DECODE, process_index=0, process_count=1, **options)
+    return loader.to_jax(feed, sharding, ahead=ahead)
+
+
+@jax.jit
+def trained(model, batch):
+    """A model that has seen everything: any other batch would leave another one."""
+    return {"w": model["w"] * 3 + batch.sum(axis=0), "steps": model["steps"] + 1}
+
+
+def new_model(sharding=ROWS):
+    replicated = NamedSharding(sharding.mesh, PartitionSpec())
+    model = {"w": jnp.zeros(LENGTH), "steps": jnp.int32(0)}
+    return jax.device_put(model, replicated)
+
+
+@pytest.fixture(scope="module")
+def whole(batches):
+    """The batches and the model of a run that is not interrupted, with workers."""
+    model = new_model()
+    with arrays_of(batches, workers=2) as feed:
+        seen = []
+        for _ in range(STEPS):
+            seen.append(next(feed))
+            model = trained(model, seen[-1])
+    # Arrays stay what they are when the workers are gone, whose memory they may share.
+    for step, batch in enumerate(seen):
+        np.testing.assert_array_equal(batch, DECODE(batches.read(step)))
+    return [np.asarray(batch) for batch in seen], model
+
+
+@pytest.fixture(scope="module")
+def directory(batches, tmp_path_factory):
+    """Checkpoints of steps 2 and 4, of a feed that has read further."""
+    path = tmp_path_factory.mktemp("checkpoints")
+    model = new_model()
+    with arrays_of(batches) as feed, ocp.CheckpointManager(path) as manager:
+        for step in range(1, 5):
+            model = trained(model, next(feed))
+            if step % 2 == 0:
+                state = feed.get_state()
+                both = ocp.args.Composite(
+                    model=ocp.args.StandardSave(model), feed=ocp.args.JsonSave(state)
+                )
+                manager.save(step, args=both)
+    return path
+
+
+def restored(directory, step):
+    with ocp.CheckpointManager(directory) as manager:
+        both = ocp.args.Composite(
+            model=ocp.args.StandardRestore(new_model(OTHER_MESH)),
+            feed=ocp.args.JsonRestore(),
+        )
+        return manager.restore(step, args=both)
+
+
+@pytest.mark.parametrize(("step", "workers"), [(2, 1), (4, 0)])
+def test_model_and_feed_go_on_together(batches, whole, directory, step, workers):
+    found = restored(directory, step)
+    model, seen = found["model"], whole[0]
+    with arrays_of(batches, workers=workers, sharding=OTHER_MESH) as feed:
+        feed.set_state(found["feed"])
+        for expected in seen[step:]:
+            batch = next(feed)
+            np.testing.assert_array_equal(batch, expected)
+            model = trained(model, batch)
+    jax.tree.map(np.testing.assert_array_equal, model, whole[1])
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 4])
+def test_the_feed_goes_on_with_other_hosts(batches, whole, directory, hosts):
+    state = restored(directory, 4)["feed"]
+    parts = []
+    for host in range(hosts):
+        with batches.feed(
+            decode=DECODE, process_index=host, process_count=hosts
+        ) as feed:
+            feed.set_state(state)
+            parts.append([next(feed) for _ in range(4, STEPS)])
+    for step, expected in zip(range(4, STEPS), whole[0][4:], strict=True):
+        rows = [part[step - 4] for part in parts]
+        np.testing.assert_array_equal(np.concatenate(rows), expected)
+
+
+def save_json(path, feed):
+    with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
+        checkpointer.save(path, args=ocp.args.JsonSave(feed.get_state()))
+
+
+def load_json(path, feed):
+    with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
+        feed.set_state(checkpointer.restore(path))
+
+
+def save_grain(path, feed):
+    with ocp.Checkpointer(grain.checkpoint.CheckpointHandler()) as checkpointer:
+        checkpointer.save(path, args=grain.checkpoint.CheckpointSave(feed))
+
+
+def load_grain(path, feed):
+    with ocp.Checkpointer(grain.checkpoint.CheckpointHandler()) as checkpointer:
+        checkpointer.restore(path, args=grain.checkpoint.CheckpointRestore(feed))
+
+
+def save_v1(path, feed):
+    ocp_v1.save_checkpointables(path, {"model": {"w": jnp.ones(8)}, "feed": feed})
+
+
+def load_v1(path, feed):
+    ocp_v1.load_checkpointables(path, {"feed": feed})
+
+
+@pytest.mark.parametrize(
+    ("save", "load"),
+    [(save_json, load_json), (save_grain, load_grain), (save_v1, load_v1)],
+)
+def test_every_handler_saves_the_step_of_the_caller(
+    batches, whole, tmp_path, save, load
+):
+    with arrays_of(batches, ahead=3) as feed:
+        for _ in range(3):
+            next(feed)
+        save(tmp_path / "checkpoint", feed)
+        state = feed.get_state()
+    with arrays_of(batches, ahead=3) as feed:
+        next(feed)
+        load(tmp_path / "checkpoint", feed)
+        assert feed.get_state() == state
+        np.testing.assert_array_equal(next(feed), whole[0][3])
+
+
+def test_a_checkpoint_of_another_order_is_refused(batches, directory):
+    state = restored(directory, 4)["feed"]
+    assert len(json.dumps(state)) < 1000
+    other = loader.global_batches(batches.datasets[0], batch_size=24, seed=4)
+    with arrays_of(other) as feed:
+        with pytest.raises(StateMismatchError, match=r"seed 4(.|\n)*seed 3"):
+            feed.set_state(state)
+        assert feed.get_state()["step"] == 0

@@ -1,0 +1,320 @@
+"""Conversions that race over HTTP: one dataset, one clear error, nothing damaged."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gristmill.dataset.errors import (
+    GristmillError,
+    JobChangedError,
+    StorageChangedError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.tasks import commit_shards, make_shard, shard_tasks
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms.write_arrayrecords import WriteArrayRecords
+from tests.support.gcs_server import GcsServer
+from tests.support.pipelines import run
+from tests.support.records import frames_of, text_records
+
+OUTPUT = "gs://out/c4"
+RECORDS = text_records(1200)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("in", "out") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("in", "a.tfrecord", frames_of(RECORDS[:500]))
+        server.objects.put("in", "b.tfrecord", frames_of(RECORDS[500:]))
+        yield server
+
+
+def job_of(shards: int = 2, split: str = "train") -> ConversionJob:
+    return ConversionJob(
+        inputs=("gs://in/*.tfrecord",),
+        output=OUTPUT,
+        name="c4",
+        split=split,
+        plan=PlanOptions(kind="num_shards", value=shards),
+    )
+
+
+def convert(job: ConversionJob, *, overwrite: bool = False) -> None:
+    prepared = prepare(job, overwrite=overwrite).prepared
+    commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])
+
+
+def assert_whole(**shards: int) -> None:
+    """The dataset has these splits, with so many shards, and no other file."""
+    found = verify(OUTPUT, workers=1)
+    assert found.findings == ()
+    splits = open_manifest(OUTPUT).splits
+    assert {name: split.shards for name, split in splits.items()} == shards
+    assert all(split.records == len(RECORDS) for split in splits.values())
+
+
+def in_background(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    future = pool.submit(call, *args, **options)
+    pool.shutdown(wait=False)
+    return future
+
+
+# Two processes.
+
+
+def command(server: GcsServer, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "gristmill", "convert"),
+            *("gs://in/*.tfrecord", OUTPUT, "--name=c4", "--workers=1", *options),
+        ],
+        env={**os.environ, "STORAGE_EMULATOR_HOST": server.url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_of_two_processes_with_other_options_one_wins(server: GcsServer) -> None:
+    # The second begins while the first one's first shard is on its way.
+    server.fail("hold", "insert", name="c4-train.array_record-00000-of-00003")
+    first = command(server, "--num-shards=3")
+    assert server.held.wait(30)
+    second = command(server, "--num-shards=2")
+    _, error = second.communicate(timeout=60)
+    server.release.set()
+    first.communicate(timeout=60)
+    assert (first.returncode, second.returncode != 0) == (0, True)
+    assert "belongs to a conversion with other options" in error
+    assert "plan.value was 3, is 2" in error
+    assert "Traceback" not in error
+    assert_whole(train=3)
+
+
+def test_of_two_processes_the_one_that_overwrites_wins(server: GcsServer) -> None:
+    server.fail("hold", "insert", name="c4-train.array_record-00000-of-00003")
+    first = command(server, "--num-shards=3")
+    assert server.held.wait(30)
+    second = command(server, "--num-shards=2", "--overwrite")
+    second.communicate(timeout=60)
+    assert second.returncode == 0
+    server.release.set()
+    _, error = first.communicate(timeout=60)
+    assert first.returncode != 0
+    assert "another conversion has taken over the output" in error
+    assert "Traceback" not in error
+    # Of the shard that was on its way, with a name that the winner does not use, a
+    # quick look says that it is there.
+    stray = layout.shard_name("c4", "train", 0, 3)
+    found = verify(OUTPUT, quick=True).findings
+    assert {finding.path for finding in found} <= {stray}
+    server.objects.buckets["out"].pop(f"c4/{stray}", None)
+    assert_whole(train=2)
+
+
+def test_the_same_command_twice_at_once_is_no_race(server: GcsServer) -> None:
+    server.fail("hold", "insert", name="c4-train.array_record-00000-of-00003")
+    first = command(server, "--num-shards=3")
+    assert server.held.wait(30)
+    second = command(server, "--num-shards=3")
+    second.communicate(timeout=60)
+    assert second.returncode == 0
+    done = dict(server.objects.buckets["out"])
+    server.release.set()
+    _, error = first.communicate(timeout=60)
+    assert (first.returncode, error) == (0, "")
+    # What was written again has the same bytes.
+    assert server.objects.buckets["out"].keys() == done.keys()
+    for name, found in server.objects.buckets["out"].items():
+        assert found.data == done[name].data
+    assert_whole(train=3)
+
+
+# A worker that everybody has given up.
+
+
+@pytest.mark.parametrize("hold", ["array_record-00000-of-00002", ".index"])
+@pytest.mark.parametrize("again", ["same", "other"])
+def test_an_upload_that_arrives_after_the_commit_changes_nothing(
+    server: GcsServer, hold: str, again: str
+) -> None:
+    task = next(shard_tasks(prepare(job_of()).prepared))
+    server.fail("hold", "insert", name=hold)
+    zombie = in_background(convert_shard, task.prepared, 0)
+    assert server.held.wait(30)
+    if again == "other":
+        changed = [*RECORDS[:499], RECORDS[499][::-1]]
+        server.objects.put("in", "a.tfrecord", frames_of(changed))
+    convert(job_of(), overwrite=again == "other")
+    done = dict(server.objects.buckets["out"])
+    server.release.set()
+    if again == "other":
+        with pytest.raises(StorageChangedError, match="by somebody else meanwhile"):
+            zombie.result(30)
+    else:
+        assert zombie.result(30).written.records > 0
+    assert server.objects.buckets["out"] == done
+    assert_whole(train=2)
+
+
+def test_a_commit_that_arrives_after_another_job_changes_nothing(
+    server: GcsServer,
+) -> None:
+    job = job_of()
+    results = [make_shard(task) for task in shard_tasks(prepare(job).prepared)]
+    server.fail("hold", "insert", name=layout.table_path("c4", "train"))
+    zombie = in_background(commit_shards, [job], results)
+    assert server.held.wait(30)
+    convert(job_of(3), overwrite=True)
+    done = dict(server.objects.buckets["out"])
+    server.release.set()
+    with pytest.raises(StorageChangedError, match=r"shards\.npz"):
+        zombie.result(30)
+    # And one that had not even begun.
+    with pytest.raises(JobChangedError, match="taken over"):
+        commit_shards([job], results)
+    assert server.objects.buckets["out"] == done
+    assert_whole(train=3)
+
+
+def test_a_commit_that_stops_before_its_last_file_asks_whose_the_output_is(
+    server: GcsServer,
+) -> None:
+    job = job_of()
+    results = [make_shard(task) for task in shard_tasks(prepare(job).prepared)]
+    server.fail("hold", "media", name="dataset.json")
+    zombie = in_background(commit_shards, [job], results)
+    assert server.held.wait(30)
+    convert(job_of(3), overwrite=True)
+    done = dict(server.objects.buckets["out"])
+    server.release.set()
+    with pytest.raises(JobChangedError, match="taken over"):
+        zombie.result(30)
+    assert server.objects.buckets["out"] == done
+    assert_whole(train=3)
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        ("media", "train.job.json"),
+        ("stat", "train.job.json"),
+        ("stat", "dataset.json"),
+        ("stat", "dataset_info.json"),
+    ],
+)
+def test_whoever_stops_in_the_middle_of_overwriting_deletes_nothing_of_others(
+    server: GcsServer, operation: str, name: str
+) -> None:
+    server.fail("hold", operation, name=name)
+    zombie = in_background(prepare, job_of(), overwrite=True)
+    assert server.held.wait(30)
+    convert(job_of())
+    server.release.set()
+    with contextlib.suppress(StorageChangedError):
+        zombie.result(30)
+    assert_whole(train=2)
+
+
+# The dataset's own files, read and written back.
+
+
+def test_a_split_that_is_committed_while_another_is_overwritten_stays(
+    server: GcsServer,
+) -> None:
+    convert(job_of())
+    test = job_of(split="test")
+    results = [make_shard(task) for task in shard_tasks(prepare(test).prepared)]
+    # With train taken out, `dataset.json` goes.
+    server.fail("hold", "delete", name="dataset.json")
+    overwriting = in_background(prepare, job_of(3), overwrite=True)
+    assert server.held.wait(30)
+    commit_shards([test], results)
+    server.release.set()
+    with pytest.raises(StorageChangedError, match=r"dataset\.json"):
+        overwriting.result(30)
+    assert_whole(train=2, test=2)
+    # Now there is something left of it: it is written without train.
+    server.held.clear()
+    server.release.clear()
+    other = job_of(split="other")
+    results = [make_shard(task) for task in shard_tasks(prepare(other).prepared)]
+    server.fail("hold", "insert", name="dataset.json")
+    overwriting = in_background(prepare, job_of(3), overwrite=True)
+    assert server.held.wait(30)
+    commit_shards([other], results)
+    server.release.set()
+    with pytest.raises(StorageChangedError, match=r"dataset\.json"):
+        overwriting.result(30)
+    assert_whole(train=2, test=2, other=2)
+    # The cure that the message names.
+    convert(job_of(3), overwrite=True)
+    assert_whole(train=3, test=2, other=2)
+
+
+def test_splits_that_are_committed_at_once_are_all_there_in_the_end(
+    server: GcsServer,
+) -> None:
+    jobs = [job_of(split=f"part{number}") for number in range(4)]
+    results = {
+        job.split: [make_shard(task) for task in shard_tasks(prepare(job).prepared)]
+        for job in jobs
+    }
+    barrier = threading.Barrier(len(jobs))
+
+    def commit(job: ConversionJob) -> int:
+        barrier.wait(30)
+        for attempt in range(len(jobs)):
+            with contextlib.suppress(StorageChangedError):
+                commit_shards([job], results[job.split])
+                return attempt
+        raise AssertionError("nobody made progress")
+
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        list(pool.map(commit, jobs))
+    assert_whole(**{job.split: 2 for job in jobs})
+
+
+def test_of_two_writes_at_once_one_is_told(server: GcsServer) -> None:
+    records = [RECORDS, RECORDS[::-1][:-1]]
+    barrier = threading.Barrier(2)
+
+    def write(number: int) -> str:
+        import apache_beam as beam
+
+        barrier.wait(30)
+        try:
+            run(beam.Create(records[number]), WriteArrayRecords(OUTPUT, num_shards=2))
+        except GristmillError as error:
+            return str(error)
+        return ""
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        errors = list(pool.map(write, range(2)))
+    assert errors.count("") >= 1
+    winner = open_manifest(OUTPUT).splits["train"].records
+    assert verify(OUTPUT, workers=1).findings == ()
+    for number, error in enumerate(errors):
+        if error:
+            assert (
+                "taken over" in error
+                or "somebody else" in error
+                or ("holds this split already" in error)
+            )
+            assert winner == len(records[1 - number])

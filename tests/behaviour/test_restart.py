@@ -1,0 +1,641 @@
+"""Conversions that stopped half way, and what is found in the output by the next."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.errors import (
+    FormatVersionError,
+    InputError,
+    InvalidDatasetError,
+    JobChangedError,
+    NotADatasetError,
+    StorageError,
+)
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.storage.lookup import LocalStorage
+from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
+from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.tasks import make_shard, shard_tasks
+from gristmill.transforms.indexing.index_shard import (
+    commit_index,
+    index_shard,
+    plan_index,
+)
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    PreparedJob,
+    ShardNames,
+    load_prepared,
+)
+from gristmill.transforms.planning.shard_plan import PlanOptions
+from tests.support.conversion import (
+    contents,
+    convert,
+    job_of,
+    prepared_of,
+    read_output,
+    varied_records,
+)
+from tests.support.records import frames_of
+
+RECORDS = varied_records(300, seed=1)
+SHARDS = 6
+
+
+@pytest.fixture
+def inputs(tmp_path) -> pathlib.Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        part = RECORDS[number * 100 : (number + 1) * 100]
+        (folder / str(number)).write_bytes(frames_of(part))
+    return folder
+
+
+@pytest.fixture
+def job(inputs, tmp_path) -> ConversionJob:
+    return job_of(inputs, tmp_path / "out", plan=("num_shards", SHARDS))
+
+
+def states(directory: str) -> dict[str, tuple[int, int]]:
+    """Returns what would change if a file were written again."""
+    return {
+        str(path): (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in pathlib.Path(directory).rglob("*")
+        if path.is_file()
+    }
+
+
+def shard_file(job: ConversionJob, shard: int) -> pathlib.Path:
+    name = f"{job.name}-{job.split}.array_record-{shard:05d}-of-{SHARDS:05d}"
+    return pathlib.Path(job.output, name)
+
+
+def index_file(job: ConversionJob, shard: int) -> pathlib.Path:
+    return pathlib.Path(job.output, "index", f"{shard_file(job, shard).name}.index")
+
+
+class TestKill:
+    # Hangs in the middle of a shard, with a part of it written.
+    SCRIPT = """
+import sys, time
+from gristmill.transforms.conversion.convert_shard import convert_shard
+from tests.support.conversion import job_of, prepared_of
+
+def hang(records, raw_bytes):
+    print("hanging", flush=True)
+    time.sleep(600)
+
+job = job_of(sys.argv[1] + "/*", sys.argv[2], plan=("num_shards", 30))
+prepared = prepared_of(job)
+for shard in (0, 1, 2, 29, 7):
+    convert_shard(prepared, shard, progress=hang if shard == 7 else None)
+"""
+
+    def test_only_missing_shards_are_made_after_a_kill(self, tmp_path):
+        (tmp_path / "in").mkdir()
+        records = varied_records(3000, seed=3)
+        (tmp_path / "in" / "a").write_bytes(frames_of(records))
+        output = tmp_path / "out"
+        process = subprocess.Popen(
+            [sys.executable, "-c", self.SCRIPT, str(tmp_path / "in"), str(output)],
+            stdout=subprocess.PIPE,
+        )
+        with process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"hanging\n"
+            finally:
+                process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+        assert not (output / "dataset.json").exists()
+        with pytest.raises(NotADatasetError, match="unfinished conversion"):
+            open_manifest(str(output))
+
+        job = job_of(tmp_path / "in", output, plan=("num_shards", 30))
+        prepared = prepared_of(job)
+        finished = [s for s in range(30) if finished_shard(prepared, s) is not None]
+        assert finished == [0, 1, 2, 29]
+        assert len(list((output / "tmp-data-train").iterdir())) == 1
+        before = {
+            path: state
+            for path, state in states(job.output).items()
+            if ".array_record-" in path
+            and int(path.split("record-")[1].split("-")[0]) in finished
+        }
+        assert len(before) == 2 * len(finished)  # Shards and their indexes.
+
+        convert(job)
+        assert before.items() <= states(job.output).items()
+        assert read_output(output) == records
+        undisturbed = dataclasses.replace(job, output=str(tmp_path / "undisturbed"))
+        convert(undisturbed)
+        assert contents(output) == contents(undisturbed.output)
+
+
+class TestUnfinished:
+    """What a crash, of the program or of the machine, can leave."""
+
+    @pytest.fixture
+    def half_done(self, job) -> ConversionJob:
+        prepared = prepared_of(job)
+        for shard in (0, 2, 5):
+            convert_shard(prepared, shard)
+        return job
+
+    def test_finished_shards_stay(self, half_done):
+        before = states(half_done.output)
+        convert(half_done)
+        after = states(half_done.output)
+        for shard in (0, 2, 5):
+            for path in (shard_file(half_done, shard), index_file(half_done, shard)):
+                assert before[str(path)] == after[str(path)]
+        assert read_output(half_done.output) == RECORDS
+
+    @pytest.mark.parametrize("max_corrupt", [100, 7])
+    def test_an_end_between_the_two_files_of_the_description(
+        self, job, monkeypatch, max_corrupt: int
+    ):
+        true_write = LocalStorage.write
+
+        def write(storage, path, data, **options):
+            if path.endswith(".inputs.npz"):
+                raise KeyboardInterrupt
+            true_write(storage, path, data, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, "write", write)
+            with pytest.raises(KeyboardInterrupt):
+                prepare(job)
+        assert list(contents(job.output)) == ["index/data-train.job.json"]
+        other = dataclasses.replace(job, writer=WriterOptions(group_size=2))
+        with pytest.raises(InvalidDatasetError, match="lacks its list of files"):
+            prepare(other)
+        convert(dataclasses.replace(job, max_corrupt=max_corrupt))
+        assert read_output(job.output) == RECORDS
+
+    def test_a_lost_list_of_files_is_written_again(self, half_done):
+        inputs = pathlib.Path(half_done.output, "index", "data-train.inputs.npz")
+        before = inputs.read_bytes()
+        finished = shard_file(half_done, 2).stat()
+        inputs.unlink()
+        convert(half_done)
+        assert inputs.read_bytes() == before
+        assert shard_file(half_done, 2).stat() == finished
+        assert read_output(half_done.output) == RECORDS
+
+    @pytest.mark.parametrize(
+        "harm",
+        [
+            lambda shard, index: index.write_bytes(index.read_bytes()[:-1]),
+            lambda shard, index: index.write_bytes(index.read_bytes()[:50]),
+            lambda shard, index: index.write_bytes(b""),
+            lambda shard, index: index.write_bytes(bytes(index.stat().st_size)),
+            lambda shard, index: index.write_bytes(
+                index.read_bytes()[:-9] + b"?" + index.read_bytes()[-8:]
+            ),
+            lambda shard, index: index.unlink(),
+            lambda shard, index: shard.unlink(),
+            lambda shard, index: os.truncate(shard, shard.stat().st_size - 1),
+            lambda shard, index: shard.write_bytes(b""),
+        ],
+        ids=[
+            *("index short", "index very short", "index empty", "index zeros"),
+            *("index flipped", "index gone", "shard gone", "shard short"),
+            "shard empty",
+        ],
+    )
+    def test_what_is_not_whole_is_made_again(self, half_done, tmp_path, harm):
+        harm(shard_file(half_done, 2), index_file(half_done, 2))
+        prepared = prepared_of(half_done)
+        assert finished_shard(prepared, 2) is None
+        assert finished_shard(prepared, 0) is not None
+        convert(half_done)
+        assert read_output(half_done.output) == RECORDS
+        undisturbed = dataclasses.replace(half_done, output=str(tmp_path / "fresh"))
+        convert(undisturbed)
+        assert contents(half_done.output) == contents(undisturbed.output)
+
+    def test_an_index_of_another_version_is_not_overwritten(self, half_done):
+        data = bytearray(index_file(half_done, 2).read_bytes())
+        data[8] += 1
+        index_file(half_done, 2).write_bytes(bytes(data))
+        with pytest.raises(FormatVersionError):
+            convert(half_done)
+
+    def test_what_a_crash_left_is_swept_up_at_the_commit(self, half_done):
+        left = pathlib.Path(half_done.output, "tmp-data-train", ".left.tmp")
+        of_another = pathlib.Path(half_done.output, "tmp-data-test", ".busy.tmp")
+        for path in (left, of_another):
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"half")
+        convert(half_done)
+        assert not left.parent.exists()
+        assert of_another.exists()  # Somebody may be at work there.
+
+    def test_a_missing_shard_is_named_at_the_commit(self, half_done):
+        from gristmill.dataset.errors import DataLossError
+        from gristmill.dataset.metadata.report_columns import ReportCollector
+        from gristmill.transforms.conversion.commit import finish_split
+
+        prepared = prepared_of(half_done)
+        reports = [finished_shard(prepared, shard) for shard in (0, 2, 5)]
+        with pytest.raises(DataLossError) as caught:
+            finish_split(
+                prepared, ReportCollector.of(reports, job=prepared.fingerprint)
+            )
+        assert "3 of 6 shards were not made" in str(caught.value)
+        assert shard_file(half_done, 1).name in str(caught.value)
+
+
+class TestChanged:
+    """A run with other options or inputs than the unfinished one before it."""
+
+    @pytest.mark.parametrize(
+        ("change", "difference"),
+        [
+            ({"plan": PlanOptions(kind="num_shards", value=7)}, "plan.value was 6"),
+            ({"plan": PlanOptions(kind="shard_bytes", value=6)}, "plan.kind was"),
+            ({"writer": WriterOptions(group_size=2)}, "writer.group_size was 1, is 2"),
+            ({"writer": WriterOptions(compression="snappy")}, "writer.compression was"),
+            ({"map": "os.path:basename"}, "map was None, is 'os.path:basename'"),
+            ({"names": ShardNames(kind="beam", prefix="x")}, "names.kind was 'tfds'"),
+        ],
+        ids=str,
+    )
+    def test_options(self, job, change, difference):
+        convert_shard(prepared_of(job), 0)
+        before = states(job.output)
+        with pytest.raises(JobChangedError) as caught:
+            convert(dataclasses.replace(job, **change))
+        message = str(caught.value)
+        assert difference in message
+        assert "--overwrite" in message
+        assert f"{job.output}, split train" in message
+        assert states(job.output) == before
+
+    def test_code_of_the_map_function(self, job, tmp_path, monkeypatch):
+        monkeypatch.syspath_prepend(tmp_path)
+        module = tmp_path / "map_that_changes.py"
+        module.write_text("def keep(record):\n    return record\n")
+        job = dataclasses.replace(job, map="map_that_changes:keep")
+        convert_shard(prepared_of(job), 0)
+        assert prepared_of(job).fingerprint == prepared_of(job).fingerprint
+        module.write_text("def keep(record):\n    return record + b'!'\n")
+        with pytest.raises(JobChangedError, match="map_code_digest was 'sha256:"):
+            convert(job)
+
+    @pytest.mark.parametrize(
+        ("change", "difference"),
+        [
+            (lambda d: (d / "9").write_bytes(frames_of([b"x"])), "1 input files new: "),
+            (lambda d: (d / "1").unlink(), "1 input files gone: "),
+            (lambda d: (d / "1").write_bytes(frames_of([b"x"])), "files changed: "),
+            (lambda d: os.utime(d / "1", ns=(1, 1)), "1 input files changed: "),
+            (lambda d: (d / "1").rename(d / "7"), "new: "),
+        ],
+        ids=["new", "gone", "changed", "touched", "renamed"],
+    )
+    def test_inputs(self, job, inputs, change, difference):
+        convert_shard(prepared_of(job), 0)
+        change(inputs)
+        with pytest.raises(JobChangedError) as caught:
+            convert(job)
+        assert difference in str(caught.value)
+        assert f"{inputs}/" in str(caught.value)
+        # And with --overwrite it is done.
+        convert(job, overwrite=True)
+        assert len(read_output(job.output)) >= 200
+
+    def test_the_plan_by_records_sees_another_count(self, job, monkeypatch):
+        counted = dataclasses.replace(
+            job, plan=PlanOptions(kind="records_per_shard", value=60)
+        )
+        prepared = prepared_of(counted)
+        other = dataclasses.replace(
+            prepared,
+            plan=dataclasses.replace(
+                prepared.plan, cut_records=prepared.plan.cut_records + 1
+            ),
+        )
+        with pytest.raises(JobChangedError, match="the plan of shards differs"):
+            other.check_same(prepared)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"on_corrupt": "quarantine"},
+            {"max_corrupt": 5},
+            {"allow_empty_files": True},
+            {"check": "lengths"},
+        ],
+        ids=str,
+    )
+    def test_what_does_not_change_the_shards_may_change(self, job, change):
+        convert_shard(prepared_of(job), 0)
+        before = shard_file(job, 0).stat()
+        convert(dataclasses.replace(job, **change))
+        assert shard_file(job, 0).stat().st_ino == before.st_ino
+
+    def test_a_process_that_lives_on_sees_what_changed(self, job):
+        # Workers outlive a run: the description that they know can be an old one.
+        first = prepared_of(job)
+        known = (job.output, job.name, job.split, first.fingerprint)
+        assert load_prepared(*known).job.max_corrupt == 100
+        prepared_of(dataclasses.replace(job, max_corrupt=7))
+        assert load_prepared(*known).job.max_corrupt == 7
+        prepared_of(
+            dataclasses.replace(job, writer=WriterOptions(group_size=3)), overwrite=True
+        )
+        with pytest.raises(JobChangedError, match="taken over"):
+            load_prepared(*known)
+        with pytest.raises(JobChangedError, match="taken over"):
+            make_shard(next(shard_tasks(first)))
+
+    def test_a_job_without_description_belongs_to_nobody(self, job, tmp_path):
+        task = next(shard_tasks(prepared_of(job)))
+        shutil.rmtree(job.output)
+        with pytest.raises(JobChangedError, match="got:      none"):
+            make_shard(task)
+
+    def test_the_description_survives_the_way_to_storage(self, job):
+        prepared = prepared_of(
+            dataclasses.replace(
+                job, plan=PlanOptions(kind="records_per_shard", value=33)
+            )
+        )
+        loaded = PreparedJob.load(job.output, job.name, job.split)
+        assert loaded is not None
+        assert loaded.job == prepared.job
+        assert loaded.fingerprint == prepared.fingerprint
+        assert list(loaded.files.paths) == list(prepared.files.paths)
+        shards = range(prepared.plan.shards)
+        assert [loaded.plan.ranges(s) for s in shards] == [
+            prepared.plan.ranges(s) for s in shards
+        ]
+
+    @pytest.mark.parametrize("text", ["", "{}", "[]", '{"job": {"inputs": 3}}'])
+    def test_a_description_that_cannot_be_read(self, job, text):
+        prepared_of(job)
+        path = pathlib.Path(job.output, "index", "data-train.job.json")
+        path.write_text(text)
+        with pytest.raises(InvalidDatasetError) as caught:
+            convert(job)
+        assert str(path) in str(caught.value)
+        assert "--overwrite" in str(caught.value)
+        convert(job, overwrite=True)
+        assert read_output(job.output) == RECORDS
+
+
+class TestCommitted:
+    """A run over a dataset that is there already."""
+
+    def test_the_same_again_does_nothing(self, job):
+        first = convert(job)
+        before = states(job.output)
+        preparation = prepare(job)
+        assert preparation.committed == first.manifest
+        results = [make_shard(task) for task in shard_tasks(preparation.prepared)]
+        assert all(result.report is not None for result in results)
+        assert states(job.output) == before
+
+    def test_committing_nothing_new_writes_nothing(self, job):
+        from gristmill.transforms.conversion.tasks import ShardResult, commit_shards
+
+        manifest = convert(job).manifest
+        before = states(job.output)
+        task = next(shard_tasks(prepare(job).prepared))
+        result = commit_shards([job], [ShardResult(task, None)])
+        assert result.committed_before == ("train",)
+        assert result.manifest == manifest
+        assert states(job.output) == before
+
+    def test_changed_options_are_an_error(self, job):
+        convert(job)
+        before = states(job.output)
+        with pytest.raises(JobChangedError, match="group_size was 1, is 4"):
+            prepare(dataclasses.replace(job, writer=WriterOptions(group_size=4)))
+        assert states(job.output) == before
+
+    def test_a_second_split_is_added(self, job, tmp_path):
+        first = convert(job).manifest
+        before = {p: s for p, s in states(job.output).items() if "train" in p}
+        (tmp_path / "more").write_bytes(frames_of([b"one", b"two"]))
+        test = job_of(tmp_path / "more", job.output, split="test")
+        manifest = convert(test).manifest
+        assert manifest.splits == {**first.splits, "test": manifest.splits["test"]}
+        assert read_output(job.output) == RECORDS
+        assert read_output(job.output, "test") == [b"one", b"two"]
+        assert before.items() <= states(job.output).items()
+
+    def test_two_splits_at_once(self, job, tmp_path):
+        (tmp_path / "more").write_bytes(frames_of([b"one", b"two"]))
+        test = job_of(tmp_path / "more", job.output, split="test")
+        convert(job, test)
+        assert sorted(open_manifest(job.output).splits) == ["test", "train"]
+        assert read_output(job.output, "test") == [b"one", b"two"]
+
+    def test_another_name_is_refused_and_harms_nothing(self, job):
+        convert(job)
+        before = states(job.output)
+        for overwrite in (False, True):
+            with pytest.raises(InputError) as caught:
+                convert(dataclasses.replace(job, name="other"), overwrite=overwrite)
+            assert "expected: data" in str(caught.value)
+            assert "got:      other" in str(caught.value)
+            assert states(job.output) == before
+
+    def test_a_split_without_description_is_known_by_the_dataset(self, job):
+        convert(job)
+        pathlib.Path(job.output, "index", "data-train.job.json").unlink()
+        assert prepare(job).committed is not None
+        other = dataclasses.replace(job, writer=WriterOptions(group_size=4))
+        with pytest.raises(JobChangedError, match="from another source"):
+            convert(other)
+        convert(other, overwrite=True)
+        assert read_output(job.output) == RECORDS
+
+    @pytest.mark.parametrize("lost", ["shard", "half a shard", "index", "table"])
+    def test_what_was_lost_since_is_made_again(self, job, lost):
+        manifest = convert(job).manifest
+        split = manifest.splits["train"]
+        shard = read_table(job.output, split).paths[1]
+        paths = {"index": f"index/{shard}.index", "table": split.table}
+        path = pathlib.Path(job.output, paths.get(lost, shard))
+        before = {p: s for p, s in states(job.output).items() if "00000" in p}
+        assert before
+        if lost == "half a shard":
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            path.unlink()
+        assert convert(job).manifest == manifest
+        assert read_output(job.output) == RECORDS
+        assert before.items() <= states(job.output).items()
+        assert prepare(job).committed == manifest
+
+    def test_a_split_that_was_indexed_since_is_not_what_was_converted(self, job):
+        manifest = convert(job).manifest
+        shards = sorted(pathlib.Path(job.output).glob("*.array_record-*"))
+        shards[0].unlink()
+        plan = plan_index([*map(str, shards[1:])], split="train", overwrite=True)
+        commit_index(plan, map(index_shard, plan.tasks), inputs=["*"])
+        left = open_manifest(job.output).splits["train"].records
+        assert left < manifest.splits["train"].records
+        with pytest.raises(JobChangedError, match="from another source"):
+            convert(job)
+
+
+class TestOverwrite:
+    def test_everything_of_the_split_goes_and_nothing_else(self, job, tmp_path):
+        (tmp_path / "more").write_bytes(frames_of([b"one", b"two"]))
+        test = job_of(tmp_path / "more", job.output, split="test")
+        convert(job, test)
+        stranger = pathlib.Path(job.output, "notes.txt")
+        stranger.write_text("mine")
+        others = {
+            p: s
+            for p, s in states(job.output).items()
+            if "data-test" in p or "notes" in p
+        }
+        smaller = dataclasses.replace(job, plan=PlanOptions(kind="num_shards", value=2))
+        convert(smaller, overwrite=True)
+        assert others.items() <= states(job.output).items()
+        assert read_output(job.output) == RECORDS
+        assert read_output(job.output, "test") == [b"one", b"two"]
+        names = {path.name for path in pathlib.Path(job.output).rglob("*train*")}
+        assert names == {
+            *("data-train.array_record-00000-of-00002",),
+            *("data-train.array_record-00001-of-00002",),
+            *("data-train.array_record-00000-of-00002.index",),
+            *("data-train.array_record-00001-of-00002.index",),
+            *("data-train.job.json", "data-train.inputs.npz", "data-train.shards.npz"),
+        }
+
+    def test_quarantine_of_the_earlier_run_goes(self, job, inputs):
+        good = (inputs / "1").read_bytes()
+        (inputs / "1").write_bytes(b"junk" + good)
+        convert(dataclasses.replace(job, on_corrupt="quarantine"))
+        assert list(pathlib.Path(job.output, "quarantine").iterdir())
+        (inputs / "1").write_bytes(good)
+        convert(job, overwrite=True)
+        assert not list(pathlib.Path(job.output, "quarantine").iterdir())
+        assert read_output(job.output) == RECORDS
+
+    @pytest.mark.parametrize(
+        "harm",
+        [
+            lambda out: (out / "dataset.json").write_text("{"),
+            lambda out: (out / "index" / "data-train.shards.npz").unlink(),
+            lambda out: (out / "index" / "data-train.shards.npz").write_bytes(b"PK"),
+            lambda out: (out / "index" / "data-train.inputs.npz").unlink(),
+            lambda out: (out / "index" / "data-train.inputs.npz").write_bytes(b"PK"),
+        ],
+        ids=["manifest", "table gone", "table", "inputs gone", "inputs"],
+    )
+    def test_what_cannot_be_read_is_replaced(self, job, harm):
+        convert(job)
+        harm(pathlib.Path(job.output))
+        other = dataclasses.replace(job, plan=PlanOptions(kind="num_shards", value=4))
+        with pytest.raises((InvalidDatasetError, StorageError, JobChangedError)):
+            convert(other)
+        convert(other, overwrite=True)
+        assert read_output(job.output) == RECORDS
+        assert len(list(pathlib.Path(job.output).glob("*record-*-of-*"))) == 4
+
+    def test_an_unfinished_conversion_is_thrown_away(self, job):
+        convert_shard(prepared_of(job), 0)
+        other = dataclasses.replace(job, writer=WriterOptions(compression="snappy"))
+        convert(other, overwrite=True)
+        assert read_output(job.output) == RECORDS
+
+
+class TestOutput:
+    def test_files_of_others_are_not_overwritten(self, job):
+        stranger = shard_file(job, 3)
+        stranger.parent.mkdir()
+        stranger.write_text("mine")
+        with pytest.raises(InputError) as caught:
+            convert(job)
+        assert str(stranger) in str(caught.value)
+        assert contents(job.output) == {stranger.name: b"mine"}
+        convert(job, overwrite=True)
+        assert read_output(job.output) == RECORDS
+
+    def test_shards_of_others_are_not_mixed_with(self, job):
+        # Readers find shards by a pattern: they would read both.
+        pathlib.Path(job.output).mkdir()
+        stranger = pathlib.Path(job.output, "data-train.array_record-00000-of-00099")
+        stranger.write_text("mine")
+        with pytest.raises(InputError, match="00000-of-00099"):
+            convert(job)
+
+    def test_a_file_where_the_output_should_be(self, job, tmp_path):
+        (tmp_path / "file").write_text("mine")
+        for output in (tmp_path / "file", tmp_path / "file" / "deeper"):
+            with pytest.raises(StorageError) as caught:
+                convert(dataclasses.replace(job, output=str(output)))
+            assert str(output) in str(caught.value)
+            assert "to do:" in str(caught.value)
+        assert (tmp_path / "file").read_text() == "mine"
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_an_output_that_is_not_writable(self, job, tmp_path):
+        (tmp_path / "out").mkdir(mode=0o555)
+        with pytest.raises(StorageError) as caught:
+            convert(job)
+        assert "check the permissions" in str(caught.value)
+
+    # The system refuses to let a file grow, as a full disk does.
+    FULL_DISK = """
+import resource, signal, sys
+from tests.support.conversion import convert, job_of
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+options = {"plan": ("num_shards", 2), "on_corrupt": "quarantine"}
+job = job_of(sys.argv[1] + "/*", sys.argv[2], **options)
+try:
+    convert(job)
+except Exception as e:
+    print(type(e).__name__, e)
+"""
+
+    @pytest.mark.parametrize(
+        ("big", "what"),
+        [
+            (frames_of([os.urandom(1000)] * 2000), "cannot write shard"),
+            (bytes(2_000_000), "cannot write to quarantine"),
+        ],
+        ids=["shard", "quarantine"],
+    )
+    def test_a_disk_that_is_full_then_is_not(self, tmp_path, big, what):
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "a").write_bytes(frames_of([b"small"] * 10))
+        (tmp_path / "in" / "b").write_bytes(big)
+        done = subprocess.run(
+            [
+                *(sys.executable, "-c", self.FULL_DISK),
+                *(str(tmp_path / "in"), str(tmp_path / "out")),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert done.stdout.startswith(f"StorageError {what}"), done
+        assert "free" in done.stdout
+        assert "space" in done.stdout
+        assert not (tmp_path / "out" / "dataset.json").exists()
+        options = {"plan": ("num_shards", 2), "on_corrupt": "quarantine"}
+        convert(job_of(tmp_path / "in", tmp_path / "out", **options))
+        records = read_output(tmp_path / "out")
+        assert len(records) == (2010 if what == "cannot write shard" else 10)

@@ -1,0 +1,58 @@
+"""Names of shards: every reader opens the file, and the dataset has no other by it."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.jobs.conversion_job import ShardNames
+from tests.support.conversion import contents, job_of
+from tests.support.records import frames_of, text_records, write_array_records
+
+RECORDS = text_records(40)
+
+
+@pytest.fixture
+def out(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        (ShardNames(kind="inputs", suffix=".ar"), "a\\b.ar"),
+        (ShardNames(kind="inputs", suffix="/ar"), "a\\b/ar"),
+        (ShardNames(kind="beam", prefix="a\\b"), "a\\b-00000-of-00001"),
+    ],
+    ids=["input", "suffix", "prefix"],
+)
+def test_a_shard_that_no_reader_would_open(tmp_path, out, names, name):
+    (tmp_path / "a\\b").write_bytes(frames_of(RECORDS))
+    job = job_of(f"{tmp_path}/a*b", out, names=names, plan=("match_shards", None))
+    with pytest.raises(InputError, match=re.escape(repr(name))):
+        prepare(job)
+    assert contents(out) == {}
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "index", "quarantine"])
+def test_a_shard_in_the_place_of_a_file_of_the_dataset(tmp_path, out, name):
+    (tmp_path / name).write_bytes(frames_of(RECORDS))
+    names = ShardNames(kind="inputs")
+    job = job_of(tmp_path / name, out, names=names, plan=("match_shards", None))
+    with pytest.raises(InputError, match="cannot be the name of a shard"):
+        prepare(job)
+
+
+def test_index_refuses_them_too(out):
+    write_array_records(out / "a\\b", RECORDS)
+    with pytest.raises(InputError, match="cannot be the name of a shard"):
+        index(IndexOptions(files=(f"{out}/a*b",), name="data"))
+    assert list(contents(out)) == ["a\\b"]

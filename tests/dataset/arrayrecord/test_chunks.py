@@ -1,0 +1,381 @@
+"""Chunks: right records or an error of ours, whatever the bytes say."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import random
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.arrayrecord.chunks import (
+    MAX_CHUNK_DECODED_BYTES,
+    checksum_chunks,
+    decode_chunks,
+    decode_records,
+    measure_chunks,
+)
+from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
+from gristmill.dataset.varints import decode_varints, varint_at, varints_at
+from tests.support.chunks import chunk, varint
+from tests.support.memory import limited_memory
+from tests.support.records import AWKWARD_RECORDS, text_records
+
+COMPRESSIONS = {"none": "\0", "zstd": "z", "brotli": "b", "snappy": "s"}
+every_compression = pytest.mark.parametrize(
+    "compression", COMPRESSIONS.values(), ids=COMPRESSIONS
+)
+
+
+def laid_out(chunks: list[bytes]) -> tuple[bytes, np.ndarray]:
+    sizes = np.array([len(item) for item in chunks], np.int64)
+    return b"".join(chunks), np.cumsum(sizes) - sizes
+
+
+def pick(
+    chunks: list[bytes],
+    counts: list[int],
+    wanted: list[tuple[int, int]],
+    *,
+    limit: int = MAX_CHUNK_DECODED_BYTES,
+) -> list[bytes]:
+    """Decodes wanted (chunk, row) pairs, of the chunks that have any.
+
+    Args:
+        chunks: Their bytes.
+        counts: How many records each has to hold.
+        wanted: In order.
+        limit: Most bytes that one may decode to.
+    """
+    numbers = np.unique([chunk for chunk, _ in wanted]).astype(np.int64)
+    buffer, starts = laid_out([chunks[number] for number in numbers])
+    return decode_records(
+        buffer,
+        starts,
+        np.append(starts[1:], len(buffer)),
+        chunks=np.searchsorted(numbers, [chunk for chunk, _ in wanted]),
+        rows=np.array([row for _, row in wanted]),
+        path="shard",
+        chunk_records=np.array(counts)[numbers],
+        max_decoded_bytes=np.full(len(numbers), limit),
+    )
+
+
+def decode(*chunks: bytes, **options) -> list[bytes]:
+    """Decodes chunks in all three ways and compares what they say."""
+    buffer, starts = laid_out(list(chunks))
+    records = decode_chunks(buffer, starts, path="shard", **options)
+    crcs, lengths = checksum_chunks(buffer, starts, path="shard", **options)
+    assert crcs.dtype == np.uint32
+    assert crcs.tolist() == [google_crc32c.value(record) for record in records]
+    assert lengths.tolist() == [len(record) for record in records]
+    measured = measure_chunks(buffer, starts, path="shard", **options)
+    assert measured.tolist() == lengths.tolist()
+    assert all(type(record) is bytes for record in records)
+    return records
+
+
+class TestDecode:
+    @every_compression
+    @pytest.mark.parametrize("group_size", [1, 2, 3, 100])
+    def test_awkward_records(self, compression: str, group_size: int):
+        records = [*AWKWARD_RECORDS, *text_records(20)]
+        groups = [
+            records[i : i + group_size] for i in range(0, len(records), group_size)
+        ]
+        chunks = [chunk(group, compression=compression) for group in groups]
+        assert decode(*chunks) == records
+
+    def test_all_compressions_and_counts_in_one_read(self):
+        chunks, expected = [], []
+        chance = random.Random(5)
+        for i in range(60):
+            records = text_records(chance.choice([0, 1, 1, 2, 7]), seed=i)
+            chunks.append(chunk(records, compression=chance.choice("\0zbs")))
+            expected += records
+        assert decode(*chunks) == expected
+
+    @every_compression
+    @pytest.mark.parametrize("counts", [(0,), (0, 2), (2, 0), (0, 0, 1), (0, 3, 0)])
+    def test_chunks_without_records(self, compression: str, counts):
+        # As many chunks as records does not mean one record in each.
+        groups = [[b"x" * (i + 1) for i in range(count)] for count in counts]
+        chunks = [chunk(group, compression=compression) for group in groups]
+        assert decode(*chunks) == [record for group in groups for record in group]
+
+    def test_no_chunks(self):
+        assert decode() == []
+
+    def test_order_of_starts_is_the_order_of_records(self):
+        buffer, starts = laid_out([chunk([bytes([i])]) for i in range(5)])
+        order = np.array([3, 0, 3, 4])
+        records = decode_chunks(buffer, starts[order], path="shard")
+        assert records == [b"\x03", b"\x00", b"\x03", b"\x04"]
+
+    @every_compression
+    @given(st.data())
+    def test_wanted_records_of_chunks(self, compression: str, data):
+        sizes = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=6))
+        groups = [text_records(size, seed=i) for i, size in enumerate(sizes)]
+        pairs = [(i, row) for i, size in enumerate(sizes) for row in range(size)]
+        if not pairs:
+            return
+        wanted = sorted(data.draw(st.lists(st.sampled_from(pairs), min_size=1)))
+        chunks = [chunk(group, compression=compression) for group in groups]
+        got = pick(chunks, sizes, wanted)
+        assert got == [groups[i][row] for i, row in wanted]
+        assert all(type(record) is bytes for record in got)
+
+    @every_compression
+    @pytest.mark.parametrize("size_bytes", [0, 1, 300, 16 << 10, 300 << 10, 1 << 20])
+    def test_wanted_records_of_any_size(self, compression: str, size_bytes: int):
+        chance = random.Random(size_bytes)
+        groups = [[chance.randbytes(size_bytes) for _ in range(n)] for n in (1, 3, 2)]
+        chunks = [chunk(group, compression=compression) for group in groups]
+        wanted = [(0, 0), (1, 1), (1, 1), (1, 2), (2, 0)]
+        got = pick(chunks, [1, 3, 2], wanted)
+        assert got == [groups[i][row] for i, row in wanted]
+        assert pick(chunks, [1, 3, 2], [(2, 1)]) == [groups[2][1]]
+
+    @every_compression
+    def test_threads_decode_at_once(self, compression: str):
+        records = text_records(400)
+        buffer, starts = laid_out(
+            [chunk([record], compression=compression) for record in records]
+        )
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            results = pool.map(
+                lambda _: decode_chunks(buffer, starts, path="shard"), range(48)
+            )
+            assert all(result == records for result in results)
+
+
+class TestLies:
+    """Fields that contradict each other, or claim more than there can be."""
+
+    def check_refused(self, compression: str, lie: dict, says: str):
+        good = chunk([b"abc", b"de"], compression=compression)
+        bad = chunk([b"abc", b"de"], compression=compression, **lie)
+        buffer, starts = laid_out([good, good, bad, good])
+        for function in (decode_chunks, checksum_chunks):
+            with (
+                limited_memory(1 << 29),
+                pytest.raises(CorruptShardError, match="shard, chunk 2") as caught,
+            ):
+                function(buffer, starts, path="shard")
+            assert says in str(caught.value)
+
+    @every_compression
+    @pytest.mark.parametrize(
+        ("lie", "says"),
+        [
+            ({"record_count": 3}, "sizes"),
+            ({"record_count": 1 << 50}, "sizes"),
+            ({"decoded_bytes": 4}, "instead of 4"),
+            ({"decoded_bytes": 1 << 30}, "instead of 1,073,741,824"),
+            ({"decoded_bytes": 1 << 40}, "limit"),
+            ({"decoded_bytes": (1 << 64) - 1}, "limit"),
+            ({"sizes": b"\x01\x05"}, "do not add up"),
+            ({"sizes": b"\x05\x80"}, "cut short"),
+            ({"sizes": b"\x85\x00"}, "as many sizes as records"),
+            # Sizes whose sum is right only modulo 2**64.
+            (
+                {"sizes": varint(1 << 62) * 4 + b"\x05", "record_count": 5},
+                "do not add up",
+            ),
+            ({"sizes_bytes": 1 << 20}, "reach past"),
+            ({"sizes_bytes": (1 << 63) - 1}, "reach past"),
+            ({"sizes_bytes": 1 << 63}, "varint"),
+            ({"kind": "p"}, "not simple"),
+            ({"kind": "\0"}, "not simple"),
+        ],
+    )
+    def test_about_what_is_in_a_chunk(self, compression: str, lie: dict, says: str):
+        self.check_refused(compression, lie, says)
+
+    @pytest.mark.parametrize("compression", ["z", "b", "s"])
+    @pytest.mark.parametrize(
+        ("lie", "says"),
+        [
+            ({"values_claim": 1 << 40}, "1,099,511,627,776"),
+            ({"values_claim": 6}, "6 bytes"),
+            ({"values_claim": 4}, "4 bytes"),
+            ({"values_claim": 6, "decoded_bytes": 6}, ""),
+            ({"values_claim": 4, "decoded_bytes": 4}, ""),
+            ({"sizes_claim": 1 << 40}, "1,099,511,627,776"),
+            ({"sizes_claim": 1 << 40, "record_count": 1 << 40}, "1,099,511,627,776"),
+            ({"sizes_claim": 3}, ""),
+        ],
+    )
+    def test_about_what_parts_decode_to(self, compression: str, lie: dict, says: str):
+        self.check_refused(compression, lie, says)
+
+    def test_a_limit_below_the_chunks_is_kept(self):
+        good = chunk([b"x" * 100], compression="z")
+        assert decode(good, max_decoded_bytes=100) == [b"x" * 100]
+        with pytest.raises(CorruptShardError, match="limit of 99"):
+            decode(good, max_decoded_bytes=99)
+
+    def test_a_chunk_of_the_largest_size_is_not_tried(self):
+        claims = MAX_CHUNK_DECODED_BYTES + 1
+        bad = chunk([b""], compression="z", decoded_bytes=claims, values_claim=claims)
+        with limited_memory(1 << 28), pytest.raises(CorruptShardError, match="limit"):
+            decode(bad)
+
+    def test_unknown_compression(self):
+        bad = bytearray(chunk([b"abc"]))
+        bad[40] = ord("x")
+        with pytest.raises(CorruptShardError, match="0x78"):
+            decode(bytes(bad))
+
+    def test_transposed_is_told_apart_from_damage(self):
+        good, transposed = chunk([b"abc"]), chunk([b"abc"], kind="t")
+        with pytest.raises(TransposedChunkError, match="chunk 1"):
+            decode(good, transposed)
+
+    def test_error_names_the_chunk_in_the_file(self):
+        good, bad = chunk([b"abc"]), chunk([b"abc"], kind="p")
+        buffer, starts = laid_out([good, bad])
+        with pytest.raises(CorruptShardError, match=r"shard, chunk 1,001\n"):
+            decode_chunks(buffer, starts, path="shard", first_chunk=1000)
+
+    @every_compression
+    def test_a_count_other_than_the_footer_says_is_refused(self, compression: str):
+        # Without the footer's count, this one passes as a single record.
+        joined = chunk([b"abc", b"de"], compression=compression, record_count=1)
+        buffer, starts = laid_out([joined])
+        assert decode_chunks(buffer, starts, path="shard") == [b"abcde"]
+        for function in (decode_chunks, checksum_chunks, measure_chunks):
+            with pytest.raises(CorruptShardError, match="1 records instead of 2"):
+                function(buffer, starts, path="shard", chunk_records=np.array([2]))
+
+    @every_compression
+    def test_cut_anywhere(self, compression: str):
+        data = chunk([b"abc", b"de", b"", b"fgh" * 20], compression=compression)
+        for length in range(len(data)):
+            with pytest.raises(CorruptShardError):
+                decode_chunks(data[:length], np.array([0]), path="shard")
+
+    @every_compression
+    @pytest.mark.parametrize("count", [1, 4])
+    def test_every_flipped_byte_is_an_error_or_changes_no_more_than_bytes(
+        self, compression: str, count: int
+    ):
+        records = text_records(count)
+        good = chunk(records, compression=compression)
+        neighbour = chunk([b"neighbour"] * count, compression=compression)
+        wanted = [(0, count - 1), (1, 0), (2, count - 1)]
+        errors = 0
+        for at in range(len(good)):
+            for flip in (0x01, 0xFF):
+                bad = bytearray(good)
+                bad[at] ^= flip
+                chunks = [neighbour, bytes(bad), neighbour]
+                with limited_memory(1 << 29):
+                    try:
+                        got = pick(chunks, [count] * 3, wanted)
+                    except (CorruptShardError, TransposedChunkError):
+                        errors += 1
+                        continue
+                # What is intact is right, and the rest is for checksums to tell.
+                assert got[0] == got[2] == b"neighbour"
+                assert len(got[1]) <= len(b"".join(records))
+        assert errors > 30
+
+    def test_a_chunk_may_not_reach_into_the_next(self):
+        good = chunk([b"abc"])
+        longer = bytearray(good)
+        longer[8] += 1
+        with pytest.raises(CorruptShardError, match="reaches past"):
+            pick([bytes(longer), good], [1, 1], [(0, 0), (1, 0)])
+
+    def test_each_chunk_has_its_own_limit_and_count(self):
+        chunks = [chunk([b"x" * 100]), chunk([b"x" * 50])]
+        buffer, starts = laid_out(chunks)
+        ends = np.append(starts[1:], len(buffer))
+        places = {"chunks": np.arange(2), "rows": np.zeros(2, np.int64)}
+
+        def run(counts: list[int], limits: list[int]) -> list[bytes]:
+            return decode_records(
+                buffer,
+                starts,
+                ends,
+                **places,
+                path="shard",
+                chunk_records=np.array(counts),
+                max_decoded_bytes=np.array(limits),
+            )
+
+        assert run([1, 1], [100, 50]) == [b"x" * 100, b"x" * 50]
+        with pytest.raises(CorruptShardError, match=r"chunk 1\n(.|\n)*limit of 49"):
+            run([1, 1], [100, 49])
+        with pytest.raises(CorruptShardError, match="1 records instead of 2"):
+            run([1, 2], [100, 50])
+
+    @every_compression
+    @given(st.data())
+    def test_random_damage_is_an_error_or_keeps_the_shape(self, compression, data):
+        records = data.draw(st.lists(st.binary(max_size=30), min_size=1, max_size=6))
+        cuts = data.draw(st.integers(1, len(records)))
+        groups = [records[:cuts], records[cuts:]]
+        buffer, starts = laid_out([chunk(g, compression=compression) for g in groups])
+        damaged = bytearray(buffer)
+        for _ in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(0, len(damaged) - 1))
+            damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+        with limited_memory(1 << 29):
+            try:
+                got = decode_chunks(bytes(damaged), starts, path="shard")
+            except (CorruptShardError, TransposedChunkError):
+                return
+        # Only the contents can be wrong then: the checksums in the index tell.
+        assert len(got) == sum(
+            int.from_bytes(damaged[start + 25 : start + 32], "little")
+            for start in starts.tolist()
+        )
+
+
+class TestVarints:
+    @given(st.lists(st.integers(0, 2**63 - 1)))
+    def test_round_trip(self, values):
+        data = np.frombuffer(b"".join(map(varint, values)), np.uint8)
+        assert decode_varints(data).tolist() == values
+
+    @given(st.lists(st.integers(0, 2**63 - 1), min_size=1))
+    def test_from_given_places(self, values):
+        encoded = [varint(value) for value in values]
+        data = np.frombuffer(b"".join(encoded), np.uint8)
+        ends = np.cumsum([len(item) for item in encoded])
+        begins = ends - [len(item) for item in encoded]
+        got, after = varints_at(data, begins[::-1])
+        assert got.tolist() == values[::-1]
+        assert after.tolist() == ends[::-1].tolist()
+
+    @given(st.integers(0, 2**63 - 1), st.binary(max_size=3))
+    def test_one_by_itself(self, value: int, before: bytes):
+        data = before + varint(value) + b"\x80"
+        got = varint_at(data, len(before))
+        assert got == (value, len(data) - 1)
+        assert varint_at(memoryview(data), len(before), bits=64) == got
+        with pytest.raises(IndexError):
+            varint_at(data, len(data) - 1)
+
+    @pytest.mark.parametrize("value", [1 << 63, (1 << 64) - 1])
+    def test_one_of_64_bits(self, value: int):
+        data = varint(value)
+        assert varint_at(data, 0, bits=64) == (value, 10)
+        assert varint_at(data[:-1] + b"\x7f", 0, bits=64)[0] < 1 << 64
+        with pytest.raises(ValueError, match="varint"):
+            varint_at(data, 0)
+        with pytest.raises(ValueError, match="varint"):
+            varint_at(b"\x80" * 10 + b"\x01", 0, bits=64)
+
+    @pytest.mark.parametrize(
+        "data", [b"\x80", b"\x01\x80", b"\xff" * 9, varint(1 << 63), varint(1 << 70)]
+    )
+    def test_bad_ones_are_refused(self, data: bytes):
+        with pytest.raises(ValueError, match="varint"):
+            decode_varints(np.frombuffer(data, np.uint8))

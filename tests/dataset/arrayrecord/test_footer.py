@@ -1,0 +1,451 @@
+"""ArrayRecord files of the official writer, and every way to damage one."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import pathlib
+import random
+import zlib
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.arrayrecord import footer as arrayrecord
+from gristmill.dataset.arrayrecord.footer import (
+    BLOCK_BYTES,
+    BLOCK_HEADER_BYTES,
+    Footer,
+    blocks_before,
+    chunk_windows,
+    logical,
+)
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    GristmillError,
+    TransposedChunkError,
+)
+from tests.support.chunks import (
+    FIRST_CHUNK,
+    MAGIC,
+    array_record_file,
+    chunk,
+    footer_entry,
+    footer_metadata,
+    message,
+    varint,
+)
+from tests.support.memory import limited_memory
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    decode_file,
+    footer_of,
+    read_array_records,
+    text_records,
+    write_array_records,
+)
+
+# What array_record 0.8.6 writes, deflated since most of it is padding:
+#   writer = ArrayRecordWriter(path, "group_size:2,zstd:3,max_parallelism:1")
+#   for record in (b"first", b"", b"third" * 20):
+#       writer.write(record)
+#   writer.close()
+#   base64.b64encode(zlib.compress(path.read_bytes(), 9))
+GOLDEN_RECORDS = [b"first", b"", b"third" * 20]
+GOLDEN = (
+    "eNrt0VtozmEcB/D/+77NIV5zKgw5XWA5zcWklMMFmcIImSWyzZaV7TW7YK05H1IYdifmblFaQjnU2nIY"
+    "GkppF9ZGZNyIG8cN7+HChVtuPp+b5/n+er5PTz37Lpc9jR7OmR8kLUiuJ280z6s91NWQmnedG9bU3dgS"
+    "2xH86crNnGWH6+81jU3mOyuqsu5/mP0lFk7ktOR818DwlKszf4wPD/k9S4vv06YGQVFJbEfFldu1p6fn"
+    "Ps6flDw8YXT6xsbrhQdjoUQuSF0yIBQvhvr/mhXEtwWFQTClorgkVhAKjjUUhyb2m/25quTF0QPJSlVd"
+    "77qzo18diUUSuTJ1VTQS70dGBUFJn76V8VBZGAk+3h05pmZu+sWM7OycogfVeXuHnxraPrK+uXNR951x"
+    "Bzd9W9JYkfF25Z6KBWlrena+L2otH3FpWvhC2+5RWz9kPTxfWt1y4lHny9bMwR2tX/Pvll/dvrx49/H0"
+    "9W0Hird1bM/PvzE2eHZyUGxvKPjevj/cv/3ymexJqzZv6Ek86szryuf3MzLTywIAAAAAAAAAAAAAAAAA"
+    "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAIB/7taeGeOPtue9"
+    "S+XS5Pp9S83aawuzuqclc3Pu0tXZmZ8mxiKJPDlViESj0X5PQoM7mt737G9raS3/exhTvXpG3eL6utLe"
+    "RHVWVjRnTk2fN2W+AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+    "AAAAAAAAAAAAAAAAAAAA4L/7CVV9qsk="
+)
+
+CODECS = ["zstd:3", "brotli:6", "snappy", "uncompressed"]
+OPTIONS = [
+    *(f"group_size:{size},{codec}" for size in (1, 3, 16) for codec in CODECS),
+    "group_size:1",
+    "group_size:7,zstd:19",
+    "group_size:5,zstd:-5",
+    "group_size:1,zstd:3,window_log:13",
+    "group_size:1,pad_to_block_boundary:true",
+    "group_size:3,pad_to_block_boundary:true,uncompressed",
+]
+RECORD_SETS = {
+    "none": [],
+    "one-empty": [b""],
+    "only-empty": [b""] * 20,
+    "awkward": list(AWKWARD_RECORDS),
+    "text": text_records(400),
+    "large": [b"0123456789abcdef" * (1 << 16), random.Random(4).randbytes(1 << 20)],
+    "mixed": [b"", *text_records(10), b"", b"x" * 70_000, b"", b""],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("array_records")
+
+
+def written(folder: pathlib.Path, options: str, records: list[bytes]) -> bytes:
+    path = folder / "written"
+    write_array_records(path, records, options=options)
+    return path.read_bytes()
+
+
+class TestOfficialFiles:
+    @pytest.mark.parametrize("options", OPTIONS)
+    @pytest.mark.parametrize("records", RECORD_SETS.values(), ids=RECORD_SETS)
+    def test_every_record_is_decoded(self, folder, options: str, records: list[bytes]):
+        data = written(folder, options, records)
+        assert decode_file(data) == records
+        assert decode_file(data, window_bytes=1) == records
+        footer = footer_of(data)
+        assert footer.records == len(records)
+        assert footer.chunk_decoded_bytes.sum() == sum(map(len, records))
+        group_size = int(options.split(",")[0].split(":")[1])
+        sizes = [
+            len(records[i : i + group_size]) for i in range(0, len(records), group_size)
+        ]
+        assert footer.chunk_records.tolist() == sizes
+        assert f"group_size:{group_size}," in footer.writer_options
+
+    def test_golden_file(self, tmp_path: pathlib.Path):
+        data = zlib.decompress(base64.b64decode(GOLDEN))
+        assert decode_file(data) == GOLDEN_RECORDS
+        footer = footer_of(data)
+        assert footer.chunk_offsets.tolist() == [64, 133, 208]
+        assert footer.chunk_records.tolist() == [2, 1]
+        assert footer.chunk_decoded_bytes.tolist() == [5, 100]
+        assert footer.writer_options == (
+            "group_size:2,transpose:false,pad_to_block_boundary:false,zstd:3,"
+            "window_log:20,max_parallelism:1"
+        )
+        path = tmp_path / "golden"
+        path.write_bytes(data)
+        assert read_array_records(path) == GOLDEN_RECORDS
+
+    def test_many_small_chunks_cross_blocks_everywhere(self, folder):
+        # So that chunk and record headers fall on block headers in every way.
+        records = [bytes([i % 251]) * (i % 97) for i in range(20_000)]
+        data = written(folder, "group_size:1,uncompressed", records)
+        assert decode_file(data) == records
+
+    @pytest.mark.parametrize("count", [1, 5, 200])
+    def test_transposed_files_are_left_to_the_official_reader(self, folder, count):
+        data = written(folder, "group_size:4,transpose:true", text_records(count))
+        assert footer_of(data).records == count
+        with pytest.raises(TransposedChunkError, match="official reader"):
+            decode_file(data)
+
+    def test_a_transposed_file_without_records_is_no_problem(self, folder):
+        assert decode_file(written(folder, "group_size:4,transpose:true", [])) == []
+
+
+class TestBlocks:
+    @given(st.integers(0, 5 * BLOCK_BYTES), st.integers(0, 5 * BLOCK_BYTES))
+    def test_blocks_before_counts_multiples(self, origin, length):
+        position = origin + length
+        expected = len(
+            [b for b in range(0, position, BLOCK_BYTES) if origin <= b < position]
+        )
+        assert blocks_before(position, origin) == expected
+        assert blocks_before(np.array([position]), origin).tolist() == [expected]
+
+    @given(st.data())
+    def test_logical_takes_out_what_is_a_block_header(self, data):
+        physical = _numbered_file()
+        outside = st.integers(0, len(physical)).filter(
+            lambda at: not 0 < at % BLOCK_BYTES < BLOCK_HEADER_BYTES
+        )
+        begin = data.draw(outside)
+        end = data.draw(st.integers(begin, len(physical)))
+        kept = [
+            physical[at : at + 1]
+            for at in _interesting(begin, end)
+            if at % BLOCK_BYTES >= BLOCK_HEADER_BYTES
+        ]
+        got = logical(physical[begin:end], begin)
+        headers = sum(
+            min(end, block + BLOCK_HEADER_BYTES) - block
+            for block in range(0, end, BLOCK_BYTES)
+            if block >= begin
+        )
+        assert len(got) == end - begin - headers
+        places = [
+            at - begin - _header_bytes_before(at, begin)
+            for at in _interesting(begin, end)
+            if at % BLOCK_BYTES >= BLOCK_HEADER_BYTES
+        ]
+        assert [got[place : place + 1] for place in places] == kept
+
+
+@functools.cache
+def _numbered_file() -> bytes:
+    return random.Random(9).randbytes(3 * BLOCK_BYTES + 5000)
+
+
+def _interesting(begin: int, end: int) -> list[int]:
+    """Returns offsets in a range: its ends, the edges of blocks and some others."""
+    edges = [b + d for b in range(0, end, BLOCK_BYTES) for d in (-2, -1, 0, 23, 24, 25)]
+    some = random.Random(begin).choices(range(begin, max(end, begin + 1)), k=20)
+    return [at for at in (begin, end - 1, *edges, *some) if begin <= at < end]
+
+
+def _header_bytes_before(position: int, begin: int) -> int:
+    return BLOCK_HEADER_BYTES * len(
+        [block for block in range(0, position, BLOCK_BYTES) if block >= begin]
+    )
+
+
+class TestWindows:
+    @given(
+        st.lists(
+            st.tuples(st.integers(40, 500), st.integers(0, 3000)),
+            min_size=0,
+            max_size=40,
+        ),
+        st.integers(1, 2000),
+    )
+    def test_cover_all_chunks_within_the_limits(self, chunks, window_bytes):
+        sizes = [size for size, _ in chunks]
+        decoded = np.array([size for _, size in chunks], np.int64)
+        offsets = 64 + np.append(0, np.cumsum(sizes)).astype(np.int64)
+        footer = Footer(
+            chunk_offsets=offsets,
+            chunk_records=np.ones(len(chunks), np.int64),
+            chunk_decoded_bytes=decoded,
+            writer_options="",
+        )
+        windows = list(chunk_windows(footer, window_bytes=window_bytes))
+        covered = [i for first, last in windows for i in range(first, last)]
+        assert covered == list(range(len(chunks)))
+        for first, last in windows:
+            assert last > first
+            if last > first + 1:
+                assert offsets[last] - offsets[first] <= window_bytes
+                taken = decoded[first:last].sum() + 48 * (last - first)  # As objects.
+                assert taken <= 4 * window_bytes
+
+
+FOOTER = [footer_metadata(2, 5), footer_entry(64, 9, 3), footer_entry(200, 7, 2)]
+CHUNKS = [bytes(136), bytes(64)]  # So that the footer begins at 264.
+
+
+class TestFooter:
+    def test_made_by_hand(self):
+        footer = footer_of(array_record_file(CHUNKS, FOOTER))
+        assert footer.chunk_offsets.tolist() == [64, 200, 264]
+        assert footer.chunk_records.tolist() == [3, 2]
+        assert footer.chunk_decoded_bytes.tolist() == [9, 7]
+        assert footer.writer_options == "group_size:1"
+
+    @pytest.mark.parametrize(
+        ("footer", "says"),
+        [
+            pytest.param([], "no records", id="no-records"),
+            pytest.param([b"", *FOOTER[1:]], "counts 0 chunks", id="empty-metadata"),
+            pytest.param([footer_metadata(3, 5), *FOOTER[1:]], "counts 3", id="count"),
+            pytest.param([footer_metadata(2, 6), *FOOTER[1:]], "and 6", id="records"),
+            pytest.param([FOOTER[0], FOOTER[2], FOOTER[1]], "out of order", id="order"),
+            pytest.param(
+                [FOOTER[0], FOOTER[1], footer_entry(230, 7, 2)],
+                "out of order",
+                id="no-room-for-the-last",
+            ),
+            pytest.param(
+                [FOOTER[0], FOOTER[1], footer_entry(1 << 62, 7, 2)],
+                "out of order",
+                id="past-the-end",
+            ),
+            pytest.param(
+                [FOOTER[0], FOOTER[1], footer_entry(1 << 63, 7, 2)], "varint", id="2^63"
+            ),
+            pytest.param(
+                [FOOTER[0], FOOTER[1], message([(1, 1 << 69), (2, 7)])],
+                "varint",
+                id="2^69",
+            ),
+            pytest.param(
+                [FOOTER[0], FOOTER[1], b"\x08" + b"\xff" * 12], "", id="endless-varint"
+            ),
+            pytest.param(
+                [FOOTER[0], FOOTER[1], footer_entry(200, 1 << 40, 2)],
+                "impossible size",
+                id="decoded-size",
+            ),
+            pytest.param(
+                [
+                    footer_metadata(2, 3 + (1 << 40)),
+                    FOOTER[1],
+                    footer_entry(200, 7, 1 << 40),
+                ],
+                "impossible number",
+                id="chunk-records",
+            ),
+            pytest.param(
+                [footer_metadata(2, 5, b"\xff\xfe"), *FOOTER[1:]],
+                "utf-8",
+                id="options-not-text",
+            ),
+            pytest.param(
+                [FOOTER[0], FOOTER[1], b"\x0b"], "wire type 3", id="wire-type"
+            ),
+            pytest.param(
+                [FOOTER[0], FOOTER[1], b"\x0a\x7f"], "reaches past", id="field-cut"
+            ),
+            pytest.param(
+                [FOOTER[0], FOOTER[1], b"\x09\x01"], "reaches past", id="word-cut"
+            ),
+        ],
+    )
+    def test_contradictions_are_refused(self, footer: list[bytes], says: str):
+        with pytest.raises(CorruptShardError, match="footer cannot be read") as caught:
+            footer_of(array_record_file(CHUNKS, footer), path="x.array_record")
+        assert says in str(caught.value)
+        assert "x.array_record" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("postscript", "says"),
+        [
+            (message([(1, 264)]), "magic"),
+            (message([(1, 264), (2, MAGIC + 1)]), "magic"),
+            (message([(2, MAGIC)]), "offset 0 lies outside"),
+            (message([(1, 1 << 40), (2, MAGIC)]), "lies outside"),
+            (message([(1, BLOCK_BYTES), (2, MAGIC)]), "lies outside"),
+            (message([(1, 265), (2, MAGIC)]), "chunk"),
+            (b"", "magic"),
+            (b"\x08", ""),
+        ],
+    )
+    def test_bad_postscripts_are_refused(self, postscript: bytes, says: str):
+        data = array_record_file(CHUNKS, FOOTER, postscript=postscript)
+        with pytest.raises(CorruptShardError, match="footer cannot be read") as caught:
+            footer_of(data)
+        assert says in str(caught.value)
+
+    def test_a_footer_that_claims_gibibytes_allocates_nothing(self):
+        claims = 1 << 31
+        lying = chunk(
+            FOOTER, compression="z", decoded_bytes=claims, values_claim=claims
+        )
+        data = array_record_file(CHUNKS, FOOTER, footer_chunk=lying)
+        with limited_memory(1 << 28), pytest.raises(CorruptShardError, match="limit"):
+            footer_of(data)
+
+    @pytest.mark.parametrize(
+        "size", [0, 1, 24, 65_535, 65_536, 65_537, 131_071, 131_073]
+    )
+    def test_sizes_that_no_file_has(self, size: int):
+        with pytest.raises(CorruptShardError, match="file size"):
+            footer_of(bytes(size))
+
+    @pytest.mark.parametrize("data", [bytes(131_072), b"\xff" * 196_608])
+    def test_other_files_of_a_fitting_size(self, data: bytes):
+        with pytest.raises(CorruptShardError, match="footer cannot be read"):
+            footer_of(data)
+
+    def test_entries_of_empty_records_leave_fields_out(self, folder):
+        data = written(folder, "group_size:1", [b"", b"abc", b""])
+        assert footer_of(data).chunk_decoded_bytes.tolist() == [0, 3, 0]
+
+    def test_unknown_fields_are_passed_over(self):
+        footer = [
+            FOOTER[0] + message([(9, b"later"), (10, 5)]),
+            FOOTER[1] + message([(9, 1)]) + varint(8 << 3 | 1) + bytes(8),
+            FOOTER[2],
+        ]
+        assert footer_of(array_record_file(CHUNKS, footer)).records == 5
+
+
+def used_bytes(data: bytes) -> list[int]:
+    """Returns the offsets of all bytes that are not padding."""
+    footer = footer_of(data)
+    begin = int(footer.chunk_offsets[-1])
+    (size,) = np.frombuffer(data, "<u8", 1, begin + 8)
+    tail = len(data) - BLOCK_BYTES + BLOCK_HEADER_BYTES
+    (tail_size,) = np.frombuffer(data, "<u8", 1, tail + 8)
+    return [
+        *range(FIRST_CHUNK, begin + 40 + int(size)),
+        *range(tail, tail + 40 + int(tail_size)),
+    ]
+
+
+class TestDamage:
+    """Right data, data whose checksums differ, or an error of ours: nothing else."""
+
+    def check(self, damaged: bytes, expected: list[bytes]) -> bool:
+        """Returns whether damage was found while decoding."""
+        try:
+            records = decode_file(damaged)
+        except GristmillError:
+            return True
+        assert len(records) == len(expected)
+        for got, right in zip(records, expected, strict=True):
+            same = google_crc32c.value(got) == google_crc32c.value(right)
+            assert same == (got == right)
+        return False
+
+    @pytest.mark.parametrize("codec", CODECS)
+    @pytest.mark.parametrize("group_size", [1, 3])
+    def test_a_flip_in_every_byte(self, folder, group_size: int, codec: str):
+        records = text_records(5)
+        data = written(folder, f"group_size:{group_size},{codec}", records)
+        chance = random.Random(group_size)
+        found = 0
+        with limited_memory(1 << 29):
+            for position in used_bytes(data):
+                damaged = bytearray(data)
+                damaged[position] ^= 1 << chance.randrange(8)
+                found += self.check(bytes(damaged), records)
+        assert found > 100
+
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_random_overwrites(self, folder, codec: str):
+        records = [*text_records(8), b"", b"z" * 70_000]
+        data = written(folder, f"group_size:3,{codec}", records)
+        used = used_bytes(data)
+        chance = random.Random(codec)
+        with limited_memory(1 << 29):
+            for _ in range(150):
+                damaged = bytearray(data)
+                begin = chance.choice(used)
+                end = begin + chance.randrange(1, 30)
+                damaged[begin:end] = chance.randbytes(len(damaged[begin:end]))
+                self.check(bytes(damaged), records)
+
+    def test_truncation_at_any_length(self, folder):
+        records = [*text_records(8), random.Random(6).randbytes(150_000)]
+        data = written(folder, "group_size:3", records)
+        cuts = {*range(0, len(data), 977), *range(0, len(data), BLOCK_BYTES)}
+        for length in sorted(cuts):
+            with pytest.raises(CorruptShardError):
+                decode_file(data[:length])
+
+    def test_a_hole_of_zeros(self, folder):
+        # What a crash can leave: whole blocks that were never written.
+        records = [random.Random(i).randbytes(50_000) for i in range(6)]
+        data = written(folder, "group_size:1", records)
+        for block in range(len(data) // BLOCK_BYTES):
+            damaged = bytearray(data)
+            begin = block * BLOCK_BYTES
+            damaged[begin : begin + BLOCK_BYTES] = bytes(BLOCK_BYTES)
+            try:
+                got = decode_file(bytes(damaged))
+            except CorruptShardError:
+                continue
+            assert [google_crc32c.value(record) for record in got] != [
+                google_crc32c.value(record) for record in records
+            ]
+
+
+def test_the_magic_number_is_that_of_the_writer():
+    assert arrayrecord._MAGIC == MAGIC

@@ -1,0 +1,378 @@
+"""Shards: what the writer's options are, and that no bad file passes for a good one."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from gristmill.dataset.arrayrecord.shard_writer import (
+    ShardWriter,
+    WriterOptions,
+    WrittenShard,
+    read_shard,
+)
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    DataLossError,
+    InputError,
+    StorageError,
+    TransposedChunkError,
+)
+from tests.support.chunks import (
+    array_record_file,
+    chunk,
+    footer_entry,
+    footer_metadata,
+)
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    checksums,
+    footer_of,
+    read_array_records,
+    text_records,
+    write_array_records,
+)
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("given", "means"),
+        [
+            ("zstd", "zstd:3"),
+            ("zstd:3", "zstd:3"),
+            ("zstd:03", "zstd:3"),
+            ("zstd:22", "zstd:22"),
+            ("zstd:-5", "zstd:-5"),
+            ("zstd:-131072", "zstd:-131072"),
+            ("brotli", "brotli:6"),
+            ("brotli:0", "brotli:0"),
+            ("brotli:11", "brotli:11"),
+            ("snappy", "snappy"),
+            ("uncompressed", "uncompressed"),
+        ],
+    )
+    def test_compression_is_spelled_in_one_way(
+        self, tmp_path: pathlib.Path, given: str, means: str
+    ):
+        options = WriterOptions(compression=given)
+        assert options.compression == means
+        assert options.official == f"group_size:1,{means},max_parallelism:1"
+        # And the official writer accepts it and writes it into the footer.
+        written = write(tmp_path / "shard", [b"record"], options=options)
+        assert f",{means}" in written.footer.writer_options
+        assert "max_parallelism:1" in written.footer.writer_options
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "zstd:23",
+            "zstd:-131073",
+            "zstd:",
+            "zstd:x",
+            "zstd:3.5",
+            "zstd:3,transpose:true",
+            "brotli:12",
+            "brotli:-1",
+            "snappy:1",
+            "uncompressed:0",
+            "gzip",
+            "ZSTD:3",
+            " zstd",
+            "",
+        ],
+    )
+    def test_other_compressions_are_refused(self, given: str):
+        with pytest.raises(InputError, match="--compression") as caught:
+            WriterOptions(compression=given)
+        assert repr(given) in str(caught.value)
+
+    @pytest.mark.parametrize("group_size", [0, -1, (1 << 20) + 1])
+    def test_group_sizes_out_of_range_are_refused(self, group_size: int):
+        with pytest.raises(InputError, match="group size"):
+            WriterOptions(group_size=group_size)
+
+    @pytest.mark.parametrize("group_size", [1, 3, 1 << 20])
+    def test_group_size_shows_in_the_file(self, tmp_path, group_size: int):
+        options = WriterOptions(group_size=group_size)
+        written = write(tmp_path / "shard", [b"x"] * 10, options=options)
+        assert written.footer.chunk_records.max() == min(group_size, 10)
+
+
+def write(
+    path: pathlib.Path,
+    records: list[bytes],
+    *,
+    options: WriterOptions | None = None,
+    check="records",
+) -> WrittenShard:
+    writer = ShardWriter(str(path), options=options or WriterOptions())
+    writer.write(records, checksums(records).tolist())
+    return writer.finish(check=check)
+
+
+@pytest.mark.parametrize("check", ["records", "sample"])
+class TestWriting:
+    @pytest.mark.parametrize("group_size", [1, 3, 16])
+    @pytest.mark.parametrize(
+        "records",
+        [[], [b""], list(AWKWARD_RECORDS), text_records(500)],
+        ids=["none", "empty", "awkward", "text"],
+    )
+    def test_what_is_finished_is_what_was_written(
+        self, tmp_path, group_size: int, records: list[bytes], check
+    ):
+        path = tmp_path / "shard"
+        options = WriterOptions(group_size=group_size)
+        written = write(path, records, options=options, check=check)
+        data = path.read_bytes()
+        crcs = checksums(records)
+        assert written.crc32cs.tolist() == crcs.tolist()
+        assert written.digest == RecordsDigest.of(
+            crcs, np.array([len(record) for record in records], np.int64)
+        )
+        assert written.file_bytes == len(data)
+        assert written.file_crc32c == google_crc32c.value(data)
+        assert written.footer.records == len(records)
+        assert np.array_equal(
+            written.footer.chunk_offsets, footer_of(data).chunk_offsets
+        )
+        assert read_array_records(path) == records
+
+    def test_same_records_give_the_same_bytes(self, tmp_path, check):
+        records = text_records(300)
+        first = write(tmp_path / "a", records, check=check)
+        # In other batches: they must not show in the file.
+        writer = ShardWriter(str(tmp_path / "b"), options=WriterOptions())
+        for record in records:
+            writer.write([record], [google_crc32c.value(record)])
+        second = writer.finish(check=check)
+        assert first.file_crc32c == second.file_crc32c
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+    def test_a_finished_file_without_its_end_is_an_error(self, tmp_path, check):
+        for cut in (0, 100, 65_536):
+            writer = closing_on(tmp_path / "shard", lambda data, cut=cut: data[:cut])
+            with pytest.raises(StorageError, match="cannot be read") as caught:
+                writer.finish(check=check)
+            assert "free space" in str(caught.value)
+
+    def test_a_finished_file_that_is_gone_is_an_error(self, tmp_path, check):
+        path = tmp_path / "shard"
+        writer = closing_on(path, lambda data: data)
+        writer._writer.after = path.unlink
+        with pytest.raises(StorageError, match="No such file"):
+            writer.finish(check=check)
+
+    def test_another_file_in_its_place_is_an_error(self, tmp_path, check):
+        other = tmp_path / "other"
+        for records in ([b"a"] * 40, [b"abc"] * 39, [b"abc"] * 41, [b"abd"] * 40):
+            write_array_records(other, records)
+            writer = closing_on(tmp_path / "shard", lambda _: other.read_bytes())
+            with pytest.raises(DataLossError, match="does not hold") as caught:
+                writer.finish(check=check)
+            assert ", record " in str(caught.value)
+
+
+class _SpoilingWriter:
+    """The official writer, but something happens to the file as it is closed."""
+
+    def __init__(self, inner, path: pathlib.Path, spoil):
+        self._inner = inner
+        self._path = path
+        self._spoil = spoil
+        self.after = lambda: None
+
+    def ok(self) -> bool:
+        return self._inner.ok()
+
+    def close(self) -> None:
+        self._inner.close()
+        self._path.write_bytes(self._spoil(self._path.read_bytes()))
+        self.after()
+
+
+def closing_on(
+    path: pathlib.Path, spoil, records: Sequence[bytes] = (b"abc",) * 40
+) -> ShardWriter:
+    """Returns a writer of records, whose file is spoilt before it is checked."""
+    writer = ShardWriter(str(path), options=WriterOptions(compression="uncompressed"))
+    writer.write(records, checksums(records).tolist())
+    writer._writer = _SpoilingWriter(writer._writer, path, spoil)
+    return writer
+
+
+def test_every_flipped_byte_of_a_finished_shard_is_found(tmp_path: pathlib.Path):
+    path = tmp_path / "shard"
+    records = [b"abc"] * 6
+    good = write(path, records, options=WriterOptions(compression="uncompressed"))
+    begin, end = good.footer.chunk_offsets[[0, -1]].tolist()
+    # Not looked at: the two hashes of a chunk, which are the official reader's, and
+    # the size of an only record, which is that of the chunk.
+    unseen = {
+        int(offset) + at
+        for offset in good.footer.chunk_offsets
+        for at in (*range(8), *range(16, 24), 42)
+    }
+    for position in range(begin, end):
+        if position in unseen:
+            continue
+
+        def flip(data: bytes, position: int = position) -> bytes:
+            damaged = bytearray(data)
+            damaged[position] ^= 0x40
+            return bytes(damaged)
+
+        writer = closing_on(path, flip, records)
+        with pytest.raises((StorageError, DataLossError)):
+            writer.finish()
+
+
+def test_a_sample_is_decoded_where_only_lengths_are_compared(tmp_path: pathlib.Path):
+    def swap(data: bytes) -> bytes:
+        # A sampled record changes and keeps its length.
+        return data.replace(b"abc", b"abd", 1)
+
+    with pytest.raises(DataLossError, match="record 0"):
+        closing_on(tmp_path / "shard", swap).finish(check="sample")
+
+
+class TestFailing:
+    @pytest.mark.parametrize("name", ["missing/shard", "."])
+    def test_a_path_that_cannot_be_written(self, tmp_path: pathlib.Path, name: str):
+        with pytest.raises(StorageError, match="cannot write shard") as caught:
+            ShardWriter(str(tmp_path / name), options=WriterOptions())
+        assert "check free space and permissions" in str(caught.value)
+
+    def test_a_device_that_is_full(self):
+        with pytest.raises(StorageError):
+            write(pathlib.Path("/dev/full"), text_records(10))
+
+    @pytest.mark.parametrize("check", ["records", "sample"])
+    @pytest.mark.parametrize("limit_bytes", [0, 1000, 65_536, 100_000, 400_000])
+    def test_no_space_left_is_never_silent(
+        self, tmp_path: pathlib.Path, limit_bytes: int, check: str
+    ):
+        # A limit on the size of files acts as a full disk does.
+        script = textwrap.dedent(
+            """
+            import random, resource, sys
+            import google_crc32c
+            from gristmill.dataset.errors import StorageError
+            from gristmill.dataset.arrayrecord.shard_writer import (
+                ShardWriter, WriterOptions,
+            )
+
+            path, limit, check = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            chance = random.Random(0)
+            try:
+                writer = ShardWriter(path, options=WriterOptions())
+                for _ in range(100):
+                    record = chance.randbytes(5000)
+                    writer.write([record], [google_crc32c.value(record)])
+                writer.finish(check=check)
+            except StorageError as error:
+                print(error)
+                sys.exit(3)
+            """
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, tmp_path / "s", str(limit_bytes), check],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 3, done.stderr
+        assert "cannot write shard" in done.stdout
+        assert "free space" in done.stdout
+
+    def test_abandoning_leaves_no_error(self, tmp_path: pathlib.Path):
+        writer = ShardWriter(str(tmp_path / "shard"), options=WriterOptions())
+        writer.write([b"abc"], [0])
+        writer.abandon()
+        writer.abandon()
+
+    def test_a_wrong_checksum_is_not_believed(self, tmp_path: pathlib.Path):
+        writer = ShardWriter(str(tmp_path / "shard"), options=WriterOptions())
+        writer.write([b"abc", b"def"], [google_crc32c.value(b"abc"), 7])
+        with pytest.raises(DataLossError, match="record 1"):
+            writer.finish()
+
+
+class TestReading:
+    def read(self, path: pathlib.Path) -> WrittenShard:
+        with open(path, "rb", buffering=0) as file:
+            return read_shard(file, path=str(path))
+
+    def test_files_of_others(self, tmp_path: pathlib.Path):
+        records = text_records(50)
+        path = tmp_path / "theirs"
+        write_array_records(path, records, options="group_size:7,brotli:3")
+        read = self.read(path)
+        assert read.crc32cs.tolist() == checksums(records).tolist()
+        assert read.file_crc32c == google_crc32c.value(path.read_bytes())
+
+    def test_transposed_files_are_told_apart(self, tmp_path: pathlib.Path):
+        path = tmp_path / "transposed"
+        write_array_records(path, [b"x"], options="group_size:1,transpose:true")
+        with pytest.raises(TransposedChunkError):
+            self.read(path)
+
+    def test_damage_is_placed(self, tmp_path: pathlib.Path):
+        path = tmp_path / "shard"
+        records = [random.Random(i).randbytes(1000) for i in range(20)]
+        written = write(path, records)
+        data = bytearray(path.read_bytes())
+        offset = int(written.footer.chunk_offsets[13])
+        data[offset + 24] = ord("p")
+        path.write_bytes(data)
+        with pytest.raises(CorruptShardError, match=r"shard, chunk 13\n"):
+            self.read(path)
+
+    @pytest.mark.parametrize(
+        ("entries", "says"),
+        [
+            ([(2, 3), (2, 1)], "1 bytes of records"),
+            ([(2, 4), (1, 1)], "1 records"),
+            ([(3, 3), (1, 1)], ""),
+            ([(1, 3), (1, 3)], "3 records"),
+        ],
+    )
+    def test_a_footer_that_lists_other_chunks(
+        self, tmp_path: pathlib.Path, entries, says: str
+    ):
+        """Each entry is the records and bytes that the footer claims of a chunk."""
+        chunks = [chunk([b"a", b"bb"]), chunk([b"c"])]
+        offsets = [64, 64 + len(chunks[0])]
+        footer = [
+            footer_metadata(2, sum(count for count, _ in entries)),
+            *(
+                footer_entry(offset, decoded, count)
+                for offset, (count, decoded) in zip(offsets, entries, strict=True)
+            ),
+        ]
+        path = tmp_path / "lying"
+        path.write_bytes(array_record_file(chunks, footer))
+        with pytest.raises(CorruptShardError):
+            self.read(path)
+
+    def test_a_file_without_records(self, tmp_path: pathlib.Path):
+        path = tmp_path / "none"
+        write_array_records(path, [])
+        read = self.read(path)
+        assert read.digest == RecordsDigest()
+        assert len(read.crc32cs) == 0
+
+    def test_needs_a_real_file(self):
+        with pytest.raises(io.UnsupportedOperation):
+            read_shard(io.BytesIO(b""), path="memory")

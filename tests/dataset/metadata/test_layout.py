@@ -1,0 +1,139 @@
+"""Names of files: as TFDS builds and parses them, and never outside of the dataset."""
+
+from __future__ import annotations
+
+import doctest
+import functools
+
+import pytest
+
+from gristmill.dataset.errors import InputError, InvalidDatasetError
+from gristmill.dataset.metadata import layout
+
+
+@functools.cache
+def naming():
+    from tensorflow_datasets.core import naming
+
+    return naming
+
+
+class TestShardNames:
+    @pytest.mark.parametrize("name", ["c4", "my_data", "C4", "d2"])
+    @pytest.mark.parametrize("split", ["train", "test_2", "validation", "train-en"])
+    @pytest.mark.parametrize(
+        ("index", "count"),
+        [(0, 1), (3, 64), (99_999, 100_000), (0, 100_000), (7, 1_000_000)],
+    )
+    def test_are_those_of_tfds(self, name: str, split: str, index: int, count: int):
+        ours = layout.shard_name(name, split, index, count)
+        template = naming().ShardedFileTemplate(
+            data_dir="/data",
+            dataset_name=name,
+            split=split,
+            filetype_suffix="array_record",
+        )
+        theirs = template.sharded_filepath(shard_index=index, num_shards=count)
+        assert ours == theirs.name
+        info = naming().FilenameInfo.from_str(ours)
+        assert (info.dataset_name, info.split) == (name, split)
+        assert info.filetype_suffix == "array_record"
+        assert (info.shard_index, info.num_shards) == (index, count)
+
+    def test_sort_as_they_are_numbered(self):
+        for count in (12, 100_001):
+            indexes = sorted([0, 1, 9, 10, count // 2, count - 1])
+            names = [layout.shard_name("c4", "train", i, count) for i in indexes]
+            assert sorted(names) == names
+
+
+class TestOtherNames:
+    def test_all_of_a_split_are_told_apart(self):
+        shard = layout.shard_name("c4", "train", 0, 2)
+        paths = [
+            layout.DATASET_JSON,
+            shard,
+            layout.index_path(shard),
+            layout.table_path("c4", "train"),
+            layout.job_path("c4", "train"),
+            layout.inputs_path("c4", "train"),
+            layout.table_path("c4", "test"),
+        ]
+        assert len(set(paths)) == len(paths)
+        for path in paths:
+            assert layout.check_relative(path, where="x") == path
+
+    def test_only_shards_look_like_shards_to_globs(self):
+        # A glob of a loader must not pick up an index.
+        shard = layout.shard_name("c4", "train", 0, 2)
+        assert layout.index_path(shard).startswith("index/")
+
+    @pytest.mark.parametrize(
+        ("directory", "expected"),
+        [
+            ("/data/c4", "/data/c4/index"),
+            ("gs://bucket/c4", "gs://bucket/c4/index"),
+            ("", "index"),
+        ],
+    )
+    def test_joined_with_slashes(self, directory: str, expected: str):
+        assert layout.join(directory, "index") == expected
+
+    def test_base_name(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert layout.base_name("out/c4/") == "c4"
+        assert layout.base_name(".") == tmp_path.name
+        assert layout.base_name("gs://bucket/a/c4/") == "c4"
+
+
+class TestChecks:
+    @pytest.mark.parametrize(
+        "name", ["c4", "C4", "c4-en", "a_b", "v1.2", "a+b", "1", "_x"]
+    )
+    def test_good_names(self, name: str):
+        assert layout.check_name(name) == name
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("", "-c4", "c4-", "c4--en", ".c4", "a/b", "a b", "a\n", "c4\n", "ä"),
+            *("..", "a*b", "a[b]", "$HOME", "a\0"),
+        ],
+    )
+    def test_bad_names(self, name: str):
+        with pytest.raises(InputError, match="--name"):
+            layout.check_name(name)
+
+    @pytest.mark.parametrize("split", ["train", "test_2", "T", "en-train"])
+    def test_good_splits(self, split: str):
+        assert layout.check_split(split) == split
+
+    @pytest.mark.parametrize(
+        "split", ["", "-", "a.b", "train-", "a/b", "train[:10%]", "a b", "train\n"]
+    )
+    def test_bad_splits(self, split: str):
+        with pytest.raises(InputError, match="--split"):
+            layout.check_split(split)
+
+    @pytest.mark.parametrize(
+        "path", ["a", "a/b", "c4-train.array_record-00000-of-00001", "a [1]/..b", "ä"]
+    )
+    def test_paths_inside(self, path: str):
+        assert layout.check_relative(path, where="x") == path
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            *("", "/", "/a", "..", "../a", "a/..", "a/../b", ".", "./a", "a//b", "a/"),
+            *("a\\b", "a\0", "gs://b/c", "file:///etc", "C:\\x"),
+        ],
+    )
+    def test_paths_outside(self, path: str):
+        with pytest.raises(InvalidDatasetError, match="outside") as caught:
+            layout.check_relative(path, where="c4/dataset.json")
+        assert "c4/dataset.json" in str(caught.value)
+
+
+def test_examples_in_the_documentation():
+    assert doctest.testmod(layout).failed == 0
+    assert doctest.testmod(layout).attempted > 3

@@ -1,0 +1,282 @@
+"""dataset.json: round trips, what later versions add, and lies that are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+
+from gristmill.dataset.errors import (
+    FormatVersionError,
+    InvalidDatasetError,
+    NotADatasetError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    Split,
+    open_manifest,
+    read_manifest,
+    read_table,
+)
+from gristmill.dataset.metadata.shard_table import ShardTable
+from tests.support.shards import report
+
+
+def table_of(shards: int) -> ShardTable:
+    return ShardTable.of([report(shard) for shard in range(shards)])
+
+
+def split_of(table: ShardTable, **changes) -> Split:
+    split = Split.of_table(
+        table,
+        table.encode(),
+        path="index/c4-train.shards.npz",
+        writer_options="group_size:1,zstd:3,max_parallelism:1",
+        source={"patterns": ["in/*.tfrecord"], "options": {"map": None}},
+    )
+    return dataclasses.replace(split, **changes)
+
+
+def manifest_of(**changes) -> Manifest:
+    fields = {
+        "name": "c4",
+        "splits": {"train": split_of(table_of(3)), "test": split_of(table_of(1))},
+        "created_by": "gristmill 0.1.0",
+    }
+    return Manifest(**fields | changes)
+
+
+def decode(data: bytes) -> Manifest:
+    return Manifest.decode(data, where="c4/dataset.json")
+
+
+def changed(path: str, value) -> bytes:
+    """Returns a manifest with one value replaced, digest and all else kept."""
+    document = json.loads(manifest_of().encode())
+    *parents, last = path.split(".")
+    place = document
+    for parent in parents:
+        place = place[parent]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return json.dumps(document).encode()
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize(
+        "manifest",
+        [
+            manifest_of(),
+            manifest_of(features={"text": {"dtype": "string"}}, extra={"later": [1]}),
+            manifest_of(
+                splits={"train": split_of(table_of(2), extra={"later": {"a": None}})}
+            ),
+            manifest_of(
+                splits={
+                    "train": split_of(
+                        table_of(2), source={"patterns": ["caf\udce9/\ud83d*", "tür"]}
+                    )
+                }
+            ),
+        ],
+        ids=["plain", "features", "split-extra", "not-utf8"],
+    )
+    def test_everything_comes_back(self, manifest: Manifest):
+        data = manifest.encode()
+        assert decode(data) == manifest
+        assert decode(data).encode() == data
+        # Strict UTF-8 and plain JSON, whatever is in it.
+        assert json.loads(data.decode("utf-8"))["name"] == "c4"
+
+    def test_it_is_readable(self):
+        text = manifest_of(
+            splits={"train": split_of(table_of(2), source={"patterns": ["tür"]})}
+        ).encode()
+        lines = text.decode().splitlines()
+        assert '  "records": 21,' in lines
+        assert '          "tür"' in lines
+        assert text.endswith(b"}\n")
+
+    def test_totals_are_those_of_the_splits(self):
+        document = json.loads(manifest_of().encode())
+        assert document["records"] == (10 + 11 + 12) + 10
+        assert document["file_bytes"] == 4 * 131_072
+        train = document["splits"]["train"]
+        assert (train["shards"], train["records"]) == (3, 33)
+        assert train["quarantined_regions"] == 6
+        assert train["dropped_records"] == 9
+
+    def test_unknown_fields_survive_at_both_levels(self):
+        document = json.loads(manifest_of().encode())
+        document["tags"] = ["a", {"b": 1}]
+        document["extra"] = "not ours"
+        document["splits"]["train"]["sealed"] = {"by": "x"}
+        document["splits"]["test"]["extra"] = [1, 2]
+        again = json.loads(decode(json.dumps(document).encode()).encode())
+        assert again == document
+
+    def test_digest_is_of_the_content(self):
+        digest = manifest_of().content_digest
+        assert digest == manifest_of(created_by="other").content_digest
+        assert (
+            digest
+            != manifest_of(splits={"train": split_of(table_of(3))}).content_digest
+        )
+        assert len(digest) == len("sha256:") + 64
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("path", "value", "says"),
+        [
+            ("format", "other", "not one of gristmill's"),
+            ("format", ..., "not one of gristmill's"),
+            ("name", ..., "name"),
+            ("name", "a/b", "name"),
+            ("name", 5, ""),
+            ("splits", ..., "splits"),
+            ("splits", [], ""),
+            ("splits", {"a/b": {}}, "split name"),
+            ("splits.train", 5, ""),
+            ("splits.train", [], ""),
+            ("splits.train", "text", ""),
+            ("splits.train.records", ..., "records"),
+            ("splits.train.records", -1, "count"),
+            ("splits.train.records", 33.0, "count"),
+            ("splits.train.records", True, "count"),
+            ("splits.train.records", "33", "count"),
+            ("splits.train.records", 1 << 62, "count"),
+            ("splits.train.table_crc32c", None, "count"),
+            ("splits.train.records_digest", 5, "text"),
+            ("splits.train.records_digest", "0" * 32, "digest"),
+            ("splits.train.source", [], "source"),
+            ("splits.train.source", None, "source"),
+            ("splits.train.source", ..., "source"),
+            ("features", "text", "features"),
+            ("splits.train.table", "../other.npz", "outside"),
+            ("splits.train.table", "/etc/passwd", "outside"),
+            ("splits.train.shards_digest", "0", "digest"),
+            ("records", 44, "records do not add up"),
+            ("records", ..., "records do not add up"),
+            ("raw_bytes", 0, "raw_bytes do not add up"),
+            ("file_bytes", 0, "file_bytes do not add up"),
+            ("splits.train.file_bytes", 0, "file_bytes do not add up"),
+            ("content_digest", "sha256:" + "0" * 64, "content digest"),
+            ("content_digest", ..., "content digest"),
+        ],
+    )
+    def test_contradictions(self, path: str, value, says: str):
+        with pytest.raises(InvalidDatasetError) as caught:
+            decode(changed(path, value))
+        assert says in str(caught.value)
+        assert "c4/dataset.json" in str(caught.value)
+
+    @pytest.mark.parametrize("version", [0, 2, None, "1", 1.5, [1]])
+    def test_other_versions_with_the_reason(self, version):
+        with pytest.raises(FormatVersionError, match="version") as caught:
+            decode(changed("format_version", version))
+        assert "install" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b"5",
+            b"null",
+            b"\xff\xfe",
+            b'"text"',
+            b"[" * 100_000,
+            manifest_of().encode()[:-3],
+        ],
+        ids=range(9),
+    )
+    def test_other_files(self, data: bytes):
+        with pytest.raises(InvalidDatasetError, match=r"dataset\.json is not"):
+            decode(data)
+
+    def test_no_split_at_all(self):
+        # Nothing contradicts itself there: totals and digest are those of nothing.
+        with pytest.raises(InvalidDatasetError, match="no split") as caught:
+            decode(manifest_of(splits={}).encode())
+        assert "--overwrite" in str(caught.value)
+
+    def test_a_swapped_pair_of_splits(self):
+        document = json.loads(manifest_of().encode())
+        splits = document["splits"]
+        splits["train"], splits["test"] = splits["test"], splits["train"]
+        with pytest.raises(InvalidDatasetError, match="content digest"):
+            decode(json.dumps(document).encode())
+
+
+class TestOnDisk:
+    def commit(self, root: pathlib.Path, table: ShardTable, **changes) -> Split:
+        data = table.encode()
+        split = split_of(table, **changes)
+        (root / "index").mkdir(parents=True, exist_ok=True)
+        (root / split.table).write_bytes(data)
+        manifest = Manifest(name="c4", splits={"train": split})
+        (root / layout.DATASET_JSON).write_bytes(manifest.encode())
+        return split
+
+    def test_a_dataset_is_opened(self, tmp_path: pathlib.Path):
+        self.commit(tmp_path, table_of(3))
+        manifest = open_manifest(str(tmp_path))
+        assert manifest == read_manifest(str(tmp_path))
+        table = read_table(str(tmp_path), manifest.splits["train"])
+        assert table.records.tolist() == [10, 11, 12]
+
+    def test_a_directory_without_dataset_json_is_none(self, tmp_path: pathlib.Path):
+        for path in (tmp_path, tmp_path / "missing"):
+            assert read_manifest(str(path)) is None
+            with pytest.raises(NotADatasetError, match="not a committed") as caught:
+                open_manifest(str(path))
+            assert "gristmill index" in str(caught.value)
+
+    def test_an_unfinished_one_says_how_to_go_on(self, tmp_path: pathlib.Path):
+        (tmp_path / "index").mkdir()
+        (tmp_path / "index" / "c4-train.job.json").write_text("{}")
+        with pytest.raises(NotADatasetError, match="unfinished conversion") as caught:
+            open_manifest(str(tmp_path))
+        assert "gristmill convert" in str(caught.value)
+
+    def test_another_table_is_refused(self, tmp_path: pathlib.Path):
+        split = self.commit(tmp_path, table_of(3))
+        path = tmp_path / split.table
+        good = path.read_bytes()
+        flipped = bytearray(good)
+        flipped[len(good) // 2] ^= 1
+        for data in (
+            good[:-1],
+            good + b"\0",
+            bytes(flipped),
+            table_of(2).encode(),
+            b"",
+        ):
+            path.write_bytes(data)
+            with pytest.raises(InvalidDatasetError, match="not the one") as caught:
+                read_table(str(tmp_path), split)
+            assert "crc32c" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"shards": 4},
+            {"records": 34},
+            {"raw_bytes": 5},
+            {"file_bytes": 5},
+            {"records_digest": "0" * 32},
+            {"dropped_records": 5},
+            {"quarantined_regions": 5},
+        ],
+    )
+    def test_a_table_with_other_totals_is_refused(self, tmp_path, changes: dict):
+        split = self.commit(tmp_path, table_of(3), **changes)
+        with pytest.raises(InvalidDatasetError, match="contradicts"):
+            read_table(str(tmp_path), split)

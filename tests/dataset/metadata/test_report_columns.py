@@ -1,0 +1,74 @@
+"""Reports as columns say what the reports said, whatever way they came together."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.metadata import report_columns as shard_reports
+from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardTable
+from tests.support.shards import report
+
+JOB = report(0).job
+
+
+def reports_of(count: int) -> list[ShardReport]:
+    return [report(shard, spans=shard % 4) for shard in range(count)]
+
+
+@given(
+    order=st.permutations(range(9)).map(lambda order: [*order, *order[:3]]),
+    cuts=st.lists(st.integers(0, 12), max_size=3),
+    block=st.integers(1, 5),
+)
+def test_any_order_and_any_parts(order, cuts, block):
+    made = reports_of(9)
+    collectors, begin = [], 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_reports, "_BLOCK_REPORTS", block)
+        for end in [*sorted(cuts), len(order)]:
+            part = [made[shard] for shard in order[begin:end]]
+            collectors.append(ReportCollector.of(part, job=JOB))
+            begin = end
+        whole = ReportCollector(JOB)
+        for collector in collectors:
+            whole.extend(pickle.loads(pickle.dumps(collector)))
+        found = whole.reports()
+    assert list(found) == made
+    assert (found[3], found[-1], found[2:4]) == (made[3], made[-1], made[2:4])
+    assert found.shard_indices.tolist() == list(range(9))
+    assert found.read == RecordsDigest.total(item.read for item in made)
+    assert found.table.encode() == ShardTable.of(made).encode()
+
+
+def test_none():
+    found = ReportCollector(JOB).reports()
+    assert (len(found), found.read) == (0, RecordsDigest())
+    assert found.table.encode() == ShardTable.of([]).encode()
+
+
+def test_the_later_report_of_a_shard_counts():
+    made = reports_of(3)
+    again = dataclasses.replace(made[1], file_bytes=7)
+    collector = ReportCollector.of([*made, again], job=JOB)
+    assert list(collector.reports()) == [made[0], again, made[2]]
+
+
+def test_reports_of_another_job_are_refused():
+    other = dataclasses.replace(report(0), job="other")
+    with pytest.raises(ValueError, match="job other"):
+        ReportCollector(JOB).add(other)
+    with pytest.raises(ValueError, match="job other"):
+        ReportCollector(JOB).extend(ReportCollector("other"))
+
+
+def test_a_report_takes_little():
+    collector = ReportCollector.of(reports_of(5000), job=JOB)
+    assert len(pickle.dumps(collector)) < 5000 * 130

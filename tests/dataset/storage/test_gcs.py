@@ -1,0 +1,546 @@
+"""gs:// paths over real HTTP: what files do, and what happens when requests fail."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import pathlib
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import InputError, StorageChangedError, StorageError
+from gristmill.dataset.storage import prefetch_reader as range_stream
+from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.dataset.storage.lookup import Storage, storage_for, version_of
+from gristmill.dataset.storage.prefetch_reader import Piece, RangeStream
+from tests.support.gcs_server import GcsServer
+
+DATA = random.Random(1).randbytes(300_000)
+LARGE = random.Random(2).randbytes(20 << 20)  # Two chunks of a resumable upload.
+PASSING = ("503", "429", "500", "408", "reset")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("bucket", "other") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+@pytest.fixture
+def storage(server: GcsServer) -> GcsStorage:
+    """A storage that does not wait long."""
+    return GcsStorage(timeout_seconds=0.4, deadline_seconds=10)
+
+
+@pytest.fixture(params=["local", "gcs"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, server: GcsServer
+) -> str:
+    return {"local": str(tmp_path), "gcs": "gs://bucket"}[request.param]
+
+
+# What every storage does.
+
+NAMES = (
+    *("a.x", "b.y", "d/a.x", "d/b.x", "d/b.y", "d/e/a.x", "d/e/f/a.x", "dd/a.x"),
+    *("d/with blank.x", "d/naïve ☃.x", "d/c#1.x", "d/[z].x", "d/100%.x", "d/q+1.x"),
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("a.x", ["a.x"]),
+        ("*.x", ["a.x"]),
+        ("d/b.*", ["d/b.x", "d/b.y"]),
+        ("d*/a.x", ["d/a.x", "dd/a.x"]),
+        ("d/**/a.x", ["d/a.x", "d/e/a.x", "d/e/f/a.x"]),
+        ("**/*.y", ["b.y", "d/b.y"]),
+        ("d/[ab].x", ["d/a.x", "d/b.x"]),
+        ("d/[!a].x", ["d/b.x"]),
+        ("d/[z].x", ["d/[z].x"]),
+        ("d/w*k.x", ["d/with blank.x"]),
+        ("d/*☃.x", ["d/naïve ☃.x"]),
+        ("d/c#?.x", ["d/c#1.x"]),
+        ("d/*+*", ["d/q+1.x"]),
+        ("d/*%.x", ["d/100%.x"]),
+        ("d/e/*", ["d/e/a.x"]),
+        ("d", []),
+        ("nothing*", []),
+    ],
+)
+def test_match(place: str, pattern: str, expected: list[str]) -> None:
+    storage = storage_for(place)
+    for name in NAMES:
+        storage.write(f"{place}/{name}", name.encode())
+    found = storage.match(f"{place}/{pattern}")
+    assert [info.path for info in found] == [f"{place}/{name}" for name in expected]
+    for info in found:
+        assert storage.read(info.path) == info.path[len(place) + 1 :].encode()
+        assert storage.stat(info.path) == info
+
+
+def test_files_are_written_listed_and_deleted(place: str) -> None:
+    storage = storage_for(place)
+    folder = f"{place}/c4"
+    assert storage.list(folder) == []
+    assert storage.stat(f"{folder}/a") is None
+    for name in ("b", "a", "sub/c", "sub/deep/d"):
+        storage.write(f"{folder}/{name}", DATA[: len(name)])
+    storage.write(f"{place}/c44", b"stays")
+    assert [info.path for info in storage.list(folder)] == [
+        f"{folder}/a",
+        f"{folder}/b",
+    ]
+    assert [info.size_bytes for info in storage.list(f"{folder}/sub")] == [5]
+    assert storage.stat(f"{folder}/sub") is None
+    storage.delete(f"{folder}/a")
+    storage.delete(f"{folder}/a")
+    assert storage.stat(f"{folder}/a") is None
+    storage.delete_tree(folder)
+    storage.delete_tree(folder)
+    assert storage.match(f"{place}/**") == storage.match(f"{place}/c44")
+
+
+def test_ranges_of_files(place: str) -> None:
+    storage = storage_for(place)
+    path = f"{place}/file"
+    storage.write(path, DATA)
+    for begin, end in (
+        (0, 12),
+        (5, 5),
+        (7, 8),
+        (299_990, 300_100),
+        (0, None),
+        (9, None),
+    ):
+        assert storage.read(path, begin, end) == DATA[begin:end]
+    storage.write(path, b"")
+    assert storage.read(path) == storage.read(path, 0, 12) == b""
+    with storage.open(path) as file:
+        assert file.read(10) == b""
+
+
+@pytest.mark.parametrize("offset", [0, 1, 150_000, 299_999, 300_000])
+def test_files_are_read_forward(place: str, offset: int) -> None:
+    storage = storage_for(place)
+    storage.write(f"{place}/file", DATA)
+    with storage.open(f"{place}/file", offset=offset, end=200_000) as file:
+        assert b"".join(iter(lambda: file.read(70_000), b"")) == DATA[offset:]
+
+
+def test_a_write_replaces_only_what_was_seen(
+    place: str, tmp_path: pathlib.Path
+) -> None:
+    storage = storage_for(place)
+    path = f"{place}/file"
+    storage.write(path, b"one", replaces="")
+    first = version_of(path)
+    storage.write(path, b"one", replaces="")
+    assert version_of(path) == first
+    with pytest.raises(StorageChangedError, match=r"(?s)by somebody else.*no file"):
+        storage.write(path, b"two", replaces="")
+    storage.write(path, b"two", replaces=first)
+    assert version_of(path) != first
+    local = tmp_path / "local"
+    local.write_bytes(b"three")
+    with pytest.raises(StorageChangedError, match=first):
+        storage.publish(str(local), path, replaces=first)
+    assert storage.read(path) == b"two"
+    local.write_bytes(b"two")
+    storage.publish(str(local), path, replaces=first)
+    local.write_bytes(b"three")
+    storage.publish(str(local), path)
+    assert storage.read(path) == b"three"
+    storage.delete(path)
+    with pytest.raises(StorageChangedError, match=r"got: +no file"):
+        storage.write(path, b"four", replaces=first)
+
+
+def test_another_version_is_not_opened(place: str) -> None:
+    storage = storage_for(place)
+    path = f"{place}/file"
+    storage.write(path, b"one")
+    version = version_of(path)
+    with storage.open(path, version=version) as file:
+        assert file.read(9) == b"one"
+    storage.write(path, b"two")
+    with pytest.raises(StorageChangedError, match=version):
+        storage.open(path, version=version)
+
+
+def test_a_missing_file_is_named(place: str) -> None:
+    storage = storage_for(place)
+    with pytest.raises(StorageError, match=r"(?s)/none.*check the path"):
+        storage.read(f"{place}/none")
+    with pytest.raises(StorageError, match=r"(?s)/none.*check the path"):
+        storage.open(f"{place}/none")
+
+
+# What only objects do.
+
+
+def test_a_listing_is_narrow_and_in_pages(
+    server: GcsServer, storage: GcsStorage
+) -> None:
+    server.objects.page_size = 3
+    for number in range(20):
+        server.objects.put("bucket", f"in/part-{number:02d}", b"x")
+        server.objects.put("bucket", f"in/part-00/deep/{number}", b"x")
+        server.objects.put("bucket", f"in/zzz-{number}", b"x")
+    assert len(storage.match("gs://bucket/in/part-*")) == 20
+    # 20 objects and one directory, whatever is in it and beside it.
+    assert server.requests["list"] == 7
+    assert len(storage.match("gs://bucket/in/**/1*")) == 11
+    assert len(storage.match("gs://bucket/**")) == 60
+
+
+def test_limits_come_from_the_environment(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.2")
+    monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "0.5")
+    server.fail("stall", "media", times=99)
+    server.objects.put("bucket", "a", DATA)
+    begin = time.monotonic()
+    with pytest.raises(StorageError, match=r"no success in 0\.5 seconds"):
+        storage_for("gs://bucket").read("gs://bucket/a")
+    assert time.monotonic() - begin < 3
+    monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "soon")
+    with pytest.raises(InputError, match="'soon'"):
+        storage_for("gs://bucket")
+
+
+def test_what_pretends_to_be_a_directory_is_no_file(
+    server: GcsServer, storage: GcsStorage
+) -> None:
+    server.objects.put("bucket", "in/", b"")
+    server.objects.put("bucket", "in/a", b"x")
+    for found in (
+        storage.match("gs://bucket/in/*"),
+        storage.match("gs://bucket/**"),
+        storage.list("gs://bucket/in"),
+    ):
+        assert [info.path for info in found] == ["gs://bucket/in/a"]
+    storage.delete_tree("gs://bucket/in")
+    assert list(server.objects.buckets["bucket"]) == ["in/"]
+
+
+def test_checksums_are_those_of_the_content(storage: GcsStorage) -> None:
+    storage.write("gs://bucket/a", DATA)
+    found = storage.stat("gs://bucket/a")
+    assert found is not None
+    assert found.crc32c == google_crc32c.value(DATA)
+    assert storage.list("gs://bucket") == storage.match("gs://bucket/*") == [found]
+
+
+def test_encoded_objects_come_as_they_are_stored(
+    server: GcsServer, storage: GcsStorage
+) -> None:
+    stored = gzip.compress(DATA)
+    server.objects.put("bucket", "a.gz", stored, encoding="gzip")
+    assert storage.read("gs://bucket/a.gz") == stored
+    assert storage.read("gs://bucket/a.gz", 10, 99) == stored[10:99]
+    with storage.open("gs://bucket/a.gz", offset=5) as file:
+        assert file.read() == stored[5:]
+
+
+def test_temporary_files_are_local_and_go(
+    server: GcsServer, storage: GcsStorage
+) -> None:
+    with storage.temporary("gs://bucket/c4/tmp") as name:
+        pathlib.Path(name).write_bytes(DATA)
+        storage.publish(name, "gs://bucket/c4/shard", replaces="")
+    assert not os.path.exists(os.path.dirname(name))
+    # The client library looks at the bucket by itself.
+    assert {operation for operation, _, _ in server.log} <= {"insert", "bucket"}
+    assert server.requests["insert"] == 1
+    assert list(server.objects.buckets["bucket"]) == ["c4/shard"]
+
+
+def test_the_storage_follows_the_configured_server(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: Storage = storage_for("gs://bucket/a")
+    assert storage_for("gs://other/b") is first
+    with GcsServer("bucket") as second:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
+        storage_for("gs://bucket/a").write("gs://bucket/a", b"x")
+        assert list(second.objects.buckets["bucket"]) == ["a"]
+    assert not server.objects.buckets["bucket"]
+
+
+# Reading ahead.
+
+
+@given(
+    size=st.integers(0, 60),
+    block=st.integers(1, 20),
+    offset=st.integers(0, 60),
+    end=st.none() | st.integers(0, 70),
+    reads=st.lists(st.integers(0, 25), max_size=20),
+)
+def test_a_stream_is_the_object(
+    size: int, block: int, offset: int, end: int | None, reads: list[int]
+) -> None:
+    data = DATA[:size]
+    asked: list[tuple[int, int]] = []
+
+    def fetch(begin: int, stop: int, version: str | None) -> Piece:
+        assert version == ("7" if asked else None)
+        assert begin < stop <= begin + block
+        asked.append((begin, stop))
+        return Piece(data[begin:stop], size, "7")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(range_stream, "BLOCK_BYTES", block)
+        with RangeStream(fetch, offset=offset, end=end) as stream:
+            got = b"".join(stream.read(count) for count in reads)
+            assert data[offset:].startswith(got)
+            read_to = offset + len(got)
+            got += stream.read()
+    assert got == data[offset:]
+    # Nothing twice, nothing left out.
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(asked))
+    assert read_to <= max(size, offset)
+
+
+def test_nothing_is_read_ahead_behind_the_end(
+    server: GcsServer, storage: GcsStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 10_000)
+    server.objects.put("bucket", "a", DATA)
+    with storage.open("gs://bucket/a", offset=5_000, end=40_000) as file:
+        got = b""
+        while len(got) < 35_000:
+            got += file.read(35_000 - len(got))
+        time.sleep(0.1)
+        assert server.sent_bytes == 35_000
+        assert file.read(7) == DATA[40_000:40_007]
+    assert got == DATA[5_000:40_000]
+    ranges = [sent for operation, _, sent in server.log if operation == "media"]
+    # Several at a time: in the order of their arrival.
+    assert sorted(ranges, key=lambda sent: int(sent[6:].partition("-")[0])) == [
+        *("bytes=5000-14999", "bytes=15000-24999", "bytes=25000-34999"),
+        *("bytes=35000-39999", "bytes=40000-40006"),
+    ]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_object_that_is_replaced_while_it_is_read_is_named(
+    server: GcsServer,
+    storage: GcsStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    deleted: bool,
+) -> None:
+    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 10_000)
+    generation = server.objects.put("bucket", "a", DATA)
+    with storage.open("gs://bucket/a") as file:
+        assert file.read(5) == DATA[:5]
+        if deleted:
+            storage.delete("gs://bucket/a")
+        else:
+            server.objects.put("bucket", "a", DATA[::-1])
+        message = f"(?s)gs://bucket/a.*version {generation}"
+        with pytest.raises(StorageChangedError, match=message):
+            file.read()
+
+
+# Faults.
+
+
+@pytest.mark.parametrize("kind", [*PASSING, "cut", "short", "stall", "flip"])
+def test_reading_survives(server: GcsServer, storage: GcsStorage, kind: str) -> None:
+    server.objects.put("bucket", "a", DATA)
+    server.fail(kind, "media", times=2)
+    assert storage.read("gs://bucket/a") == DATA
+    assert server.requests["media"] == 3
+
+
+@pytest.mark.parametrize("kind", [*PASSING, "cut", "short", "stall"])
+def test_reading_ahead_survives(
+    server: GcsServer,
+    storage: GcsStorage,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 100_000)
+    server.objects.put("bucket", "a", DATA)
+    server.fail(kind, "media")
+    server.fail(kind, "media", skip=2)
+    with storage.open("gs://bucket/a") as file:
+        assert file.read() == DATA
+    assert server.requests["media"] == 5
+
+
+@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("operation", ["list", "stat", "delete"])
+def test_other_requests_survive(
+    server: GcsServer, storage: GcsStorage, kind: str, operation: str
+) -> None:
+    server.objects.put("bucket", "a", DATA)
+    server.fail(kind, operation)
+    assert len(storage.match("gs://bucket/*")) == 1
+    storage.delete("gs://bucket/a")
+    assert storage.stat("gs://bucket/a") is None
+
+
+@pytest.mark.parametrize("kind", [*PASSING, "lost"])
+@pytest.mark.parametrize(
+    ("operation", "skip"), [("insert", 0), ("start", 0), ("chunk", 0), ("chunk", 1)]
+)
+def test_writing_survives(
+    server: GcsServer, storage: GcsStorage, kind: str, operation: str, skip: int
+) -> None:
+    data = DATA if operation == "insert" else LARGE
+    server.fail(kind, operation, skip=skip)
+    storage.write("gs://bucket/a", data, replaces="")
+    assert server.objects.buckets["bucket"]["a"].data == data
+    assert not server.faults[0].times
+    storage.write("gs://bucket/a", b"new", replaces=version_of("gs://bucket/a"))
+    assert storage.read("gs://bucket/a") == b"new"
+
+
+@pytest.mark.parametrize("data", [DATA, LARGE], ids=["small", "large"])
+def test_what_arrives_damaged_is_sent_again(
+    server: GcsServer, storage: GcsStorage, data: bytes
+) -> None:
+    server.fail("flip", "insert", times=2)
+    server.fail("flip", "chunk", skip=1)
+    storage.write("gs://bucket/a", data, replaces="")
+    assert server.objects.buckets["bucket"]["a"].data == data
+
+
+@pytest.mark.parametrize("data", [DATA, LARGE], ids=["small", "large"])
+def test_what_always_arrives_damaged_is_refused(
+    server: GcsServer, storage: GcsStorage, data: bytes
+) -> None:
+    server.fail("flip", "insert", times=99)
+    server.fail("flip", "chunk", times=99)
+    with pytest.raises(StorageError, match=r"(?s)gs://bucket/a.*crc32c"):
+        storage.write("gs://bucket/a", data)
+    assert not server.objects.buckets["bucket"]
+
+
+def test_a_lost_reply_is_told_apart_from_a_conflict(
+    server: GcsServer, storage: GcsStorage
+) -> None:
+    server.objects.put("bucket", "theirs", b"theirs")
+    for name in ("ours", "theirs"):
+        server.fail("lost", "insert", name=name)
+    storage.write("gs://bucket/ours", b"ours", replaces="")
+    with pytest.raises(StorageChangedError, match="by somebody else"):
+        storage.write("gs://bucket/theirs", b"ours", replaces="")
+    assert server.objects.buckets["bucket"]["theirs"].data == b"theirs"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "cure"),
+    [
+        ("403", "bot@x does not have storage.objects.get access", "objectUser"),
+        ("401", "credentials", "gcloud auth application-default login"),
+        ("400", "Some reason", "run the same command again"),
+    ],
+)
+def test_a_refusal_is_told_with_its_reason(
+    server: GcsServer, storage: GcsStorage, status: str, message: str, cure: str
+) -> None:
+    server.objects.put("bucket", "a", DATA)
+    server.fail(status, times=99, message=message)
+    expected = f"(?s)gs://bucket/.*{message}.*{cure}"
+    for call in (
+        lambda: storage.read("gs://bucket/a"),
+        lambda: storage.stat("gs://bucket/a"),
+        lambda: storage.match("gs://bucket/*"),
+        lambda: storage.write("gs://bucket/a", DATA),
+        lambda: storage.write("gs://bucket/a", LARGE),
+        lambda: storage.delete("gs://bucket/a"),
+        lambda: storage.open("gs://bucket/a"),
+    ):
+        begin = time.monotonic()
+        with pytest.raises(StorageError, match=expected):
+            call()
+        assert time.monotonic() - begin < 2
+
+
+def test_a_missing_bucket_is_an_error_everywhere(storage: GcsStorage) -> None:
+    for call in (
+        lambda: storage.read("gs://none/a"),
+        lambda: storage.stat("gs://none/a"),
+        lambda: storage.match("gs://none/a"),
+        lambda: storage.match("gs://none/*"),
+        lambda: storage.list("gs://none/a"),
+        lambda: storage.write("gs://none/a", DATA),
+        lambda: storage.delete("gs://none/a"),
+        lambda: storage.delete_tree("gs://none/a"),
+        lambda: storage.open("gs://none/a", version="1"),
+    ):
+        with pytest.raises(StorageError, match=r"(?s)bucket does not exist.*create it"):
+            call()
+
+
+@pytest.mark.parametrize("kind", ["503", "reset", "short", "stall"])
+def test_in_the_end_it_gives_up(server: GcsServer, kind: str) -> None:
+    storage = GcsStorage(timeout_seconds=0.2, deadline_seconds=1)
+    server.objects.put("bucket", "a", DATA)
+    server.fail(kind, times=999)
+    begin = time.monotonic()
+    with pytest.raises(StorageError, match=r"(?s)gs://bucket/a.*no success in 1 sec"):
+        storage.read("gs://bucket/a")
+    assert time.monotonic() - begin < 3
+
+
+def test_a_server_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    storage = GcsStorage(timeout_seconds=0.2, deadline_seconds=0.5)
+    for call in (
+        lambda: storage.match("gs://bucket/a*"),
+        lambda: storage.write("gs://bucket/a", DATA),
+        lambda: storage.write("gs://bucket/a", LARGE),
+        lambda: storage.read("gs://bucket/a"),
+    ):
+        begin = time.monotonic()
+        with pytest.raises(StorageError, match=r"(?s)no success in.*refused"):
+            call()
+        assert time.monotonic() - begin < 2
+
+
+def test_missing_credentials_are_named_at_once(tmp_path: pathlib.Path) -> None:
+    # In a process of its own: the library looks at its environment when imported.
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("GOOGLE_")},
+        **{"HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path)},
+        "NO_GCE_CHECK": "true",
+    }
+    environment.pop("STORAGE_EMULATOR_HOST", None)
+    code = (
+        "from gristmill.dataset.storage.lookup import storage_for\n"
+        "storage_for('gs://bucket/a').read('gs://bucket/a')"
+    )
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert "StorageError: cannot find credentials" in done.stderr
+    assert "gcloud auth application-default login" in done.stderr
+    assert time.monotonic() - begin < 10
+
+
+def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.storage.retry", None)
+    with pytest.raises(StorageError, match=r"pip install 'gristmill\[gcs\]'"):
+        GcsStorage()

@@ -1,0 +1,475 @@
+"""Examples decoded to arrays, compared with what TensorFlow makes of them."""
+
+import contextlib
+import itertools
+import pickle
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset.errors import DecodeError, GristmillError, InputError
+from gristmill.loader.decode.scan import scan_examples
+from tests.support import examples
+from tests.support.examples import UNUSUAL, entry, example, message, parsed, tf_example
+
+Fixed, Padded, Ragged = (
+    loader.FixedFeature,
+    loader.PaddedFeature,
+    loader.RaggedFeature,
+)
+
+
+def decode(features, records):
+    return loader.ExampleDecoder(features)(records)
+
+
+RAGGED = {
+    "b": Ragged(bytes, optional=True),
+    "f": Ragged("float32", optional=True),
+    "i": Ragged("int64", optional=True),
+}
+LISTS = {
+    "b": st.lists(examples.BYTES, max_size=4),
+    "f": st.lists(examples.FLOATS, min_size=1, max_size=20),
+    "i": st.lists(examples.INT64S, min_size=1, max_size=20),
+    "some other": st.lists(examples.INT64S, min_size=1, max_size=5),
+}
+BATCHES = st.lists(st.fixed_dictionaries({}, optional=LISTS), max_size=12)
+
+
+def as_lists(ragged) -> list:
+    splits = ragged.row_splits.tolist()
+    return [ragged.values[b:e].tolist() for b, e in itertools.pairwise(splits)]
+
+
+@given(BATCHES)
+def test_ragged_features_are_what_was_written(batch):
+    decoded = decode(RAGGED, [tf_example(features) for features in batch])
+    for name in RAGGED:
+        expected = [list(features.get(name, [])) for features in batch]
+        assert as_lists(decoded[name]) == expected
+        assert decoded[name].row_splits[0] == 0
+    assert [decoded[name].values.dtype for name in "bfi"] == [object, "f4", "i8"]
+
+
+@given(BATCHES.filter(bool))
+def test_tensorflow_parses_the_same(batch):
+    records = [tf_example(features) for features in batch]
+    spec = {
+        "b": tf.io.RaggedFeature(tf.string),
+        "f": tf.io.RaggedFeature(tf.float32),
+        "i": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
+    }
+    ours = decode(RAGGED, records)
+    theirs = tf.io.parse_example(records, spec)
+    for name in RAGGED:
+        np.testing.assert_array_equal(ours[name].values, theirs[name].values.numpy())
+        np.testing.assert_array_equal(
+            ours[name].row_splits, theirs[name].row_splits.numpy()
+        )
+
+
+@given(st.data(), st.lists(st.integers(1, 3), max_size=3).map(tuple))
+def test_fixed_features_are_tensorflows(data, shape):
+    size = int(np.prod(shape, dtype=int))
+    values = {
+        "i": st.lists(examples.INT64S, min_size=size, max_size=size),
+        "f": st.lists(examples.FLOATS, min_size=size, max_size=size),
+        "b": st.lists(examples.BYTES, min_size=size, max_size=size),
+    }
+    batch = data.draw(
+        st.lists(st.fixed_dictionaries({}, optional=values), min_size=1, max_size=6)
+    )
+    records = [tf_example(features) for features in batch]
+    ours = decode(
+        {
+            "i": Fixed("int64", shape=shape, default=-7),
+            "f": Fixed(np.float32, shape=shape, default=0.5),
+            "b": Fixed(bytes, shape=shape, default=b"none"),
+        },
+        records,
+    )
+    theirs = tf.io.parse_example(
+        records,
+        {
+            "i": tf.io.FixedLenFeature(shape, tf.int64, np.full(shape, -7)),
+            "f": tf.io.FixedLenFeature(shape, tf.float32, np.full(shape, 0.5)),
+            "b": tf.io.FixedLenFeature(shape, tf.string, np.full(shape, b"none")),
+        },
+    )
+    for name in "ifb":
+        assert ours[name].shape == (len(batch), *shape)
+        np.testing.assert_array_equal(ours[name], theirs[name].numpy())
+
+
+@given(BATCHES.filter(bool), st.one_of(st.none(), st.integers(1, 25)))
+def test_padded_features_are_tensorflows(batch, length):
+    records = [tf_example(features) for features in batch]
+    options = {"length": length, "truncate": length is not None, "optional": True}
+    ours = decode(
+        {
+            "i": Padded("int64", pad=-1, lengths="n", mask="m", **options),
+            "b": Padded(bytes, pad=b"pad", **options),
+        },
+        records,
+    )
+    for name, dtype, pad in (("i", tf.int64, -1), ("b", tf.string, b"pad")):
+        spec = {name: tf.io.RaggedFeature(dtype)}
+        ragged = tf.io.parse_example(records, spec)[name]
+        shape = None if length is None else (len(batch), length)
+        theirs = ragged.to_tensor(pad, shape=shape).numpy()
+        np.testing.assert_array_equal(ours[name], theirs)
+    counts = np.array([len(features.get("i", [])) for features in batch])
+    kept = np.minimum(counts, ours["i"].shape[1])
+    np.testing.assert_array_equal(ours["n"], kept)
+    np.testing.assert_array_equal(ours["m"].sum(axis=1), kept)
+    assert (ours["m"][:, 1:] <= ours["m"][:, :-1]).all()
+
+
+def test_long_rows_are_padded_like_short_ones():
+    chance = random.Random(0)
+    rows = [[chance.randrange(70_000)] * n for n in (300, 0, 299, 1, 1000)]
+    records = [example(entry("i", examples.int64_list(row))) for row in rows]
+    for length in (300, 999, 1000, 1001):
+        decoded = decode(
+            {"i": Padded("int32", length=length, truncate=True, pad=9)}, records
+        )
+        expected = [(row + [9] * length)[:length] for row in rows]
+        assert decoded["i"].tolist() == expected
+
+
+@pytest.mark.parametrize("large", [None, 0, 3, 7])
+def test_many_numbers_of_all_sizes(large):
+    # More than are decoded at once, with numbers beyond int32 in one row or none.
+    rng = np.random.default_rng(1)
+    rows = rng.integers(0, 1 << rng.integers(1, 29, (8, 5000)))
+    if large is not None:
+        rows[large] = rng.integers(-(1 << 63), (1 << 63) - 1, 5000)
+        rows[large, ::7] = (1 << 63) - 1
+        rows[large, 1::7] = -(1 << 63)
+    records = [tf_example({"i": row}) for row in rows]
+    decoded = decode({"i": Fixed("int64", shape=(50, 100))}, records)["i"]
+    np.testing.assert_array_equal(decoded.reshape(8, 5000), rows)
+    np.testing.assert_array_equal(decode(RAGGED, records)["i"].values, rows.ravel())
+
+
+def test_buckets_give_the_least_length_that_holds_the_longest():
+    def rows(*counts):
+        return [tf_example({"i": [7] * count}) for count in counts]
+
+    feature = Padded("int32", buckets=(8, 2, 4))
+    lengths = [
+        decode({"i": feature}, rows(*counts))["i"].shape
+        for counts in ([1], [2, 1], [3], [4, 4], [1, 8])
+    ]
+    assert lengths == [(1, 2), (2, 2), (1, 4), (2, 4), (2, 8)]
+    with pytest.raises(DecodeError, match=r"at most 8\s+got: +9"):
+        decode({"i": feature}, rows(1, 9))
+    cut = Padded("int32", buckets=(8, 2), truncate=True)
+    assert decode({"i": cut}, rows(1, 9))["i"].shape == (2, 8)
+
+
+def test_a_batch_of_no_records():
+    features = {
+        "x": Fixed("float32", shape=(2, 3)),
+        "p": Padded("int32", length=5, mask="m"),
+        "q": Padded(bytes),
+        "r": Ragged("int64"),
+    }
+    decoded = decode(features, [])
+    shapes = {name: decoded[name].shape for name in "xpmq"}
+    assert shapes == {"x": (0, 2, 3), "p": (0, 5), "m": (0, 5), "q": (0, 0)}
+    assert decoded["r"].row_splits.tolist() == [0]
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_whatever_protocol_buffers_allow(name):
+    usual = tf_example({"i": [1], "f": [1.0], "b": [b"b"]})
+    records = [usual, UNUSUAL[name], usual]
+    decoded = decode(RAGGED, records)
+    for feature in "ifb":
+        expected = [parsed(record).get(feature, []) for record in records]
+        assert as_lists(decoded[feature]) == expected
+
+
+@given(st.data())
+def test_damaged_records_decode_as_protocol_buffers_say_or_are_errors(data):
+    batch = data.draw(st.lists(st.fixed_dictionaries(LISTS), min_size=1, max_size=3))
+    records = [bytearray(tf_example(features)) for features in batch]
+    for _ in range(data.draw(st.integers(1, 3))):
+        record = data.draw(st.sampled_from(records))
+        at = data.draw(st.integers(0, max(len(record) - 1, 0)))
+        how = data.draw(st.sampled_from(["set", "cut", "insert", "delete"]))
+        if how == "set" and record:
+            record[at] = data.draw(st.integers(0, 255))
+        elif how == "cut":
+            del record[at:]
+        elif how == "insert":
+            record[at:at] = data.draw(st.binary(max_size=12))
+        else:
+            del record[at : at + 1]
+    records = [bytes(record) for record in records]
+    try:
+        decoded = decode(RAGGED, records)
+    except GristmillError:
+        return
+    expected = []
+    for record in records:
+        try:
+            expected.append(parsed(record))
+        except Exception:
+            # Names and features that nobody asked for are not looked into.
+            return
+    for name in RAGGED:
+        for ours, theirs in zip(as_lists(decoded[name]), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs.get(name, []))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=4))
+def test_any_bytes_decode_or_are_an_error(records):
+    with contextlib.suppress(DecodeError):
+        decode(RAGGED, records)
+
+
+@given(st.lists(st.sampled_from(sorted(UNUSUAL)), max_size=6), BATCHES)
+def test_the_scan_of_a_batch_is_that_of_its_records(names, batch):
+    records = [*(UNUSUAL[name] for name in names), *map(tf_example, batch)]
+    together = decode(RAGGED, records)
+    for row, record in enumerate(records):
+        alone = decode(RAGGED, [record])
+        for name in RAGGED:
+            assert as_lists(together[name])[row] == as_lists(alone[name])[0]
+
+
+GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
+
+
+@pytest.mark.parametrize(
+    ("features", "bad", "message"),
+    [
+        (
+            {"x": Fixed("int64", shape=(3,))},
+            tf_example({"y": [1], "z": [b""]}),
+            r"record lacks a feature: 'x'\n  where:    record 2 of the batch\n"
+            r"  expected: feature 'x', int64_list\n  got:      the features y, z\n"
+            r"  to do:    .*default",
+        ),
+        (
+            {"x": Padded("int64")},
+            tf_example({}),
+            r"lacks a feature: 'x'(.|\n)*the features none",
+        ),
+        (
+            {"x": Fixed("int64", shape=(3,))},
+            tf_example({"x": [0.5, 1.0, 2.0]}),
+            r"of another kind: 'x'(.|\n)*record 2 of(.|\n)*"
+            r"expected: int64_list, for int64\n  got:      float_list",
+        ),
+        (
+            {"w": Ragged("float32")},
+            tf_example({"w": [1]}),
+            r"expected: float_list, for float32\n  got:      int64_list",
+        ),
+        (
+            {"name": Fixed(bytes)},
+            tf_example({"name": [1]}),
+            r"expected: bytes_list, for bytes\n  got:      int64_list",
+        ),
+        (
+            {"x": Fixed("int64", shape=(3,))},
+            tf_example({"x": [1, 2]}),
+            r"another number of values: 'x'(.|\n)*record 2 of"
+            r"(.|\n)*expected: 3, for shape \(3,\)\n  got:      2\n",
+        ),
+        (
+            {"x": Fixed("int64", shape=(3,), default=0)},
+            example(entry("x", examples.int64_list([]))),
+            r"expected: 3, for shape \(3,\)\n  got:      0\n",
+        ),
+        (
+            {"x": Padded("int64", length=3)},
+            tf_example({"x": [1] * 5}),
+            r"more values than rows(.|\n)*record 2 of(.|\n)*at most 3\n  got:      5",
+        ),
+        (
+            {"x": Fixed("int32", shape=(3,))},
+            tf_example({"x": [1, 1 << 31, 3]}),
+            r"cannot hold: 'x'(.|\n)*record 2 of(.|\n)*-2147483648 to 2147483647\n"
+            r"  got:      2147483648",
+        ),
+        (
+            {"x": Ragged("uint8")},
+            tf_example({"x": [1, -1]}),
+            r"record 2 of(.|\n)*uint8, 0 to 255\n  got:      -1",
+        ),
+        (
+            {"x": Ragged(bool, optional=True), "w": Ragged("f4")},
+            tf_example({"w": [1.0], "x": [2]}),
+            r"record 0 of(.|\n)*bool, 0 to 1\n  got:      2",
+        ),
+        (
+            {"x": Fixed("int64", shape=(3,))},
+            GOOD[:-2],
+            r"record is no tf.train.Example\n  wh",
+        ),
+        (
+            {"x": Fixed("int64", shape=(3,))},
+            b"plain text",
+            r"record 2 of(.|\n)*10 bytes: not",
+        ),
+        (
+            {"x": Fixed("int64", shape=(3,))},
+            GOOD + b"\x12\x00",
+            r"Example has a field 2 of wire type 2(.|\n)*gristmill head",
+        ),
+        (
+            {"x": Fixed("int64", shape=(3,))},
+            example(entry("x", message(3, message(1, b"\x01\x02\x83")))),
+            r"cannot be decoded: 'x'(.|\n)*record 2 of(.|\n)*expected: int64_list\n"
+            r"  got:      a list of integers that ends within a number",
+        ),
+        (
+            {"x": Fixed("int64", shape=(3,))},
+            example(entry("x", message(3, message(1, b"\x81" * 10 + b"\x01")))),
+            "integer of more than 10 bytes",
+        ),
+        (
+            {"w": Ragged("float32")},
+            example(entry("w", message(2, message(1, b"12345")))),
+            "list of floats cut short",
+        ),
+        (
+            {"name": Ragged(bytes)},
+            example(entry("name", message(1, b"\x0a\x05abc"))),
+            "broken list of bytes",
+        ),
+    ],
+)
+@pytest.mark.parametrize("others", [2, 20])
+def test_errors_name_record_feature_expected_and_got(features, bad, message, others):
+    usual = {"x": [1, 2, 3], "name": [b"a"], "w": [0.5]}
+    if "bool" in message:
+        usual["x"] = [2]
+    records = [tf_example(usual), tf_example(usual), bad]
+    records += [tf_example(usual)] * others
+    with pytest.raises(DecodeError, match=message) as caught:
+        decode(features, records)
+    assert caught.value.row == (0 if "bool" in message else 2)
+
+
+def test_an_error_travels_and_can_be_told_which_record_it_was():
+    with pytest.raises(DecodeError) as caught:
+        decode({"x": Fixed("int64", shape=(3,))}, [GOOD, tf_example({"x": [1]})])
+    travelled = pickle.loads(pickle.dumps(caught.value))
+    assert (str(travelled), travelled.row) == (str(caught.value), 1)
+    named = travelled.of("record 123 of c4, row 1 of step 9")
+    assert "where:    record 123 of c4, row 1 of step 9\n  expected: 3" in str(named)
+    assert (type(named), named.row) == (DecodeError, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Fixed("datetime64[s]", shape=(3,)), "no feature .* of this type"),
+        (lambda: Fixed("complex64", shape=(3,)), "bytes, bool, an integer"),
+        (lambda: Fixed("int32", shape=(0,)), "dimension of shape"),
+        (
+            lambda: Fixed("int32", shape=5),
+            r"no tuple(.|\n)*\(2048,\)(.|\n)*got:      5",
+        ),
+        (
+            lambda: Fixed("int32", shape=(3,), default=[1, 2]),
+            r"default does not .*(.|\n)*\(3,\)",
+        ),
+        (lambda: Fixed("uint8", default=256), "default does not fit"),
+        (lambda: Fixed("int32", default=0.5), "default does not fit"),
+        (lambda: Fixed(bytes, default="text"), "default does not fit"),
+        (lambda: Fixed("float32", default="x"), "default does not fit"),
+        (lambda: Padded("int32", pad="x"), "pad does not fit"),
+        (lambda: Padded("int32", pad=[1, 2]), "pad does not fit"),
+        (lambda: Padded("int32", length=0), "length is out of range"),
+        (
+            lambda: Padded("int32", length=4, buckets=(8,)),
+            "one length, or buckets",
+        ),
+        (lambda: Padded("int32", buckets=()), "one length, or buckets"),
+        (lambda: Padded("int32", buckets=(0, 4)), "least of buckets"),
+        (lambda: Padded("int32", truncate=True), "truncate has no effect"),
+        (lambda: loader.ExampleDecoder({"x": "int32"}), "feature 'x' is not said"),
+        (
+            lambda: loader.ExampleDecoder(
+                {"x": Padded("int32", mask="m"), "m": Ragged("int32")}
+            ),
+            r"same key\n  got:      \['m'\]",
+        ),
+    ],
+)
+def test_specs_that_make_no_sense(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("int8", [-128, 127]),
+        ("uint16", [0, 65535]),
+        ("uint64", [0, (1 << 63) - 1]),
+        ("bool", [0, 1]),
+        ("float16", [0.5, -2.0]),
+        ("float64", [0.5, 1e30]),
+        ("S", [b"a", b"\0"]),
+    ],
+)
+def test_arrays_have_the_dtype_that_was_asked_for(dtype, values):
+    record = tf_example({"x": values})
+    for feature in (Fixed(dtype, shape=(2,)), Padded(dtype, length=2)):
+        array = decode({"x": feature}, [record, record])["x"]
+        assert array.dtype == (object if dtype == "S" else dtype)
+        assert (
+            array.tolist() == [np.array(values, np.float32).tolist()] * 2
+            if (dtype.startswith("float"))
+            else array.tolist() == [values] * 2
+        )
+        array[0] = array[1]  # They can be written to.
+
+
+def test_decoders_pickle_and_do_not_change():
+    decoder = loader.ExampleDecoder(
+        {
+            "x": Fixed("int64", shape=(3,), default=1),
+            "name": Padded(bytes, buckets=(2, 4), lengths="n", optional=True),
+            "w": Ragged("float16"),
+        }
+    )
+    again = pickle.loads(pickle.dumps(decoder))
+    assert again == decoder
+    ours, theirs = decoder([GOOD, GOOD]), again([GOOD, GOOD])
+    assert list(ours) == ["x", "name", "n", "w"]
+    np.testing.assert_array_equal(ours["x"], theirs["x"])
+    with pytest.raises(AttributeError):
+        decoder.features = {}
+
+
+def test_names_of_all_lengths_and_letters():
+    names = ["", "a", "b", "ab", "ba", "x" * 200, "Grüße", "a/b"]
+    batch = [{name: [i * 10 + n] for n, name in enumerate(names)} for i in range(3)]
+    features = {name: Fixed("int32") for name in names}
+    decoded = decode(features, [tf_example(features) for features in batch])
+    for n, name in enumerate(names):
+        assert decoded[name].tolist() == [n, 10 + n, 20 + n]
+
+
+def test_the_scan_reads_no_byte_for_what_nobody_asked():
+    # Names and bounds only: broken numbers of another feature are not looked at.
+    broken = example(
+        entry("x", message(3, message(1, b"\x83"))),
+        entry("y", examples.int64_list([1])),
+    )
+    assert decode({"y": Fixed("int8")}, [broken])["y"].tolist() == [1]
+    assert scan_examples([broken]).names_of(0) == ["x", "y"]

@@ -1,0 +1,223 @@
+import json
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import FormatVersionError, InputError, StateMismatchError
+from gristmill.loader.order.mixture import Mixture
+from tests.support.datasets import convert
+from tests.support.records import text_records
+
+FILES = [text_records(20, seed=1), text_records(29, seed=2)]
+HOSTS = (1, 2, 4, 3)
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory) -> loader.Dataset:
+    return loader.open(convert(tmp_path_factory.mktemp("web"), FILES))
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory) -> loader.Dataset:
+    files = [text_records(17, seed=3)]
+    return loader.open(convert(tmp_path_factory.mktemp("code"), files))
+
+
+@pytest.fixture(params=["single", "mixture"])
+def batches(request, web, code) -> loader.GlobalBatches:
+    options = {"batch_size": 12, "seed": 5, "epochs": 2, "drop_remainder": False}
+    if request.param == "single":
+        return loader.global_batches(web, shuffle="block", **options)
+    mixed = loader.global_batches({"web": web, "code": code}, **options)
+    return mixed.with_weights({"web": 1, "code": 1}, step=3)
+
+
+def rest_of(batches, state, hosts):
+    """The rest of the stream of all hosts together, and their states at each step."""
+    feeds = [
+        batches.feed(process_index=host, process_count=hosts) for host in range(hosts)
+    ]
+    rest, states = [], []
+    for feed in feeds:
+        if state is not None:
+            feed.set_state(json.loads(state))
+    while True:
+        (written,) = {json.dumps(feed.get_state()) for feed in feeds}
+        states.append(written)
+        parts = [next(feed, None) for feed in feeds]
+        if parts == [None] * hosts:
+            return rest, states
+        rest.append([record for part in parts for record in part])
+
+
+def test_resumed_at_every_step_on_any_hosts_the_rest_is_the_same(batches):
+    whole = [batches.read(step) for step in range(batches.steps)]
+    everything, states = rest_of(batches, None, 1)
+    assert everything == whole
+    assert len(whole[-1]) != 12
+    for step, state in enumerate(states):
+        for hosts in HOSTS:
+            rest, states_then = rest_of(batches, state, hosts)
+            assert rest == whole[step:]
+            assert states_then == states[step:]
+
+
+def test_the_state_is_small_and_json(batches):
+    feed = batches.feed(process_index=0, process_count=2)
+    state = feed.get_state()
+    assert len(json.dumps(state)) < 1200
+    assert json.loads(json.dumps(state)) == state
+
+
+def test_batches_that_were_read_ahead_do_not_count(web):
+    batches = loader.global_batches(web, batch_size=4)
+    with batches.feed(process_index=0, process_count=1, prefetch=5) as feed:
+        next(feed)
+        while feed.stats.ready_batches < 5:
+            pass
+        state = feed.get_state()
+        assert state["step"] == 1
+        assert next(feed) == batches.read(1)
+        feed.set_state(state)
+        assert feed.get_state() == state
+        assert next(feed) == batches.read(1)
+
+
+CHANGES = {
+    "datasets[0].seed": {"seed": 6},
+    "datasets[0].shuffle.kind": {"shuffle": "none"},
+    "datasets[0].shuffle.window_blocks": {
+        "shuffle": loader.BlockShuffle(window_blocks=2)
+    },
+    "datasets[0].epochs": {"epochs": 3},
+    "batch_size": {"batch_size": 11},
+    "drop_remainder": {"drop_remainder": True},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_order_is_refused_and_named(name, web):
+    options = {
+        "batch_size": 12,
+        "seed": 5,
+        "shuffle": "block",
+        "epochs": 2,
+        "drop_remainder": False,
+    }
+    state = feed_of(loader.global_batches(web, **options)).get_state()
+    feed = feed_of(loader.global_batches(web, **options | CHANGES[name]), start_step=2)
+    with pytest.raises(StateMismatchError, match="another order") as refused:
+        feed.set_state(state)
+    lines = str(refused.value).splitlines()
+    assert name in lines[1]
+    (value,) = CHANGES[name].values()
+    assert f"{name} " in lines[2]
+    assert f"{name} " in lines[3]
+    if not isinstance(value, loader.BlockShuffle):
+        assert f"{name} {value!r}" in lines[2]
+    assert feed.get_state()["step"] == 2  # as it was
+
+
+def feed_of(batches, **options):
+    return batches.feed(process_index=0, process_count=1, **options)
+
+
+def test_another_dataset_is_refused_and_named(web, tmp_path):
+    state = feed_of(loader.global_batches(web, batch_size=4)).get_state()
+    swapped = convert(tmp_path / "swapped", FILES[::-1])
+    changed = convert(tmp_path / "changed", [FILES[0], [*FILES[1][:-1], b"other"]])
+    for path, names, same in [
+        (swapped, ["order_digest"], ["records_digest", "datasets[0].records "]),
+        (changed, ["records_digest", "order_digest"], ["datasets[0].records "]),
+    ]:
+        feed = feed_of(loader.global_batches(loader.open(path), batch_size=4))
+        with pytest.raises(StateMismatchError) as refused:
+            feed.set_state(state)
+        assert all(f"datasets[0].{name}" in str(refused.value) for name in names)
+        assert not any(name in str(refused.value) for name in same)
+
+
+def test_a_dataset_may_move_and_be_compressed_otherwise(web, tmp_path):
+    state = feed_of(loader.global_batches(web, batch_size=4), start_step=3).get_state()
+    moved = loader.open(convert(tmp_path, FILES, compression="brotli:1", group_size=7))
+    feed = feed_of(loader.global_batches(moved, batch_size=4))
+    feed.set_state(state)
+    assert next(feed) == loader.global_batches(web, batch_size=4).read(3)
+
+
+def test_datasets_of_a_mixture_are_told_by_name(web, code):
+    state = feed_of(
+        loader.global_batches({"web": web, "code": code}, batch_size=4)
+    ).get_state()
+    others = loader.global_batches({"web": web, "books": code}, batch_size=4)
+    with pytest.raises(StateMismatchError, match=r"datasets\[books\].name 'books'"):
+        feed_of(others).set_state(state)
+    with pytest.raises(StateMismatchError, match="where:    datasets"):
+        feed_of(loader.global_batches(web, batch_size=4)).set_state(state)
+
+
+def test_weights_may_change_from_the_step_of_the_state_on_only(web, code):
+    plain = loader.global_batches(
+        {"web": web, "code": code}, batch_size=10, weights={"web": 3, "code": 1}
+    )
+    even, odd = {"web": 1, "code": 1}, {"web": 1, "code": 2}
+    changed = plain.with_weights(even, step=4)
+
+    told = []
+
+    def accepts(batches, writer, step):
+        state = feed_of(writer, start_step=step).get_state()
+        try:
+            feed_of(batches).set_state(state)
+        except StateMismatchError as e:
+            told.append(str(e))
+            return False
+        return True
+
+    assert accepts(changed, changed, 7)
+    assert accepts(changed, plain, 4)  # they change at this very step
+    assert accepts(changed, plain, 2)
+    assert not accepts(changed, plain, 5)  # step 4 was of other weights
+    assert not accepts(plain, changed, 7)
+    assert not accepts(plain, changed, 3)  # the change would be forgotten
+    assert accepts(plain.with_weights(odd, step=3), changed, 3)  # replaced on purpose
+    assert not accepts(plain.with_weights(odd, step=3), changed, 4)
+    assert not accepts(plain.with_weights(odd, step=6), changed, 3)
+    assert accepts(changed.with_weights(odd, step=7), changed, 7)
+    assert not accepts(changed.with_weights(odd, step=6), changed, 7)
+    assert all("other weights" in text for text in told)
+    assert "expected: from step 0 web 3/4, code 1/4; from step 4 web 1/2" in told[0]
+    assert "with_weights(..., step=5)" in told[0]
+
+
+def test_state_of_another_version_or_of_nothing_is_refused(web, code):
+    batches = loader.global_batches({"web": web, "code": code}, batch_size=4)
+    feed = feed_of(batches)
+    with pytest.raises(FormatVersionError, match="expected: 1\n  got:      2"):
+        feed.set_state(feed.get_state() | {"version": 2})
+    mixture = Mixture.of([1, 1]).to_state() | {"version": 7}
+    with pytest.raises(FormatVersionError, match="mixture's state"):
+        feed.set_state(feed.get_state() | {"mixture": mixture})
+    for nothing in ({}, {"step": 3}, None, [1]):
+        with pytest.raises(InputError, match="not the state of a feed"):
+            feed.set_state(nothing)
+
+
+def test_the_checkpoint_handlers_of_grain_save_and_restore_a_feed(web, tmp_path):
+    import grain
+    import orbax.checkpoint as ocp
+
+    batches = loader.global_batches(web, batch_size=6)
+    with (
+        ocp.CheckpointManager(tmp_path / "checkpoints") as manager,
+        feed_of(batches) as feed,
+        feed_of(batches) as resumed,
+    ):
+        for _ in range(5):
+            next(feed)
+        manager.save(5, args=grain.checkpoint.CheckpointSave(feed))
+        manager.wait_until_finished()
+        assert next(feed) == batches.read(5)
+        manager.restore(5, args=grain.checkpoint.CheckpointRestore(resumed))
+        assert resumed.get_state() == feed.get_state() | {"step": 5}
+        assert next(resumed) == batches.read(5)

@@ -1,0 +1,147 @@
+"""Block shuffle from a bucket: the same batches as otherwise, in few requests."""
+
+import itertools
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset.errors import StorageError
+from gristmill.loader.feed.window_reads import WindowReads
+from gristmill.loader.order.shuffle import BlockShuffle
+from gristmill.loader.remote.range_fetch import ReadOptions
+from tests.support.buckets import upload
+from tests.support.datasets import convert
+from tests.support.gcs_server import GcsServer
+from tests.support.records import text_records
+
+FILES = [text_records(500, seed=seed) for seed in range(3)]
+RECORDS = list(itertools.chain(*FILES))
+SHUFFLE = BlockShuffle(block_records=32, window_blocks=8)
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> str:
+    return convert(tmp_path_factory.mktemp("converted"), FILES, group_size=16)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, converted: str) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, converted, "c4")
+        yield server
+
+
+def batches_of(tmp_path: pathlib.Path, **more):
+    options = ReadOptions(
+        timeout_seconds=0.5, deadline_seconds=1, hedge_factor=None, **more
+    )
+    dataset = loader.open("gs://bucket/c4", read_options=options, cache_dir=tmp_path)
+    return loader.global_batches(
+        dataset, batch_size=50, seed=3, shuffle=SHUFFLE, epochs=2, drop_remainder=False
+    )
+
+
+def reads_of(batches, rows=slice(None)) -> WindowReads:
+    reads = WindowReads.of(batches.datasets[0], batches.schedule, rows)
+    assert reads is not None
+    return reads
+
+
+@given(
+    num_records=st.integers(1, 400),
+    block_records=st.integers(1, 40),
+    window_blocks=st.integers(1, 9),
+    epoch=st.integers(0, 3),
+)
+def test_a_window_is_a_run_of_positions_that_takes_whole_blocks(
+    num_records: int, block_records: int, window_blocks: int, epoch: int
+) -> None:
+    shuffle = BlockShuffle(block_records=block_records, window_blocks=window_blocks)
+    about = {"num_records": num_records, "seed": 5, "stream": "x"}
+    order = shuffle.records(np.arange(num_records), epochs=epoch, **about)
+    position = 0
+    seen: set[int] = set()
+    while position < num_records:
+        begin, end = shuffle.window(position, epoch=epoch, **about)
+        assert begin == position < end <= num_records
+        assert shuffle.window(end - 1, epoch=epoch, **about) == (begin, end)
+        blocks = set((order[begin:end] // block_records).tolist())
+        assert len(blocks) <= window_blocks
+        assert not blocks & seen
+        seen |= blocks
+        position = end
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [slice(None), slice(10, 30), np.array([49, 0, 7])],
+    ids=["all", "some", "odd"],
+)
+def test_batches_are_what_they_are_without_windows(
+    server: GcsServer, tmp_path: pathlib.Path, rows
+) -> None:
+    batches = batches_of(tmp_path)
+    reads = reads_of(batches, rows)
+    assert batches.steps == 60
+    for step in [*range(60), 3, 59, 31, 30]:
+        assert reads.read(step) == batches.read(step, rows)
+
+
+def test_a_window_takes_a_request_for_each_block(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    batches = batches_of(tmp_path)
+    reads = reads_of(batches)
+    batches.read(0)
+    server.requests.clear()
+    server.sent_bytes = 0
+    read = [record for step in range(30) for record in reads.read(step)]
+    assert sorted(read) == sorted(RECORDS)
+    blocks = -(-len(RECORDS) // 32)
+    # And what was read ahead of the next epoch.
+    assert sum(server.requests.values()) <= blocks * 1.4
+    server.requests.clear()
+    for step in range(30):
+        batches.read(step)
+    assert sum(server.requests.values()) > blocks * 4
+
+
+def test_a_feed_reads_by_windows(server: GcsServer, tmp_path: pathlib.Path) -> None:
+    batches = batches_of(tmp_path)
+    batches.read(0)
+    server.requests.clear()
+    with batches.feed(process_index=1, process_count=2) as feed:
+        for step, batch in enumerate(feed):
+            assert batch == [RECORDS[i] for i in batches.indices(step)[25:]]
+        assert step == 59
+    assert sum(server.requests.values()) < 2 * len(RECORDS) / 10
+
+
+def test_where_it_does_not_pay_it_is_not_done(
+    server: GcsServer, tmp_path: pathlib.Path, converted: str
+) -> None:
+    batches = batches_of(tmp_path, window_bytes=10_000)
+    assert WindowReads.of(batches.datasets[0], batches.schedule, slice(None)) is None
+    local = loader.global_batches(
+        loader.open(converted), batch_size=5, seed=0, shuffle="block"
+    )
+    assert WindowReads.of(local.datasets[0], local.schedule, slice(None)) is None
+
+
+def test_what_fails_is_an_error_of_its_step_and_can_be_tried_again(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    batches = batches_of(tmp_path)
+    reads = reads_of(batches)
+    expected = batches.read(0)
+    server.fail("503", "media", times=10**6)
+    with pytest.raises(StorageError, match="HTTP 503"):
+        reads.read(0)
+    server.faults.clear()
+    assert reads.read(0) == expected

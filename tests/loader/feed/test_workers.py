@@ -1,0 +1,381 @@
+import concurrent.futures
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+import weakref
+
+import jax
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    InputError,
+    UserFunctionError,
+    WorkerDiedError,
+)
+from gristmill.loader.feed import shared_memory as shared_batch
+from gristmill.loader.feed import workers as feed_workers
+from gristmill.loader.feed.source import BatchSource
+from tests.support import decoders
+from tests.support.datasets import convert
+from tests.support.records import text_records
+
+FILES = [text_records(40, seed=1), text_records(59, seed=2)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> str:
+    return convert(tmp_path_factory.mktemp("data"), FILES)
+
+
+@pytest.fixture(scope="module")
+def batches(path) -> loader.GlobalBatches:
+    return loader.global_batches(
+        loader.open(path), batch_size=12, epochs=1, drop_remainder=False
+    )
+
+
+def feed_of(batches, **options):
+    return batches.feed(process_index=0, process_count=1, **options)
+
+
+def exhaust(feed):
+    for _ in feed:
+        pass
+
+
+def gone(processes, *, within_seconds=5.0) -> bool:
+    deadline = time.monotonic() + within_seconds
+    while any(process.is_alive() for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def assert_same_tree(got, expected):
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_the_stream_does_not_depend_on_the_workers_and_ends(batches, workers):
+    whole = [batches.read(step) for step in range(batches.steps)]
+    with feed_of(batches, workers=workers) as feed:
+        assert list(feed) == whole
+        with pytest.raises(StopIteration):
+            next(feed)
+    assert gone(multiprocessing.active_children())
+
+
+def test_resumed_with_other_workers_in_the_middle_the_rest_is_the_same(batches):
+    expected = [decoders.lengths(batches.read(step)) for step in range(batches.steps)]
+    state, got = feed_of(batches).get_state(), []
+    for workers, steps in [(2, 3), (0, 2), (1, 9)]:
+        with feed_of(batches, workers=workers, decode=decoders.lengths) as feed:
+            feed.set_state(state)
+            for _, batch in zip(range(steps), feed, strict=False):
+                got.append(batch)
+                aligned = batch["lengths"].ctypes.data % 64 == 0
+                assert aligned or not workers
+                state = json.loads(json.dumps(feed.get_state()))
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert_same_tree(one, other)
+        one["lengths"][0] = 7  # the batch is the trainer's own
+
+
+def test_no_worker_sees_an_accelerator_or_stays_after_the_feed(batches, monkeypatch):
+    # What a machine with accelerators has: workers must not look.
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu,cpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    feed = feed_of(batches, workers=2, decode=decoders.environment)
+    seen = [next(feed) for _ in range(4)]
+    workers = multiprocessing.active_children()
+    assert [batch["pid"] for batch in seen[:2]] == [batch["pid"] for batch in seen[2:]]
+    assert {batch["pid"] for batch in seen} == {worker.pid for worker in workers}
+    for batch in seen:
+        assert batch["parent"] == os.getpid()
+        assert batch["JAX_PLATFORMS"] == "cpu"
+        assert batch["CUDA_VISIBLE_DEVICES"] == ""
+        assert batch["platforms"] == ["cpu"]
+    assert os.environ["JAX_PLATFORMS"] == "tpu,cpu"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+    reference = weakref.ref(feed)
+    del feed
+    gc.collect()
+    assert reference() is None
+    assert gone(workers)
+
+
+def test_a_killed_worker_is_an_error_within_seconds_and_the_state_is_good(path):
+    batches = loader.global_batches(loader.open(path), batch_size=12)
+    with feed_of(batches, workers=2, decode=decoders.large) as feed:
+        next(feed)
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        started = time.monotonic()
+        with pytest.raises(WorkerDiedError, match="code -9") as died:
+            exhaust(feed)
+        assert time.monotonic() - started < 10
+        assert "dmesg" in str(died.value)
+        state = feed.get_state()
+        with pytest.raises(WorkerDiedError):
+            next(feed)
+        feed.set_state(state)
+        expected = decoders.large(batches.read(state["step"]))
+        np.testing.assert_array_equal(next(feed), expected)
+        workers = multiprocessing.active_children()
+    assert gone(workers)
+    deadline = time.monotonic() + 5  # Grain removes it in a thread
+    while shared_memory_of(f"gristmill-{os.getpid()}-"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def shared_memory_of(prefix):
+    return [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
+
+
+def test_what_a_killed_worker_left_is_found_at_every_moment():
+    prefix, other = shared_batch.new_prefix(), shared_batch.new_prefix()
+    packed = shared_batch.pack(np.arange(9), prefix=prefix)  # made, never sent
+    kept = shared_batch.pack(np.arange(9), prefix=other)
+    for name, size in [("0", 0), ("1", 4096)]:  # half made: Python knows nothing of it
+        with open(f"/dev/shm/{prefix}{name}", "wb") as file:
+            file.truncate(size)
+    assert len(shared_memory_of(prefix)) == 3
+    shared_batch.remove_leftovers(prefix)
+    assert shared_memory_of(prefix) == []
+    np.testing.assert_array_equal(shared_batch.unpack(kept), np.arange(9))
+    shared_batch.remove_leftovers(other)
+    assert shared_memory_of(other) == []
+    del packed, kept
+
+
+@pytest.mark.parametrize(
+    ("how", "in_thread", "in_worker", "message"),
+    [
+        ("value_error", ValueError, ValueError, "not a cat"),
+        ("unpicklable_error", Exception, UserFunctionError, "not a dog"),
+        ("stop_iteration", UserFunctionError, UserFunctionError, "decode ended"),
+        ("leave", UserFunctionError, UserFunctionError, r"SystemExit\(0\)"),
+        ("panic", UserFunctionError, UserFunctionError, "index out of bounds"),
+    ],
+)
+def test_whatever_decode_raises_says_its_step(
+    batches, how, in_thread, in_worker, message
+):
+    decode = decoders.Failing(batches.read(1)[3], how)
+    with feed_of(batches, decode=decode) as feed:
+        assert next(feed) == [len(record) for record in batches.read(0)]
+        for _ in range(2):
+            with pytest.raises(in_thread, match=message) as raised:
+                next(feed)
+            assert "in the batch of step 1" in raised.value.__notes__
+        assert feed.get_state()["step"] == 1
+    source = BatchSource(
+        batches, rows=slice(None), decode=decode, start_step=0, packed="unused"
+    )
+    with pytest.raises(in_worker, match=message) as raised:
+        source[1]
+    sent = pickle.loads(pickle.dumps(raised.value))
+    assert "step 1" in "".join([str(sent), *getattr(sent, "__notes__", ())])
+
+
+def test_an_error_of_decode_comes_back_from_a_worker_with_its_place(batches):
+    decode = decoders.Failing(batches.read(1)[3], "value_error")
+    with feed_of(batches, workers=1, decode=decode) as feed:
+        assert next(feed) == [len(record) for record in batches.read(0)]
+        with pytest.raises(ValueError, match="not a cat") as raised:
+            next(feed)
+    assert raised.value.__notes__[0] == "in the batch of step 1"
+    assert "decoders.py" in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_worker_that_leaves_without_a_word_is_an_error(batches, monkeypatch):
+    monkeypatch.setattr(feed_workers, "_SILENT_SECONDS", 1)
+    decode = decoders.Failing(batches.read(1)[3], "leave_at_once")
+    with feed_of(batches, workers=1, decode=decode) as feed:
+        with pytest.raises(WorkerDiedError, match="exit code 0"):
+            exhaust(feed)
+        started = time.monotonic()
+    assert time.monotonic() - started < 10
+
+
+def test_a_damaged_shard_is_an_error_that_names_the_step(path, tmp_path):
+    copy = convert(tmp_path, FILES)
+    dataset = loader.open(copy)
+    shard = dataset.shard(1).path
+    with open(shard, "r+b") as file:
+        file.seek(dataset.offset_bytes(70) + 60)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    with (
+        feed_of(loader.global_batches(dataset, batch_size=99), workers=1) as feed,
+        pytest.raises(CorruptShardError, match=shard) as raised,
+    ):
+        next(feed)
+    assert raised.value.__notes__[0] == "in the batch of step 0"
+
+
+def test_what_does_not_pickle_is_refused_before_workers_start(batches):
+    lock = threading.Lock()
+    with feed_of(batches, workers=2, decode=lambda _: lock) as feed:
+        with pytest.raises(InputError, match="does not pickle"):
+            next(feed)
+        assert multiprocessing.active_children() == []
+
+
+def test_what_killed_a_worker_is_told():
+    text = "Worker process was terminated unexpectedly with exit code -7. Search."
+    died = feed_workers.explained(RuntimeError(text))
+    assert isinstance(died, WorkerDiedError)
+    assert "exit code -7" in str(died)
+    assert "/dev/shm" in str(died)
+    for error in (RuntimeError("no"), ValueError(text)):
+        assert feed_workers.explained(error) is error
+
+
+def test_a_worker_cannot_have_workers(batches, monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    feed = feed_of(batches, workers=1)
+    with pytest.raises(InputError, match="a worker itself"):
+        next(feed)
+
+
+def test_a_decode_of_none_gives_none(batches):
+    with feed_of(batches, decode=lambda records: None) as feed:
+        assert list(feed) == [None] * batches.steps
+
+
+def test_what_ctrl_c_kept_from_the_trainer_is_given_again(batches, monkeypatch):
+    with feed_of(batches) as feed:
+        next(feed)
+
+        def interrupt(*args, **kwargs):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(feed._meter, "given", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(feed)
+        assert feed.get_state()["step"] == 1
+        assert list(feed) == [batches.read(step) for step in range(1, batches.steps)]
+
+
+def test_ctrl_c_while_a_state_is_set_leaves_the_feed_where_it_was(batches, monkeypatch):
+    with feed_of(batches) as feed:
+        start = feed.get_state()
+        next(feed)
+
+        def interrupt(thread, seconds=None):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "join", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                feed.set_state(start)
+        assert feed.get_state()["step"] == 1
+        assert list(feed) == [batches.read(step) for step in range(1, batches.steps)]
+
+
+def test_a_panic_below_the_feed_is_no_end_of_it(batches, monkeypatch):
+    def panic(*args):
+        decoders.Failing(b"", "panic").panic()
+
+    monkeypatch.setattr(BatchSource, "_read", panic)
+    with feed_of(batches) as feed, pytest.raises(BaseException, match="out of bounds"):
+        next(feed)
+
+
+def test_whoever_waits_for_a_batch_is_told_that_the_feed_was_closed(batches):
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(records):
+        begun.set()
+        release.wait(60)
+
+    feed = feed_of(batches, decode=slow)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(next, feed)
+        assert begun.wait(60)
+        closing = threading.Thread(target=feed.close)
+        closing.start()
+        try:
+            with pytest.raises(InputError, match="closed while a batch was read"):
+                asked.result(60)
+        finally:
+            release.set()
+            closing.join()
+
+
+def test_a_batch_goes_when_the_trainer_is_done_with_it(batches):
+    def array(records):
+        return np.zeros(len(records))
+
+    with feed_of(batches, decode=array) as feed:
+        kept = [weakref.ref(next(feed)) for _ in range(4)]
+        gc.collect()
+        assert [reference() for reference in kept] == [None] * 4
+
+
+def test_a_closed_feed_gives_no_more(batches):
+    feed = feed_of(batches)
+    next(feed)
+    threads = threading.active_count()
+    feed.close()
+    feed.close()
+    assert threading.active_count() < threads
+    with pytest.raises(InputError, match="closed"):
+        next(feed)
+    assert feed.get_state()["step"] == 1
+
+
+def test_a_feed_may_be_closed_before_its_first_batch_is_there(batches):
+    before = threading.active_count()
+    with feed_of(batches, workers=2) as feed:
+        feed.start_prefetch()
+        workers = multiprocessing.active_children()
+        assert len(workers) == 2
+    assert gone(workers, within_seconds=15)
+    assert threading.active_count() <= before + 2  # Grain's own, for shared memory
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "not told which host"),
+        ({"process_index": 0}, "only half"),
+        ({"process_count": 1}, "only half"),
+        ({"topology": "jax", "process_index": 0, "process_count": 1}, "twice"),
+        ({"topology": "tpu"}, "only half, or twice"),
+        ({"process_index": 2, "process_count": 2}, "process_index is out of range"),
+        ({"process_index": 0, "process_count": 5}, "does not divide"),
+        ({"topology": "jax", "workers": -1}, "workers"),
+        ({"topology": "jax", "prefetch": 0}, "prefetch"),
+        ({"topology": "jax", "start_step": -1}, "start_step"),
+    ],
+)
+def test_topology_must_be_said_and_numbers_be_sane(batches, options, message):
+    with pytest.raises(InputError, match=message):
+        batches.feed(**options)
+
+
+def test_topology_comes_from_jax_when_jax_is_asked(batches, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 2)
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    feed = batches.feed(topology="jax")
+    assert feed.rows == slice(8, 12)
+    assert next(feed) == batches.read(0)[8:12]
+    feed.close()

@@ -1,0 +1,386 @@
+import collections
+import itertools
+import json
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import FormatVersionError, InputError, OutOfRangeError
+from gristmill.loader.indices import POSITION_LIMIT
+from gristmill.loader.order.epochs import RecordStream
+from gristmill.loader.order.mixed_schedule import MixedSchedule
+from gristmill.loader.order.mixture import (
+    MIXTURE_VERSION,
+    Mixture,
+    Phase,
+    exact_weights,
+)
+from gristmill.loader.order.schedule import Sighting
+from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle
+
+SMALL = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)
+# Heavy ones leave int64 on the way.
+ANY = st.lists(st.integers(0, 10**18), min_size=1, max_size=6).filter(any)
+# Weights that make the bound of Huffman's tree as bad as it gets.
+FIBONACCI = [Fraction(1, 1000), 1, 1, 1, 2, 3, 5, 8, 13, 21]
+
+
+def prefix_counts(mixture, stop):
+    """How many of each dataset come before positions 0 to stop, [stop + 1, datasets].
+
+    Counted one by one from the datasets that `locate` deals.
+    """
+    datasets, _ = mixture.locate(np.arange(stop))
+    picked = datasets[:, None] == np.arange(mixture.num_datasets)
+    return np.vstack([np.zeros(picked.shape[1], int), np.cumsum(picked, axis=0)])
+
+
+@given(weights=SMALL)
+@settings(max_examples=100, deadline=None)
+def test_locate_counts_select_and_one_by_one_counting_agree(weights):
+    mixture, stop = Mixture.of(weights), 150
+    datasets, places = mixture.locate(np.arange(stop))
+    counts = prefix_counts(mixture, stop)
+    for position in range(stop):
+        dataset = datasets[position]
+        assert weights[dataset] > 0
+        assert places[position] == counts[position, dataset]
+        assert mixture.counts(position) == tuple(counts[position])
+    for dataset in range(len(weights)):
+        mine = np.flatnonzero(datasets == dataset)
+        assert mixture.select(dataset, np.arange(len(mine))).tolist() == mine.tolist()
+
+
+@given(weights=st.one_of(SMALL, ANY))
+@example(weights=FIBONACCI)
+@example(weights=[1] * 64)
+@settings(max_examples=100, deadline=None)
+def test_every_prefix_and_every_window_keep_the_weights(weights):
+    mixture, stop = Mixture.of(weights), 300
+    (phase,) = mixture.phases
+    counts = prefix_counts(mixture, stop).tolist()
+    for dataset, (weight, bound) in enumerate(
+        zip(phase.weights, phase.bounds, strict=True)
+    ):
+        assert bound < Fraction(168, 100)
+        if len(weights) <= 3:
+            assert bound < 1
+        if len(weights) == 2:
+            assert bound <= Fraction(1, 2)
+        off = [count[dataset] - p * weight for p, count in enumerate(counts)]
+        assert max(map(abs, off)) <= bound
+        # off[q] - off[p] is the error of the window [p, q): the worst of them all.
+        assert max(off) - min(off) <= 2 * bound
+        if len(weights) == 2:
+            assert max(off) - min(off) < 1  # every window is rounded up or down
+
+
+def test_the_bound_is_nearly_reached():
+    # So it is no mere guess: three datasets come within one percent of it.
+    mixture = Mixture.of([1, 50, 51])
+    (phase,) = mixture.phases
+    counts = prefix_counts(mixture, 102)
+    share = np.array([float(weight) for weight in phase.weights])
+    off = np.abs(counts - np.arange(103)[:, None] * share).max()
+    assert 0.98 < off <= float(max(phase.bounds)) < 1
+
+
+@given(weights=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any))
+@settings(max_examples=60, deadline=None)
+def test_windows_of_whole_periods_are_exact_wherever_they_start(weights):
+    period = sum(weights)
+    counts = prefix_counts(Mixture.of(weights), 4 * period)
+    for start in range(2 * period):
+        for periods in (1, 2):
+            window = counts[start + periods * period] - counts[start]
+            assert window.tolist() == [periods * weight for weight in weights]
+
+
+@given(weights=ANY, data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_positions_of_any_size_round_trip(weights, data):
+    near_the_end = st.integers(POSITION_LIMIT - 9, POSITION_LIMIT - 1)
+    position = st.one_of(st.integers(0, POSITION_LIMIT - 1), near_the_end)
+    positions = data.draw(st.lists(position, min_size=1, max_size=9))
+    mixture = Mixture.of(weights)
+    datasets, places = mixture.locate(positions)
+    found = zip(positions, datasets.tolist(), places.tolist(), strict=True)
+    for position, dataset, place in found:
+        assert mixture.select(dataset, place) == position
+        assert mixture.counts(position)[dataset] == place
+        assert mixture.counts(position + 1)[dataset] == place + 1
+        assert sum(mixture.counts(position)) == position
+
+
+@given(
+    phases=st.lists(
+        st.tuples(
+            st.integers(1, 40),
+            st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_datasets_keep_their_positions_when_weights_change(phases):
+    mixture, start = Mixture.of(phases[0][1]), 0
+    for (length, _), (_, weights) in itertools.pairwise(phases):
+        start += length
+        mixture = mixture.reweighted(weights, from_position=start)
+    stop = start + 60
+    datasets, places = mixture.locate(np.arange(stop))
+    next_place = [0, 0, 0]
+    for position, (dataset, place) in enumerate(zip(datasets, places, strict=True)):
+        assert mixture.counts(position) == tuple(next_place)
+        assert place == next_place[dataset]
+        assert mixture.select(int(dataset), place) == position
+        next_place[dataset] += 1
+    # Within a phase the word is that of its weights alone.
+    alone, _ = Mixture.of(phases[-1][1]).locate(np.arange(60))
+    assert np.array_equal(datasets[start:], alone)
+
+
+def test_what_is_before_a_change_stays():
+    before = Mixture.of([1, 2])
+    after = before.reweighted([5, 1], from_position=70)
+    for now, then in zip(
+        before.locate(np.arange(70)), after.locate(np.arange(70)), strict=True
+    ):
+        assert np.array_equal(now, then)
+    replaced = after.reweighted([1, 1], from_position=70)
+    assert [phase.from_position for phase in replaced.phases] == [0, 70]
+    assert replaced.phases[1].weights == (Fraction(1, 2), Fraction(1, 2))
+    assert after.reweighted([3, 4], from_position=0) == Mixture.of([3, 4])
+
+
+def test_what_is_never_reached_has_no_position():
+    mixture = Mixture.of([1, 0]).reweighted([0, 1], from_position=10)
+    assert mixture.select(0, [9, 10, 11]).tolist() == [9, -1, -1]
+    assert mixture.select(1, [0, 1]).tolist() == [10, 11]
+    rare = Mixture.of([1, 10**12])
+    assert rare.select(0, [0, 10**7]).tolist()[1] == -1
+    assert rare.select(0, [0]) >= 0
+
+
+# These never change under version 1: checkpoints rely on them.
+GOLDEN = {
+    # weights: the datasets of the first 30 positions
+    "1:1": "010101010101010101010101010101",
+    "1:2": "101101101101101101101101101101",
+    "3:1:1": "010200102001020010200102001020",
+    "1/2:1/3:1/6": "010201010201010201010201010201",
+    "0.7:0.2:0.1:0": "010020001001002000100100200010",
+    "5:4:3:2:1": "021301204102130021301204102130",
+    "1:1:1:1": "021302130213021302130213021302",
+    "1000000007:998244353:2147483659": "202120212021202120212021202212",
+}
+
+
+def test_golden_words():
+    assert MIXTURE_VERSION == 1
+    for weights, word in GOLDEN.items():
+        datasets, _ = Mixture.of(weights.split(":")).locate(np.arange(len(word)))
+        assert "".join(map(str, datasets)) == word, weights
+
+
+def test_weights_mean_what_they_say():
+    tenth = Fraction(1, 10)
+    assert exact_weights([0.1, 0.2, 0.7]) == (tenth, 2 * tenth, 7 * tenth)
+    assert exact_weights(["1/3", "2/3"]) == (Fraction(1, 3), Fraction(2, 3))
+    assert exact_weights([np.float64(0.1), 0.9]) == (tenth, 9 * tenth)
+    assert exact_weights([np.int64(3), Fraction(1)]) == (
+        Fraction(3, 4),
+        Fraction(1, 4),
+    )
+    for bad in ([], [0, 0], [1, -1], [2, -1]):
+        with pytest.raises(InputError, match="cannot make a mixture"):
+            Mixture.of(bad)
+    for bad in ("a", "1/0", float("nan"), float("inf"), None):
+        with pytest.raises(InputError, match="no number"):
+            Mixture.of([1, bad])
+
+
+def test_weights_of_the_size_of_datasets_end_their_epochs_together():
+    sizes = [1_234_567_891, 76_543, 9_876_543_211]
+    mixture = Mixture.of(sizes)
+    assert mixture.counts(sum(sizes)) == tuple(sizes)
+    assert mixture.counts(5 * sum(sizes)) == tuple(5 * size for size in sizes)
+
+
+def test_phases_must_follow_one_another():
+    half = (Fraction(1, 2), Fraction(1, 2))
+    for phases in (
+        (),
+        (Phase(1, half),),
+        (Phase(0, half), Phase(0, half)),
+        (Phase(0, half), Phase(9, half), Phase(5, half)),
+        (Phase(0, half), Phase(9, (Fraction(1),))),
+    ):
+        with pytest.raises(InputError, match="do not follow one another"):
+            Mixture(phases)
+    with pytest.raises(InputError, match="from_position"):
+        Phase(-1, half)
+
+
+@given(weights=ANY, later=st.integers(1, 10**15))
+@settings(max_examples=30, deadline=None)
+def test_state_round_trips_through_json(weights, later):
+    mixture = Mixture.of(weights).reweighted([1] * len(weights), from_position=later)
+    state = json.loads(json.dumps(mixture.to_state()))
+    assert Mixture.from_state(state) == mixture
+    with pytest.raises(FormatVersionError, match="another version"):
+        Mixture.from_state(state | {"version": 2})
+
+
+def test_arguments_are_checked():
+    mixture = Mixture.of([1, 1])
+    with pytest.raises(OutOfRangeError):
+        mixture.locate([-1])
+    with pytest.raises(InputError, match="dataset"):
+        mixture.select(2, [0])
+    with pytest.raises(InputError, match="position"):
+        mixture.counts(-1)
+
+
+@st.composite
+def mixed_schedules(draw, *, limited=True):
+    count = draw(st.integers(1, 4))
+    streams = tuple(
+        RecordStream(
+            num_records=draw(st.integers(1, 12)),
+            seed=draw(st.integers(0, 2)),
+            shuffle=draw(st.sampled_from([NoShuffle(), GlobalShuffle()])),
+            epochs=draw(st.one_of(st.none(), st.integers(1, 3))) if limited else None,
+            name=str(number),
+        )
+        for number in range(count)
+    )
+    weights = st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any)
+    mixture = Mixture.of(draw(weights)).reweighted(
+        draw(weights), from_position=draw(st.integers(1, 40))
+    )
+    return MixedSchedule(
+        streams=streams,
+        mixture=mixture,
+        batch_size=draw(st.integers(1, 9)),
+        drop_remainder=draw(st.booleans()),
+    )
+
+
+def mixed_by_iterators(schedule, limit):
+    """(dataset, epoch, record) one after the other, up to `limit`, and if it ended."""
+
+    def records(stream):
+        epochs = itertools.count() if stream.epochs is None else range(stream.epochs)
+        for epoch in epochs:
+            order = stream.shuffle.records(
+                np.arange(stream.num_records),
+                num_records=stream.num_records,
+                seed=stream.seed,
+                epochs=epoch,
+                stream=stream.name,
+            )
+            for record in order.tolist():
+                yield epoch, record
+
+    sources = [records(stream) for stream in schedule.streams]
+    datasets, _ = schedule.mixture.locate(np.arange(limit))
+    rows = []
+    for dataset in datasets.tolist():
+        following = next(sources[dataset], None)
+        if following is None:
+            return rows, True
+        rows.append((dataset, *following))
+    return rows, False
+
+
+@given(schedule=mixed_schedules())
+@settings(max_examples=100, deadline=None)
+def test_mixed_batches_are_the_datasets_dealt_by_the_mixture(schedule):
+    rows, ended = mixed_by_iterators(schedule, 200)
+    size = schedule.batch_size
+    steps = len(rows) // size
+    if ended:
+        assert schedule.stop == len(rows)
+        steps += bool(len(rows) % size) and not schedule.drop_remainder
+        assert schedule.steps == steps
+        with pytest.raises(OutOfRangeError):
+            schedule.indices(steps)
+    for step in range(steps):
+        batch = schedule.indices(step)
+        expected = rows[step * size : (step + 1) * size]
+        assert batch.datasets.tolist() == [dataset for dataset, _, _ in expected]
+        assert batch.records.tolist() == [record for _, _, record in expected]
+
+
+@given(schedule=mixed_schedules(limited=False), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_find_tells_all_places_of_a_dataset_s_record(schedule, data):
+    dataset = data.draw(st.integers(0, len(schedule.streams) - 1))
+    count = schedule.streams[dataset].num_records
+    record = data.draw(st.integers(0, count - 1))
+    rows, _ = mixed_by_iterators(schedule, 200)
+    size, epochs = schedule.batch_size, 3
+    found = schedule.find(record, dataset=dataset, stop_epoch=epochs)
+    expected = [
+        Sighting(epoch, *divmod(position, size))
+        for position, (which, epoch, seen) in enumerate(rows)
+        if (which, seen) == (dataset, record) and epoch < epochs
+    ]
+    assert [s for s in found if s.step * size + s.row < 200] == expected
+
+
+def test_every_dataset_has_epochs_of_its_own():
+    schedule = MixedSchedule(
+        streams=(
+            RecordStream(num_records=10, name="small", epochs=6),
+            RecordStream(num_records=30, name="large", epochs=2),
+        ),
+        mixture=Mixture.of([1, 1]),
+        batch_size=12,
+    )
+    assert schedule.steps == 10
+    seen = collections.Counter()
+    for step in range(10):
+        batch = schedule.indices(step)
+        assert np.bincount(batch.datasets).tolist() == [6, 6]
+        seen.update(zip(batch.datasets.tolist(), batch.records.tolist(), strict=True))
+    assert set(seen.values()) == {6, 2}
+    assert seen[0, 3] == 6
+    assert seen[1, 29] == 2
+
+
+def test_reweighted_at_a_step_goes_on_where_datasets_stand():
+    streams = tuple(
+        RecordStream(num_records=50, shuffle=NoShuffle(), name=name) for name in "ab"
+    )
+    before = MixedSchedule(streams=streams, mixture=Mixture.of([1, 3]), batch_size=8)
+    after = before.reweighted([3, 1], step=2)
+    for step in range(2):
+        assert np.array_equal(before.indices(step), after.indices(step))
+    batch = after.indices(2)
+    assert np.bincount(batch.datasets).tolist() == [6, 2]
+    assert batch.records[batch.datasets == 0].tolist() == [4, 5, 6, 7, 8, 9]
+    assert batch.records[batch.datasets == 1].tolist() == [12, 13]
+
+
+def test_streams_of_one_seed_need_names():
+    stream = RecordStream(num_records=10)
+    with pytest.raises(InputError, match="share their order"):
+        MixedSchedule(streams=(stream,) * 2, mixture=Mixture.of([1, 1]), batch_size=4)
+    with pytest.raises(InputError, match="one stream for each weight"):
+        MixedSchedule(streams=(stream,), mixture=Mixture.of([1, 1]), batch_size=4)
+
+
+def test_mixed_schedules_can_be_pickled():
+    streams = tuple(RecordStream(num_records=50, name=name) for name in "ab")
+    schedule = MixedSchedule(streams=streams, mixture=Mixture.of([1, 3]), batch_size=8)
+    expected = schedule.indices(5)
+    again = pickle.loads(pickle.dumps(schedule))
+    assert again == schedule
+    assert np.array_equal(again.indices(5), expected)

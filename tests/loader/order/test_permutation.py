@@ -1,0 +1,316 @@
+import hashlib
+import itertools
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from gristmill.dataset.errors import InputError, OutOfRangeError
+from gristmill.loader.order.permutation import (
+    MAX_SIZE,
+    PERMUTATION_VERSION,
+    ROUNDS,
+    Permutation,
+)
+
+# 2^k + 1 with even k is where shuffles that round the domain to even bits fail.
+AWKWARD_SIZES = sorted(
+    {(1 << k) + d for k in (9, 10, 11, 12, 13, 16, 17, 18) for d in (-1, 0, 1)}
+    | {65_537, 262_145, 99_991, 10**5}
+)
+
+SIZES = st.one_of(
+    st.integers(1, 300),
+    st.integers(1, MAX_SIZE),
+    st.builds(
+        lambda k, d: min(max((1 << k) + d, 1), MAX_SIZE),
+        st.integers(0, 63),
+        st.integers(-1, 1),
+    ),
+)
+
+
+def p_value(counts: np.ndarray) -> float:
+    """Of the chi-square test that all cells are equally likely."""
+    expected = counts.sum() / counts.size
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    return float(chi2.sf(statistic, counts.size - 1))
+
+
+def orders(size: int, count: int, *, seed: int = 7) -> np.ndarray:
+    """The orders of `count` epochs, int64 [count, size]."""
+    epochs = np.broadcast_to(np.arange(count)[:, None], (count, size))
+    indices = np.broadcast_to(np.arange(size), (count, size))
+    return Permutation(size, seed=seed).forward(indices, epoch=epochs)
+
+
+def test_every_small_size_is_a_bijection_with_an_inverse():
+    for size in range(1, 301):
+        indices = np.arange(size)
+        for epoch in (0, 1):
+            order = Permutation(size, seed=3)
+            mapped = order.forward(indices, epoch=epoch)
+            assert np.array_equal(np.sort(mapped), indices), size
+            assert np.array_equal(order.inverse(mapped, epoch=epoch), indices), size
+
+
+@pytest.mark.parametrize("size", AWKWARD_SIZES)
+def test_awkward_sizes_are_bijections(size):
+    mapped = Permutation(size, seed=0).forward(np.arange(size), epoch=2)
+    assert np.array_equal(np.bincount(mapped, minlength=size), np.ones(size))
+
+
+@given(
+    size=SIZES,
+    seed=st.integers(),
+    epoch=st.integers(0, MAX_SIZE - 1),
+    lane=st.integers(0, MAX_SIZE - 1),
+    data=st.data(),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_inverse_undoes(size, seed, epoch, lane, data):
+    near_the_ends = st.integers(0, min(9, size - 1)).map(lambda i: size - 1 - i)
+    index = st.one_of(st.integers(0, size - 1), near_the_ends)
+    indices = np.array(data.draw(st.lists(index, min_size=1, max_size=20)))
+    order = Permutation(size, seed=seed)
+    mapped = order.forward(indices, epoch=epoch, lane=lane)
+    assert mapped.dtype == np.int64
+    assert mapped.min() >= 0
+    assert int(mapped.max()) < size
+    back = order.inverse(mapped, epoch=epoch, lane=lane)
+    assert np.array_equal(back, indices)
+    forth = order.forward(
+        order.inverse(indices, epoch=epoch, lane=lane), epoch=epoch, lane=lane
+    )
+    assert np.array_equal(forth, indices)
+
+
+@given(
+    size=st.integers(1, 10**6),
+    epochs=st.lists(st.integers(0, 5), min_size=1, max_size=8),
+    lane=st.integers(0, 3),
+)
+@settings(max_examples=50, deadline=None)
+def test_an_epoch_for_each_index_equals_one_call_an_epoch(size, epochs, lane):
+    order = Permutation(size, seed=1)
+    indices = np.arange(len(epochs)) % size
+    together = order.forward(indices, epoch=epochs, lane=lane)
+    alone = [
+        int(order.forward([i], epoch=e, lane=lane)[0])
+        for i, e in zip(indices, epochs, strict=True)
+    ]
+    assert together.tolist() == alone
+
+
+def test_the_result_does_not_depend_on_how_indices_are_grouped():
+    # More than one chunk of the implementation, and shapes of all kinds.
+    order = Permutation(10**12, seed=5)
+    indices = np.arange(0, 3 * 10**11, 10**7)
+    epochs = indices % 11
+    together = order.forward(indices, epoch=epochs)
+    parts = [
+        order.forward(part, epoch=e)
+        for part, e in zip(
+            np.array_split(indices, 7), np.array_split(epochs, 7), strict=True
+        )
+    ]
+    assert np.array_equal(np.concatenate(parts), together)
+    square = order.forward(indices.reshape(100, 300), epoch=epochs.reshape(100, 300))
+    assert np.array_equal(square.ravel(), together)
+    assert order.forward(indices[0], epoch=epochs[0]).shape == ()
+    assert order.forward([], epoch=3).shape == (0,)
+
+
+def test_the_argument_is_left_as_it_is():
+    indices = np.arange(100, dtype=np.int64)
+    Permutation(100, seed=1).forward(indices)
+    assert np.array_equal(indices, np.arange(100))
+
+
+# These never change under version 1: checkpoints rely on them.
+GOLDEN = [
+    # size, seed, stream, epoch, lane, indices, mapped
+    (1, 0, "", 0, 0, [0], [0]),
+    (2, 0, "", 0, 0, [0, 1], [0, 1]),
+    (3, 0, "", 0, 0, [0, 1, 2], [1, 0, 2]),
+    (10, 0, "", 0, 0, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [7, 6, 8, 2, 4, 9, 0, 1, 5, 3]),
+    (10, 0, "", 1, 0, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 8, 3, 5, 1, 0, 9, 2, 7, 6]),
+    (10, 1, "", 0, 0, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 2, 5, 9, 4, 7, 0, 8, 1, 6]),
+    (10, -1, "", 0, 0, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 2, 0, 1, 9, 5, 6, 8, 4, 7]),
+    (
+        10,
+        0,
+        "train",
+        0,
+        3,
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+        [5, 2, 7, 8, 4, 0, 1, 6, 3, 9],
+    ),
+    (65537, 42, "", 7, 0, [0, 1, 2, 65535, 65536], [48105, 43478, 30042, 8564, 43434]),
+    (
+        1000000000000,
+        1180591620717411303424,
+        "c4",
+        123,
+        456,
+        [0, 1, 999999999999],
+        [707065845895, 146990152592, 540928204560],
+    ),
+    (
+        9223372036854775808,
+        5,
+        "",
+        4611686018427387904,
+        1,
+        [0, 1, 9223372036854775807],
+        [3991790632646985386, 6231875304120925544, 6956164113121722090],
+    ),
+]
+
+
+def plain(size, seed, stream, epoch, lane, index):
+    """The same arithmetic once more, by Python's integers and one index at a time."""
+    word = (1 << 64) - 1
+    mul_a, mul_b = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+    def mix(value):
+        value = ((value ^ (value >> 30)) * mul_a) & word
+        value = ((value ^ (value >> 27)) * mul_b) & word
+        return value ^ (value >> 31)
+
+    left_size = 2 * max(1, (math.isqrt(size) + 1) // 2)
+    right_size = -(-size // left_size)
+    material = json.dumps(["gristmill permutation", 1, size, seed, stream])
+    digest = hashlib.shake_256(material.encode()).digest(8 * 22)
+    epoch_key, lane_key, *round_keys = struct.unpack("<22Q", digest)
+    tweak = mix((mix((epoch + epoch_key) & word) + lane * mul_a + lane_key) & word)
+    while True:
+        left, right = divmod(index, right_size)
+        for number, key in enumerate(round_keys):
+            by = left if number % 2 else right
+            hashed = ((by + tweak + key) * mul_a) & word
+            hashed = ((hashed ^ (hashed >> 32)) * mul_b) & word
+            if number % 2:
+                right = (right + ((hashed >> 32) * right_size >> 32)) % right_size
+            else:
+                left = (left + ((hashed >> 32) * left_size >> 32)) % left_size
+        index = left * right_size + right
+        if index < size:
+            return index
+
+
+@given(
+    size=SIZES,
+    seed=st.integers(),
+    stream=st.text(max_size=5),
+    epoch=st.integers(0, MAX_SIZE - 1),
+    lane=st.integers(0, MAX_SIZE - 1),
+    data=st.data(),
+)
+@settings(max_examples=100, deadline=None)
+def test_numpy_computes_what_plain_integers_do(size, seed, stream, epoch, lane, data):
+    index = data.draw(st.integers(0, size - 1))
+    got = Permutation(size, seed=seed, stream=stream).forward(
+        index, epoch=epoch, lane=lane
+    )
+    assert int(got) == plain(size, seed, stream, epoch, lane, index)
+
+
+def test_golden_values():
+    assert (PERMUTATION_VERSION, ROUNDS) == (1, 20)
+    for size, seed, stream, epoch, lane, indices, mapped in GOLDEN:
+        order = Permutation(size, seed=seed, stream=stream)
+        got = order.forward(indices, epoch=epoch, lane=lane)
+        assert got.tolist() == mapped, (size, seed, stream, epoch, lane)
+
+
+def test_seeds_epochs_lanes_streams_and_sizes_do_not_collide():
+    size, probe = 1 << 40, np.arange(4)
+    keys = itertools.product(range(-3, 12), range(12), range(4), ("", "a", "0"))
+    seen = {
+        tuple(
+            Permutation(size, seed=seed, stream=stream)
+            .forward(probe, epoch=epoch, lane=lane)
+            .tolist()
+        ): (seed, epoch, lane, stream)
+        for seed, epoch, lane, stream in keys
+    }
+    assert len(seen) == 15 * 12 * 4 * 3
+    neighbour = Permutation(size + 1, seed=0).forward(np.arange(1000))
+    same = neighbour == Permutation(size, seed=0).forward(np.arange(1000))
+    assert not same.any()
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [(2, 40_000), (3, 40_000), (4, 60_000), (5, 60_000), (6, 80_000)]
+)
+def test_all_orders_of_a_few_indices_are_equally_likely(size, count):
+    drawn = orders(size, count)
+    number = np.zeros(count, dtype=np.int64)
+    for i in range(size):  # Lehmer's code
+        number = number * (size - i) + (drawn[:, i + 1 :] < drawn[:, i : i + 1]).sum(1)
+    counts = np.bincount(number, minlength=math.factorial(size))
+    assert p_value(counts) > 1e-4
+
+
+@pytest.mark.parametrize("size", [7, 9, 16, 17, 30, 33])
+def test_positions_and_pairs_are_uniform_over_epochs(size):
+    drawn = orders(size, 20_000)
+    for i in (0, size // 2, size - 1):
+        assert p_value(np.bincount(drawn[:, i], minlength=size)) > 1e-5
+    for i, j in ((0, 1), (0, size - 1), (size // 2, size // 2 + 1)):
+        # Two different places: a uniform pair is one of size * (size - 1).
+        step = (drawn[:, j] - drawn[:, i]) % size - 1
+        pairs = np.bincount(
+            drawn[:, i] * (size - 1) + step, minlength=size * (size - 1)
+        )
+        assert p_value(pairs) > 1e-5
+
+
+@pytest.mark.parametrize("size", [65_537, 10**6, 10**12, MAX_SIZE])
+def test_positions_and_neighbours_are_uniform_in_one_order(size):
+    count = min(size, 200_000)
+    mapped = Permutation(size, seed=11).forward(np.arange(count)).astype(np.float64)
+    cells = 64
+    if count < size:  # else every cell is full by bijection
+        assert p_value(np.bincount((mapped / size * cells).astype(int))) > 1e-5
+    else:
+        half = mapped[: size // 2]
+        counts = np.bincount((half / size * cells).astype(int), minlength=cells)
+        assert p_value(counts) > 1e-5
+    for distance in (1, 2, 256):
+        steps = (mapped[distance:] - mapped[:-distance]) % size
+        assert p_value(np.bincount((steps / size * cells).astype(int))) > 1e-5
+        correlation = np.corrcoef(mapped[distance:], mapped[:-distance])[0, 1]
+        assert abs(correlation) < 5 / math.sqrt(count)
+
+
+def test_the_orders_of_two_epochs_are_unrelated():
+    first, second = orders(100_003, 2).astype(np.float64)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(100_003)
+    assert np.count_nonzero(first == second) < 10  # 1 expected
+
+
+@pytest.mark.parametrize("size", [0, -1, MAX_SIZE + 1, 2.0, "3"])
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(InputError, match="size of a permutation"):
+        Permutation(size, seed=0)
+
+
+@pytest.mark.parametrize("indices", [[-1], [10], [3, 11, 2], [1 << 63]])
+def test_an_index_out_of_range_is_refused(indices):
+    with pytest.raises(OutOfRangeError, match="0 <= index < 10"):
+        Permutation(10, seed=0).forward(indices)
+    with pytest.raises(IndexError):
+        Permutation(10, seed=0).inverse(indices)
+
+
+@pytest.mark.parametrize("indices", [[1.0], ["1"], [True], [1 << 70]])
+def test_an_index_that_is_no_integer_is_refused(indices):
+    with pytest.raises(InputError, match="integer below"):
+        Permutation(10, seed=0).forward(indices)

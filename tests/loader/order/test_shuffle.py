@@ -1,0 +1,247 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import FormatVersionError, InputError, OutOfRangeError
+from gristmill.loader.order.permutation import Permutation
+from gristmill.loader.order.shuffle import (
+    BlockShuffle,
+    GlobalShuffle,
+    NoShuffle,
+    parse_shuffle,
+    shuffle_from_state,
+)
+from gristmill.loader.order.shuffle_quality import shuffle_quality
+
+BLOCKS = st.builds(
+    BlockShuffle, block_records=st.integers(1, 12), window_blocks=st.integers(1, 9)
+)
+SHUFFLES = st.one_of(st.just(NoShuffle()), st.just(GlobalShuffle()), BLOCKS)
+
+
+def block_order_by_lists(shuffle, num_records, seed, epoch, stream):
+    """The block shuffle as its documentation tells it, with lists of records."""
+    size = min(shuffle.block_records, num_records)
+    stored = [
+        list(range(start, min(start + size, num_records)))
+        for start in range(0, num_records, size)
+    ]
+    blocks = Permutation(len(stored), seed=seed, stream=f"block/blocks/{stream}")
+    slots = [stored[b] for b in blocks.forward(range(len(stored)), epoch=epoch)]
+    order = []
+    windows = -(-len(slots) // shuffle.window_blocks)
+    for window, chosen in enumerate(np.array_split(np.arange(len(slots)), windows)):
+        records = [record for slot in chosen for record in slots[slot]]
+        mixed = Permutation(
+            len(records), seed=seed, stream=f"block/window/{stream}"
+        ).forward(range(len(records)), epoch=epoch, lane=window)
+        order += [records[i] for i in mixed]
+    return order
+
+
+@given(
+    shuffle=BLOCKS,
+    num_records=st.integers(1, 150),
+    seed=st.integers(-5, 5),
+    epoch=st.integers(0, 5),
+)
+@settings(max_examples=150, deadline=None)
+def test_block_equals_permuted_lists(shuffle, num_records, seed, epoch):
+    order = shuffle.records(
+        np.arange(num_records),
+        num_records=num_records,
+        seed=seed,
+        epochs=epoch,
+        stream="s",
+    )
+    expected = block_order_by_lists(shuffle, num_records, seed, epoch, "s")
+    assert order.tolist() == expected
+
+
+@given(
+    shuffle=SHUFFLES,
+    num_records=st.integers(1, 400),
+    seed=st.integers(),
+    epochs=st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True),
+)
+@settings(max_examples=150, deadline=None)
+def test_an_epoch_is_a_bijection_and_positions_undo_it(
+    shuffle, num_records, seed, epochs
+):
+    # All epochs in one call: the epoch is a property of each position.
+    place = np.tile(np.arange(num_records), len(epochs))
+    epoch = np.repeat(epochs, num_records)
+    how = {"num_records": num_records, "seed": seed, "epochs": epoch}
+    records = shuffle.records(place, **how)
+    assert records.dtype == np.int64
+    for row in records.reshape(len(epochs), num_records):
+        assert np.array_equal(np.sort(row), np.arange(num_records))
+    assert np.array_equal(shuffle.positions(records, **how), place)
+
+
+@given(
+    shuffle=st.one_of(
+        st.just(GlobalShuffle()),
+        st.builds(
+            BlockShuffle,
+            block_records=st.integers(1, 1 << 62),
+            window_blocks=st.integers(1, 1 << 62),
+        ),
+    ),
+    num_records=st.integers(1, 1 << 62),
+    data=st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_datasets_of_any_size_round_trip(shuffle, num_records, data):
+    place = data.draw(st.lists(st.integers(0, num_records - 1), min_size=1, max_size=9))
+    how = {"num_records": num_records, "seed": 1, "epochs": 3}
+    records = shuffle.records(place, **how)
+    assert records.min() >= 0
+    assert int(records.max()) < num_records
+    assert shuffle.positions(records, **how).tolist() == place
+
+
+@pytest.mark.parametrize("shuffle", [GlobalShuffle(), BlockShuffle(block_records=4)])
+def test_seed_epoch_and_stream_each_change_the_order(shuffle):
+    def order(**change):
+        how = {"num_records": 100, "seed": 1, "epochs": 1, "stream": "a"} | change
+        return tuple(shuffle.records(np.arange(100), **how).tolist())
+
+    changed = [
+        order(),
+        order(seed=2, epochs=0),
+        order(seed=2),
+        order(epochs=0),
+        order(stream="b"),
+    ]
+    assert len(set(changed)) == len(changed)
+
+
+# These never change under version 1: checkpoints rely on them.
+GOLDEN = {
+    "none": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17],
+    "global": [9, 13, 15, 5, 1, 2, 10, 17, 8, 6, 11, 4, 0, 7, 12, 3, 14, 16],
+    "block": [4, 10, 5, 6, 11, 9, 7, 8, 1, 2, 0, 14, 13, 12, 15, 3, 16, 17],
+}
+
+
+@pytest.mark.parametrize("name", ["none", "global", "block"])
+def test_golden_orders(name):
+    shuffle = {
+        "none": NoShuffle(),
+        "global": GlobalShuffle(),
+        "block": BlockShuffle(block_records=4, window_blocks=2),
+    }[name]
+    order = shuffle.records(np.arange(18), num_records=18, seed=0, epochs=1)
+    assert order.tolist() == GOLDEN[name]
+
+
+def test_a_window_draws_from_its_blocks_alone():
+    shuffle = BlockShuffle(block_records=16, window_blocks=8)
+    order = shuffle.records(np.arange(16 * 80), num_records=16 * 80, seed=5)
+    for window in order.reshape(10, 128):
+        assert len(np.unique(window // 16)) == 8
+
+
+@given(shuffle=BLOCKS, num_records=st.integers(1, 400))
+@settings(max_examples=60, deadline=None)
+def test_windows_are_as_equal_as_can_be(shuffle, num_records):
+    how = {"num_records": num_records, "seed": 2, "epochs": 1}
+    layout = shuffle._layout(num_records, 2, 1, "")
+    slots = np.arange(layout.blocks.size)
+    sizes = np.bincount(layout.window_of(slots))
+    assert sizes.max() <= shuffle.window_blocks
+    assert sizes.max() - sizes.min() <= 1
+    assert len(sizes) == -(-len(slots) // shuffle.window_blocks)
+    # No record leaves its window: windows are runs of the epoch.
+    order = shuffle.records(np.arange(num_records), **how)
+    slot = layout.blocks.inverse(order // layout.block_records, epoch=1)
+    assert np.all(np.diff(layout.window_of(slot)) >= 0)
+
+
+def test_quality_of_global_and_block():
+    num_records, size = 200_000, {"batch_size": 256, "block_records": 256}
+    place, how = np.arange(num_records), {"num_records": num_records, "seed": 0}
+
+    def measured(shuffle):
+        return shuffle_quality(shuffle.records(place, **how), **size)
+
+    stored = measured(NoShuffle())
+    assert stored.displacement == 0
+    assert stored.neighbour_correlation == pytest.approx(1)
+    assert stored.blocks_per_batch < 0.01
+
+    everywhere = measured(GlobalShuffle())
+    assert everywhere.displacement == pytest.approx(1 / 3, abs=0.005)
+    assert abs(everywhere.neighbour_correlation) < 5 / num_records**0.5
+    assert everywhere.adjacent_share < 3 * 256 / num_records
+    assert everywhere.blocks_per_batch == pytest.approx(1, abs=0.01)
+
+    block = measured(BlockShuffle(block_records=256, window_blocks=256))
+    assert block.displacement == pytest.approx(1 / 3, abs=0.05)
+    # 782 blocks make 4 windows of 195 or 196; neighbours are of one block that often.
+    assert block.adjacent_share == pytest.approx(1 / 195.5, rel=0.1)
+    # 256 draws from 195.5 blocks hit 143, from all 782 they hit 219.
+    assert block.blocks_per_batch == pytest.approx(143 / 219, rel=0.03)
+
+    narrow = measured(BlockShuffle(block_records=256, window_blocks=16))
+    assert narrow.adjacent_share > 10 * block.adjacent_share
+    assert narrow.blocks_per_batch < block.blocks_per_batch / 5
+
+
+def test_quality_by_hand():
+    order = np.array([2, 3, 0, 1, 5, 4])
+    quality = shuffle_quality(order, batch_size=3, block_records=2)
+    assert quality.displacement == pytest.approx((2 + 2 + 2 + 2 + 1 + 1) / 6 / 6)
+    assert quality.adjacent_share == pytest.approx(3 / 5)
+    # Both batches draw from two of the three blocks; 3 of 6 records draw from
+    # 3 * (1 - (4 * 3 * 2) / (6 * 5 * 4)) = 2.4 on average.
+    assert quality.blocks_per_batch == pytest.approx(2 / 2.4)
+    with pytest.raises(InputError, match="too short"):
+        shuffle_quality(order, batch_size=7, block_records=2)
+
+
+@given(shuffle=SHUFFLES)
+def test_state_round_trips_through_json(shuffle):
+    state = json.loads(json.dumps(shuffle.to_state()))
+    assert shuffle_from_state(state) == shuffle
+
+
+def test_state_of_another_version_is_refused():
+    for shuffle in (GlobalShuffle(), BlockShuffle()):
+        state = shuffle.to_state() | {"permutation_version": 2}
+        with pytest.raises(FormatVersionError, match="cannot be continued"):
+            shuffle_from_state(state)
+    with pytest.raises(FormatVersionError):
+        shuffle_from_state(BlockShuffle().to_state() | {"version": 2})
+    for state in ({"kind": "random"}, {}, {"kind": "block"}):
+        with pytest.raises(InputError, match="not the state of a shuffle"):
+            shuffle_from_state(state)
+
+
+def test_shuffles_by_name():
+    assert parse_shuffle("none") == NoShuffle()
+    assert parse_shuffle("global") == GlobalShuffle()
+    assert parse_shuffle("block") == BlockShuffle()
+    assert parse_shuffle(BlockShuffle(block_records=3)).block_records == 3
+    with pytest.raises(InputError, match="unknown shuffle"):
+        parse_shuffle("Global")
+
+
+@pytest.mark.parametrize("field", ["block_records", "window_blocks"])
+def test_impossible_blocks_are_refused(field):
+    for value in (0, -1, 1.5):
+        with pytest.raises(InputError, match=field):
+            dataclasses.replace(BlockShuffle(), **{field: value})
+
+
+@pytest.mark.parametrize("shuffle", [NoShuffle(), GlobalShuffle(), BlockShuffle()])
+def test_what_lies_outside_the_epoch_is_refused(shuffle):
+    for apply in (shuffle.records, shuffle.positions):
+        for outside in (-1, 10):
+            with pytest.raises(OutOfRangeError):
+                apply([outside], num_records=10, seed=0)

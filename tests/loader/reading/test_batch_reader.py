@@ -1,0 +1,386 @@
+import concurrent.futures
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    GristmillError,
+    InputError,
+    InvalidDatasetError,
+    StorageError,
+)
+from gristmill.dataset.metadata.shard_index import index_of_footer, map_index
+from gristmill.loader.reading import batch_reader as batch_read
+from gristmill.loader.reading import decode_chunks as decode_window
+from gristmill.loader.reading import shard_files
+from tests.support.datasets import convert
+from tests.support.memory import peak_memory
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    footer_of,
+    read_array_records,
+    text_records,
+    write_array_records,
+)
+
+COMPRESSIONS = ["zstd:3", "brotli:3", "snappy", "uncompressed"]
+FILES = (
+    text_records(70, seed=1),
+    [],
+    list(AWKWARD_RECORDS),
+    text_records(1, seed=2),
+    [],
+)
+RECORDS = [record for file in FILES for record in file]
+
+
+def shard_paths(dataset: str) -> list[pathlib.Path]:
+    return sorted(pathlib.Path(dataset).glob("*.array_record-*"))
+
+
+@pytest.fixture(scope="module", params=[1, 16], ids="group{}".format)
+def converted(request, tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("converted")
+    return convert(folder, FILES, group_size=request.param)
+
+
+@pytest.fixture
+def copy(converted: str, tmp_path: pathlib.Path) -> str:
+    return str(shutil.copytree(converted, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("group_size", [1, 3, 16])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_every_compression_and_group_size_reads_what_the_official_reader_does(
+    tmp_path: pathlib.Path, group_size: int, compression: str
+) -> None:
+    path = convert(tmp_path, FILES, group_size=group_size, compression=compression)
+    official = [record for p in shard_paths(path) for record in read_array_records(p)]
+    order = np.random.default_rng(3).permutation(len(RECORDS))
+    assert official == RECORDS
+    assert [loader.open(path)[i] for i in range(len(RECORDS))] == official
+    assert loader.open(path)[order] == [official[i] for i in order]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "group_size:1,transpose:true",
+        "group_size:4,transpose:true",
+        "group_size:1,pad_to_block_boundary:true",
+        "group_size:7,snappy",
+    ],
+)
+def test_files_of_the_official_writer(tmp_path: pathlib.Path, options: str) -> None:
+    path = tmp_path / "plain.array_record"
+    write_array_records(path, RECORDS, options=options)
+    order = [5, 80, 0, 5, len(RECORDS) - 1, 33]
+    assert loader.open(path)[order] == [RECORDS[i] for i in order]
+
+
+def test_transposed_file_is_known_as_such_and_damage_in_it_is_an_error(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "plain.array_record"
+    write_array_records(path, FILES[0], options="group_size:1,transpose:true")
+    assert shard_files.open_shard(str(path)).transposed
+    data = bytearray(path.read_bytes())
+    dataset = loader.open(path)
+    begin = dataset.offset_bytes(40)
+    data[begin + 45] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptShardError, match=r"plain\.array_record, record 40"):
+        loader.open(path)[40]
+
+
+@settings(max_examples=60)
+@given(wanted=st.lists(st.integers(0, len(RECORDS) - 1), max_size=60))
+def test_any_batch_in_any_order_with_repeats(converted: str, wanted: list[int]) -> None:
+    assert loader.open(converted).read(wanted) == [RECORDS[i] for i in wanted]
+
+
+@pytest.mark.parametrize("window_bytes", [1, 5_000, 1 << 30])
+def test_windows_do_not_change_what_is_read(
+    converted: str, monkeypatch: pytest.MonkeyPatch, window_bytes: int
+) -> None:
+    monkeypatch.setattr(batch_read, "_WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(decode_window, "_LARGE_BYTES", window_bytes)
+    monkeypatch.setattr(decode_window, "_LARGE_GROUP_BYTES", window_bytes)
+    order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
+    assert loader.open(converted)[order] == [RECORDS[i] for i in order]
+
+
+def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
+    """The thread that reads, and what it holds, are not in the child."""
+    dataset = loader.open(converted)
+    expected = dataset[7]
+    with batch_read._turn.lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            os._exit(dataset[7] != expected)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_share_a_dataset(converted: str) -> None:
+    dataset = loader.open(converted)
+
+    def read(seed: int) -> bool:
+        order = np.random.default_rng(seed).integers(0, len(RECORDS), 50)
+        expected = [RECORDS[i] for i in order]
+        return dataset[order] == expected == [dataset[i] for i in order]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(64)))
+
+
+def test_more_shards_than_may_be_open(
+    converted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_files, "_MOST_OPEN_SHARDS", 1)
+    dataset = loader.open(converted)
+    assert dataset[:] == RECORDS
+    assert dataset[::-1] == RECORDS[::-1]
+    assert len(dataset._reader.open_shards) == 1
+
+
+def test_a_batch_from_more_shards_than_the_process_may_open(
+    tmp_path: pathlib.Path,
+) -> None:
+    for i in range(120):
+        path = tmp_path / f"{i:03}.array_record"
+        write_array_records(path, [b"first of %d" % i, b"second of %d" % i])
+    program = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+from gristmill import loader
+for cache_dir in ("", sys.argv[2]):
+    dataset = loader.open(sys.argv[1] + "/*.array_record", cache_dir=cache_dir)
+    for start in (0, 1):
+        assert dataset[start::2] == [
+            b"%s of %d" % ((b"first", b"second")[start], i) for i in range(120)
+        ]
+"""
+    arguments = [str(tmp_path), str(tmp_path / "cache")]
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True)
+
+
+def test_flipped_bit_is_an_error_that_says_where_and_never_a_wrong_batch(
+    copy: str,
+) -> None:
+    path = shard_paths(copy)[0]
+    good = path.read_bytes()
+    index = map_index(f"{copy}/index/{path.name}.index")
+    ((_, begin, end, _, _),) = index.find_records([20])
+    chance = np.random.default_rng(5)
+    errors = 0
+    for at in chance.choice(np.arange(begin, end), 60, replace=False).tolist():
+        data = bytearray(good)
+        data[at] ^= 1 << int(chance.integers(8))
+        path.write_bytes(data)
+        try:
+            # Some bits say nothing of the record, such as those of the chunk's hashes.
+            opened = loader.open(copy)
+            assert [opened[20], *opened[10:30]] == [RECORDS[20], *RECORDS[10:30]]
+        except CorruptShardError as e:
+            errors += 1
+            text = str(e)
+            assert f"{copy}, split train, shard {path}, record 1" in text.replace(
+                ", record 2", ", record 1"
+            )
+            assert f"byte offset {begin:,}" in text
+    assert errors > 30
+
+
+@pytest.mark.parametrize(
+    ("wanted", "large_bytes"),
+    [([20], 1 << 20), ([3, 20, 20, 22, 60], 1 << 20), ([3, 20, 20, 60], 1)],
+)
+def test_every_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
+    copy: str, wanted: list[int], large_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The ways of one record, of many, and of large chunks in a batch of many.
+    monkeypatch.setattr(decode_window, "_LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(decode_window, "_LARGE_GROUP_BYTES", large_bytes)
+    path = shard_paths(copy)[0]
+    index = map_index(f"{copy}/index/{path.name}.index")
+    ((_, begin, end, _, _),) = index.find_records([20])
+    good = path.read_bytes()[begin:end]
+    dataset, expected = loader.open(copy), [RECORDS[i] for i in wanted]
+    errors = []
+    # The file stays mapped: the dataset sees each change.
+    with open(path, "r+b", buffering=0) as file:
+        for at, byte in enumerate(good):
+            file.seek(begin + at)
+            file.write(bytes([byte ^ (0xFF if at % 2 else 1 << at % 8)]))
+            try:
+                assert dataset.read(wanted) == expected, at
+            except CorruptShardError as e:
+                errors.append(str(e))
+            file.seek(begin + at)
+            file.write(bytes([byte]))
+    assert dataset.read(wanted) == expected
+    assert all(f"byte offset {begin:,}" in error for error in errors)
+    # The hashes of the chunk do not matter, nor do records that are not wanted.
+    assert len(errors) > 0.1 * len(good)
+
+
+def test_wrong_checksum_is_found_unless_told_not_to_look(copy: str) -> None:
+    path = pathlib.Path(copy, "index", f"{shard_paths(copy)[0].name}.index")
+    index = map_index(str(path))
+    data = bytearray(path.read_bytes())
+    at = data.index(index.crc32cs.tobytes()) + 4 * 20
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptShardError, match=r"record 20 of the shard") as caught:
+        loader.open(copy)[[3, 20, 21]]
+    assert f"{google_crc32c.value(RECORDS[20]):#010x}" in str(caught.value)
+    assert loader.open(copy, verify="never")[[3, 20]] == [RECORDS[3], RECORDS[20]]
+    assert loader.open(copy)[[3, 21]] == [RECORDS[3], RECORDS[21]]
+
+
+def test_plain_files_cannot_be_verified(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plain.array_record"
+    write_array_records(path, FILES[0])
+    assert loader.open(path)[3] == FILES[0][3]
+    with pytest.raises(InvalidDatasetError, match="no checksums"):
+        loader.open(path, verify="always")[3]
+
+
+def test_unknown_verify_is_refused(converted: str) -> None:
+    with pytest.raises(InputError, match="'sometimes'"):
+        loader.open(converted, verify="sometimes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("keep", [0, 1000, 65_536, -65_536, -1])
+def test_truncated_shard_is_an_error(copy: str, keep: int) -> None:
+    path = shard_paths(copy)[2]
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CorruptShardError, match=path.name):
+        loader.open(copy)[75]
+
+
+def test_missing_shard_is_an_error(copy: str) -> None:
+    path = shard_paths(copy)[2]
+    path.unlink()
+    with pytest.raises(StorageError, match=path.name):
+        loader.open(copy)[75]
+
+
+def test_shard_of_another_dataset_is_an_error(copy: str, tmp_path) -> None:
+    other = convert(tmp_path / "other", [text_records(70, seed=9), [], [], [], []])
+    path = shard_paths(copy)[0]
+    shutil.copy(shard_paths(other)[0], path)
+    with pytest.raises(CorruptShardError, match=path.name):
+        loader.open(copy)[list(range(70))]
+
+
+def test_index_of_another_shard_is_an_error(copy: str) -> None:
+    first, _, third, *_ = shard_paths(copy)
+    shutil.copy(f"{copy}/index/{third.name}.index", f"{copy}/index/{first.name}.index")
+    with pytest.raises(GristmillError, match=first.name):
+        loader.open(copy)[3]
+
+
+def test_chunk_that_claims_to_be_huge_is_refused_before_it_is_allocated(
+    copy: str,
+) -> None:
+    path = shard_paths(copy)[0]
+    begin = loader.open(copy).offset_bytes(20)
+    data = bytearray(path.read_bytes())
+    data[begin + 32 : begin + 40] = struct.pack("<Q", 1 << 40)
+    path.write_bytes(data)
+    dataset = loader.open(copy, verify="never")
+    with peak_memory() as peak, pytest.raises(CorruptShardError, match="limit"):
+        dataset[[20, 21]]
+    assert peak.bytes < 4 << 20
+
+
+@settings(max_examples=150)
+@given(
+    at=st.integers(80, 1_000),
+    value=st.binary(min_size=1, max_size=8),
+    record=st.integers(0, 69),
+)
+def test_damaged_index_never_gives_a_wrong_record(
+    tmp_path_factory, converted: str, at: int, value: bytes, record: int
+) -> None:
+    shard = shard_paths(converted)[0]
+    path = pathlib.Path(converted, "index", f"{shard.name}.index")
+    data = bytearray(path.read_bytes())
+    at = min(at, len(data) - len(value))
+    data[at : at + len(value)] = value
+    bad = tmp_path_factory.getbasetemp() / f"bad-{pathlib.Path(converted).parent.name}"
+    bad.write_bytes(data)
+    opened = shard_files.open_shard(str(shard), index_path=str(bad))
+    reader = batch_read.BatchReader(
+        shard_files.ShardList(
+            paths=[str(shard)],
+            index_paths=[str(bad)],
+            starts=np.zeros(1, np.int64),
+            ends=np.array([opened.index.records]),
+            file_records=np.array([-1]),
+            file_bytes=np.array([-1]),
+            name="fuzzed",
+        )
+    )
+    try:
+        assert reader.read(np.array([record])) == [RECORDS[record]]
+    except GristmillError as e:
+        where = str(e)
+    else:
+        where = "fuzzed"
+    assert "fuzzed" in where
+
+
+@given(
+    counts=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    group_size=st.sampled_from([1, 2, 5]),
+)
+@settings(max_examples=25)
+def test_place_of_every_record(tmp_path_factory, counts, group_size) -> None:
+    path = tmp_path_factory.getbasetemp() / "places.array_record"
+    records = text_records(sum(counts))
+    write_array_records(path, records, options=f"group_size:{group_size}")
+    data = path.read_bytes()
+    footer = footer_of(data)
+    index = index_of_footer(footer, path=str(path), file_bytes=len(data))
+    numbers = np.arange(len(records))
+    chunks, places = index.chunk_of(numbers)
+    found = index.find_records(numbers.tolist())
+    assert [row[0] for row in found] == chunks.tolist()
+    assert [row[1] for row in found] == index.chunk_offsets(chunks).tolist()
+    assert [row[2] for row in found] == index.chunk_offsets(chunks + 1).tolist()
+    assert [row[3] for row in found] == index.chunk_records(chunks).tolist()
+    assert [row[4] for row in found] == places.tolist()
+
+
+def test_place_of_records_in_chunks_of_any_size() -> None:
+    from gristmill.dataset.arrayrecord.footer import Footer
+
+    counts = np.array([2, 0, 3, 1, 0, 4])
+    footer = Footer(
+        chunk_offsets=64 + 100 * np.arange(7),
+        chunk_records=counts,
+        chunk_decoded_bytes=counts * 10,
+        writer_options="",
+    )
+    index = index_of_footer(footer, path="irregular", file_bytes=131_072)
+    expected = [
+        (chunk, 64 + 100 * chunk, 164 + 100 * chunk, count, place)
+        for chunk, count in enumerate(counts.tolist())
+        for place in range(count)
+    ]
+    assert index.find_records(range(10)) == expected

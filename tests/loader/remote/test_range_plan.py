@@ -1,0 +1,76 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.loader.remote import range_plan
+from gristmill.loader.remote.range_plan import plan_ranges
+
+# (gap before the piece, its size, whether another file begins with it)
+PIECES = st.lists(
+    st.tuples(st.integers(0, 50), st.integers(1, 40), st.booleans()), max_size=30
+)
+
+
+def laid_out(pieces: list[tuple[int, int, bool]]) -> list[tuple[int, int, int]]:
+    found, file, at = [], 0, 64
+    for gap, size, new_file in pieces:
+        if new_file:
+            file, at = file + 1, 64
+        found.append((file, at + gap, at + gap + size))
+        at += gap + size
+    return found
+
+
+@given(pieces=PIECES, most_gap=st.integers(0, 50), most_range=st.integers(1, 200))
+def test_ranges_hold_every_piece_and_little_else(
+    pieces: list[tuple[int, int, bool]], most_gap: int, most_range: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(range_plan, "_MOST_GAP_BYTES", most_gap)
+        patch.setattr(range_plan, "MOST_RANGE_BYTES", most_range)
+        laid = laid_out(pieces)
+        files, begins, ends = (
+            np.array([piece[i] for piece in laid], np.int64) for i in range(3)
+        )
+        plan = plan_ranges(files, begins, ends)
+    covered = [
+        list(range(first, last))
+        for first, last in zip(plan.firsts, plan.ends, strict=True)
+    ]
+    assert list(itertools.chain(*covered)) == list(range(len(laid)))
+    wanted = sum(end - begin for _, begin, end in laid)
+    asked = 0
+    for inside, begin, end in zip(
+        covered, plan.begin_bytes, plan.end_bytes, strict=True
+    ):
+        assert len({laid[piece][0] for piece in inside}) == 1
+        assert (begin, end) == (laid[inside[0]][1], laid[inside[-1]][2])
+        assert end - begin <= most_range or len(inside) == 1
+        for a, b in itertools.pairwise(inside):
+            assert laid[b][1] - laid[a][2] <= most_gap
+        asked += end - begin
+    assert asked <= wanted * 1.04
+    if wanted > most_range:
+        return
+    for a, b in itertools.pairwise(covered):
+        # Neighbours that touch are always joined.
+        last, first = laid[a[-1]], laid[b[0]]
+        assert last[0] != first[0] or last[2] != first[1]
+
+
+def test_the_smallest_gaps_are_joined_first() -> None:
+    # 1,000 wanted bytes allow 40 in vain: gaps of 10 and 20, not the one of 15 more.
+    begins = np.array([0, 260, 530, 795])
+    ends = np.array([250, 510, 780, 1045])
+    plan = plan_ranges(np.zeros(4, np.int64), begins, ends)
+    assert plan.firsts.tolist() == [0, 2]
+    assert plan.begin_bytes.tolist() == [0, 530]
+    assert plan.end_bytes.tolist() == [510, 1045]
+
+
+def test_nothing_is_nothing() -> None:
+    empty = np.empty(0, np.int64)
+    assert [len(part) for part in plan_ranges(empty, empty, empty)] == [0] * 4

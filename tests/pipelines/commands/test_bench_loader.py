@@ -1,0 +1,125 @@
+"""`gristmill bench-loader`, which must find out what limits a loader."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError
+from gristmill.loader.feed.bench import measure
+from gristmill.pipelines.commands.main import cli
+from tests.support.buckets import upload
+from tests.support.datasets import convert
+from tests.support.gcs_server import GcsServer
+from tests.support.records import text_records
+
+FILES = [text_records(2000, seed=1), text_records(2000, seed=2)]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> str:
+    return convert(tmp_path_factory.mktemp("data"), FILES)
+
+
+def bench(*arguments: object, code: int = 0) -> str:
+    done = CliRunner().invoke(cli, ["bench-loader", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def bench_json(*arguments: object) -> dict[str, Any]:
+    return json.loads(bench(*arguments, "--json", "--seconds", 0.4))
+
+
+def test_a_trainer_that_takes_no_time_is_limited_by_decoding(dataset):
+    found = bench_json(dataset, "--batch-size", 500)
+    alone, fed = found["alone"], found["fed"]
+    assert found["limit"] == "decoding"
+    assert found["waiting_share"] > 0.2
+    assert alone["records"] == alone["batches"] * 500
+    assert alone["read_seconds"] > alone["io_seconds"]
+    assert alone["decode_seconds"] < 0.01 * alone["read_seconds"]
+    assert fed["records"] == fed["batches"] * 500
+    seconds = fed["wait_seconds"] + fed["busy_seconds"]
+    expected = 500 * (fed["batches"] - 1) / seconds
+    assert found["records_per_second"] == pytest.approx(expected)
+
+
+def test_a_slow_trainer_is_the_limit(dataset):
+    found = bench_json(dataset, "--step-ms", 60, "--batch-size", 100)
+    assert found["limit"] == "trainer"
+    assert found["step_seconds"] == 0.06
+    assert found["records_per_second"] < 100 / 0.06
+
+
+def test_a_decode_takes_its_share(dataset, tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text(
+        "def decode(records):\n"
+        "    total = 0\n"
+        "    for _ in range(300):\n"
+        "        total += sum(map(hash, map(bytes.upper, records)))\n"
+        "    return total\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = bench_json(dataset, "--decode", "slow_module:decode", "--batch-size", 50)
+    assert found["limit"] == "decoding"
+    assert found["alone"]["decode_seconds"] > found["alone"]["read_seconds"]
+
+
+def test_slow_storage_is_the_limit(dataset, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRISTMILL_CACHE_DIR", str(tmp_path / "cache"))
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, dataset, "c4")
+        server.latency_seconds = 0.2
+        found = bench_json("gs://bucket/c4", "--batch-size", 20)
+    assert found["limit"] == "io"
+    assert found["alone"]["io_seconds"] > 3 * found["alone"]["read_seconds"]
+
+
+def test_a_cache_of_shards_is_filled_and_reported(dataset, tmp_path, monkeypatch):
+    cache = ["--cache-dir", tmp_path, "--cache-bytes", "1GiB"]
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, dataset, "c4")
+        bench("gs://bucket/c4", "--batch-size", 20, "--seconds", 1, *cache)
+        found = bench_json("gs://bucket/c4", "--batch-size", 20, *cache)["fed"]["cache"]
+        table = bench("gs://bucket/c4", "--batch-size", 20, "--seconds", 0.4, *cache)
+    assert found["hits"] > 0
+    assert found["misses"] == found["filled_bytes"] == 0
+    assert "cache     100% of records from copies; 0 bytes fetched, 0 evicted" in table
+    assert "not a size" in bench(dataset, "--cache-bytes", "much", code=2)
+
+
+def test_people_get_a_table_and_workers_are_used(dataset, tmp_path):
+    command = pathlib.Path(sys.executable).parent / "gristmill"
+    options = ["--workers", "2", "--batch-size", "64", "--seconds", "0.5"]
+    done = subprocess.run(
+        [str(command), "bench-loader", dataset, *options, "--shuffle", "block"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"Dataset {dataset}, split train: 4,000 records in 2 shards"
+    heads = [line.split()[0] for line in lines[1:] if not line.startswith(" " * 3)]
+    assert heads == ["alone", "fed", "trainer", "limit"]
+    assert "2 workers, batches of 64, block shuffle" in done.stdout
+
+
+def test_wrong_usage_is_told(dataset, tmp_path):
+    assert "no such split" in bench(dataset, "--split", "test", code=2)
+    assert "nowhere" in bench(dataset, "--decode", "nowhere:decode", code=2)
+    assert "dataset" in bench(tmp_path, code=3)
+    batches = loader.global_batches(loader.open(dataset), batch_size=9, epochs=1)
+    with pytest.raises(InputError, match="epochs=None"):
+        measure(batches)

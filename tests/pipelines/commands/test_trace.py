@@ -1,0 +1,277 @@
+"""`gristmill trace`, followed to the bytes that TensorFlow reads there."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from gristmill import loader
+from gristmill.pipelines.commands.main import cli
+from tests.support.conversion import convert, job_of, varied_records
+from tests.support.examples import tf_example
+from tests.support.records import (
+    frames_of,
+    read_tfrecords,
+    write_array_records,
+    write_tfrecords,
+)
+
+ORDER = ("--seed", "7", "--batch-size", "16")
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> pathlib.Path:
+    """A folder with TFRecords, plain and compressed, and a dataset of each."""
+    folder = tmp_path_factory.mktemp("trace")
+    for name, compression in (("plain", ""), ("packed", "GZIP")):
+        (folder / name).mkdir()
+        for number in range(3):
+            records = [
+                tf_example({"id": [number * 100 + i], name: [b"word " * (i % 9)]})
+                for i in range(40)
+            ]
+            path = folder / name / f"{number}.tfrecord"
+            write_tfrecords(path, records, compression=compression)
+        convert(
+            job_of(
+                folder / name, folder / f"{name}-out", plan=("records_per_shard", 33)
+            )
+        )
+    return folder
+
+
+def trace(*arguments: object) -> str:
+    done = CliRunner().invoke(cli, ["trace", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(*arguments: object) -> str:
+    done = CliRunner().invoke(cli, ["trace", *map(str, arguments)])
+    assert done.exit_code == 2, done.output
+    return done.output
+
+
+def test_tensorflow_reads_the_very_record_at_the_offset(converted, tmp_path):
+    dataset = loader.open(str(converted / "plain-out"))
+    batches = loader.global_batches(dataset, batch_size=16, seed=7)
+    for step, row in [(0, 0), (3, 15), (120_000, 5)]:
+        out = trace(
+            converted / "plain-out", *ORDER, "--step", step, "--row", row, "--json"
+        )
+        found = json.loads(out)
+        source = pathlib.Path(found["source_path"]).read_bytes()
+        rest = tmp_path / "rest.tfrecord"
+        rest.write_bytes(source[found["source_offset_bytes"] :])
+        assert read_tfrecords(rest)[0] == batches.read(step)[row]
+        assert found["record"] == batches.indices(step)[row]
+        assert found["epoch"] == (step * 16 + row) // 120
+
+
+def test_a_person_reads_where_it_was(converted):
+    out = trace(converted / "plain-out", *ORDER, "--step", 9, "--row", 3, "--show")
+    found = json.loads(
+        trace(converted / "plain-out", *ORDER, "--step", 9, "--row", 3, "--json")
+    )
+    assert out.splitlines()[:7] == [
+        "step 9, row 3: epoch 1",
+        f"dataset  {converted}/plain-out",
+        f"record   {found['record']:,}",
+        f"shard    {found['shard']}",
+        f"         record {found['record_in_shard']} of the shard, in the chunk at "
+        f"byte offset {found['offset_bytes']:,}",
+        f"source   {found['source_path']}",
+        f"         frame at byte offset {found['source_offset_bytes']:,}",
+    ]
+    assert f"record {found['record']}: " in out
+    assert "  id: " in out
+
+
+def test_offsets_in_compressed_files_say_so(converted):
+    out = trace(converted / "packed-out", *ORDER, "--step", 0, "--row", 0)
+    assert "of the decompressed file (gzip)" in out
+
+
+def test_what_is_not_known_is_said(tmp_path):
+    write_array_records(tmp_path / "a.array_record", varied_records(9, seed=0))
+    out = trace(tmp_path / "a.array_record", *ORDER, "--step", 0, "--row", 0)
+    assert "source" not in out.replace("sources", "")
+    assert "note     only datasets that gristmill converted" in out
+
+
+def twice(record: bytes) -> list[bytes]:
+    return [record, record]
+
+
+def upper(record: bytes) -> bytes:
+    return record.upper()
+
+
+@pytest.mark.parametrize(
+    ("function", "where"), [(upper, "record 5 in"), (twice, "somewhere in")]
+)
+def test_what_a_function_made_is_traced_to_a_range(
+    converted, tmp_path, function, where
+):
+    name = f"{__name__}:{function.__name__}"
+    plan = ("match_shards", None)
+    convert(job_of(converted / "plain", tmp_path / "out", plan=plan, map=name))
+    order = ("--batch-size", 16, "--shuffle", "none")
+    out = trace(tmp_path / "out", *order, "--step", 0, "--row", 5)
+    size = (converted / "plain" / "0.tfrecord").stat().st_size
+    assert f"         {where} the bytes 0 to {size:,}\n" in out
+    assert name in out.splitlines()[-1]
+
+
+def test_where_a_record_is_seen(converted):
+    place = converted / "plain-out"
+    found = json.loads(
+        trace(place, *ORDER, "--record", 77, "--stop-epoch", 4, "--json")
+    )
+    assert [sighting["epoch"] for sighting in found] == [0, 1, 2, 3]
+    for sighting in found:
+        at = ("--step", sighting["step"], "--row", sighting["row"])
+        assert json.loads(trace(place, *ORDER, *at, "--json"))["record"] == 77
+    text = trace(place, *ORDER, "--record", 77, "--first-epoch", 2)
+    assert text == "step {step:,}, row {row:,}: epoch {epoch:,}\n".format(**found[2])
+    shown = trace(place, *ORDER, "--record", 77, "--show", "--json").splitlines()
+    assert json.loads(shown[1])["record"] == 77
+
+
+def test_a_record_of_the_remainder_is_not_seen(converted):
+    place = converted / "plain-out"
+    order = ("--batch-size", 100, "--shuffle", "none", "--epochs", 1)
+    assert "left out" in trace(place, *order, "--record", 110)
+    assert trace(place, *order, "--record", 110, "--json") == "[]\n"
+    kept = trace(place, *order, "--keep-remainder", "--record", 110)
+    assert kept == "step 1, row 10: epoch 0\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "shuffle"),
+    [
+        ((), "global"),
+        (("--shuffle", "none"), "none"),
+        (("--shuffle", "block"), "block"),
+        (
+            ("--shuffle", "block", "--block-records", 4, "--window-blocks", 3),
+            loader.BlockShuffle(block_records=4, window_blocks=3),
+        ),
+    ],
+)
+def test_the_order_is_the_loaders(converted, options, shuffle):
+    dataset = loader.open(str(converted / "plain-out"))
+    batches = loader.global_batches(dataset, batch_size=16, seed=7, shuffle=shuffle)
+    at = ("--step", 4, "--row", 11, "--json")
+    found = json.loads(trace(converted / "plain-out", *ORDER, *options, *at))
+    assert found["record"] == batches.indices(4)[11]
+
+
+@pytest.fixture(scope="module")
+def mixture(converted) -> dict[str, loader.Dataset]:
+    return {
+        name: loader.open(str(converted / f"{name}-out"))
+        for name in ("plain", "packed")
+    }
+
+
+def test_a_mixture_by_names_and_weights(converted, mixture):
+    batches = loader.global_batches(
+        mixture, batch_size=16, seed=7, weights={"plain": 3, "packed": 1}
+    )
+    places = [f"{name}={converted}/{name}-out" for name in mixture]
+    order = (*places, *ORDER, "--weights", "packed=1/4,plain=0.75")
+    for row in range(4):
+        found = json.loads(trace(*order, "--step", 5, "--row", row, "--json"))
+        where = batches.locate(5, row)
+        assert (found["dataset"], found["record"]) == (where.dataset, where.record)
+    sighting = batches.find(8, "packed", stop_epoch=1)[0]
+    found = trace(*order, "--record", 8, "--of", "packed", "--json")
+    assert json.loads(found) == [sighting._asdict()]
+    assert "say which dataset" in refused(*order, "--record", 8)
+
+
+def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
+    single = loader.global_batches(
+        mixture["plain"], batch_size=8, seed=3, shuffle="block", epochs=2
+    )
+    mixed = loader.global_batches(
+        mixture, batch_size=8, weights={"plain": 2, "packed": 1}
+    )
+    mixed = mixed.with_weights({"plain": 1, "packed": 5}, step=6)
+    places = [f"{name}={converted}/{name}-out" for name in mixture]
+    for batches, datasets in ((single, [converted / "plain-out"]), (mixed, places)):
+        state = tmp_path / "feed.json"
+        with batches.feed(process_index=0, process_count=1, start_step=9) as feed:
+            state.write_text(json.dumps(feed.get_state()))
+        for step in (2, 7):
+            at = ("--step", step, "--row", 5, "--json")
+            found = json.loads(trace(*datasets, "--state", state, *at))
+            where = batches.locate(step, 5)
+            assert (found["dataset"], found["record"]) == (where.dataset, where.record)
+    at = ("--state", state, "--step", 0, "--row", 0)
+    assert "of other datasets" in refused(converted / "plain-out", *at)
+    swapped = [places[0].replace("plain-out", "packed-out"), places[1]]
+    swapped_out = refused(*swapped, *at)
+    assert "other records, or of another order" in swapped_out
+    assert "order already" in refused(*places, *at, "--seed", "1", "--epochs", "2")
+    state.write_text('{"version": 1, "step": 0}')
+    assert "not the state of a feed" in refused(*places, *at)
+    state.write_text("{")
+    assert "cannot be read" in refused(*places, *at)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "nothing to tell"),
+        (("--step", 1), "nothing to tell"),
+        (("--step", 1, "--row", 2, "--record", 3), "too much"),
+        (("--step", 1, "--row", 16), "row is out of range"),
+        (("--step", -1, "--row", 1), "no such step"),
+        (("--record", 120), "record is out of range"),
+        (("--record", 1, "--of", "x"), "one dataset only"),
+        (("--record", 1, "--block-records", 3), "for --shuffle block"),
+        (("--record", 1, "--weights", "a=1"), "weights are for a mixture"),
+        (("--record", 1, "--split", "test"), "no such split"),
+    ],
+)
+def test_wrong_usage_is_explained(converted, options, message):
+    assert message in refused(converted / "plain-out", *ORDER, *options)
+
+
+def test_usage_without_a_batch_size_or_names(converted):
+    place = converted / "plain-out"
+    assert "give --batch-size" in refused(place, "--record", 1)
+    assert "NAME=PATH" in refused(place, place, *ORDER, "--record", 1)
+
+
+def test_a_shell_gets_it_without_beam_or_tensorflow(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0").write_bytes(frames_of(varied_records(20, seed=0)))
+    convert(job_of(tmp_path / "in", tmp_path / "out"))
+    arguments = ["trace", "out", *ORDER, "--step", "0", "--row", "0"]
+    code = (
+        "import sys\n"
+        "from gristmill.pipelines.commands.main import main\n"
+        f"main({arguments!r}) if __name__ == '__main__' else None\n"
+    )
+    report = (
+        "import atexit\natexit.register(lambda: print(sorted({'apache_beam', "
+        "'tensorflow', 'jax', 'grain'} & set(sys.modules))))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("\n", f"\n{report}", 1)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "frame at byte offset" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

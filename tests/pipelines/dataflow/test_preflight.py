@@ -1,0 +1,318 @@
+"""Checks before a submission: each ends in seconds, and says why."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.storage import Client
+
+from gristmill.dataset.errors import InputError, StorageError
+from gristmill.pipelines.dataflow import preflight
+from gristmill.pipelines.dataflow.machine import check_disk, cores_of
+from gristmill.pipelines.dataflow.preflight import Bucket
+from gristmill.pipelines.options.definitions import VerifyOptions
+from tests.support.cloud import Cloud, running
+
+CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts")
+IMAGE = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"
+DUAL = {"customPlacementConfig": {"dataLocations": ["US-EAST1", "US-CENTRAL1"]}}
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    with running() as services:
+        yield services
+
+
+@pytest.fixture(autouse=True)
+def as_before(cloud: Cloud):
+    objects = cloud.storage.objects
+    yield
+    objects.places.clear()
+    objects.denied.clear()
+    cloud.storage.faults.clear()
+    cloud.dataflow.jobs.clear()
+    cloud.dataflow.requests.clear()
+
+
+def refused(cloud: Cloud, *arguments: str) -> str:
+    """Submits what must not be submitted; returns the message."""
+    started = time.monotonic()
+    done = cloud.submit(*(arguments or CONVERT), IMAGE)
+    assert done.code in (1, 2), done.stdout
+    assert time.monotonic() - started < 30
+    assert "to do:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert cloud.dataflow.requests == []
+    return done.stderr
+
+
+def accepted(cloud: Cloud, *arguments: str) -> str:
+    done = cloud.submit(*(arguments or CONVERT), IMAGE, "--dry_run=True")
+    assert done.code == 0, done.stderr
+    return done.stdout
+
+
+def test_a_good_submission_passes(cloud):
+    assert "nothing was submitted" in accepted(cloud)
+
+
+@pytest.mark.parametrize("missing", ["project", "region"])
+def test_project_and_region_are_needed(cloud, missing):
+    options = {"--project": "p", "--region": "us-central1"}
+    del options[f"--{missing}"]
+    given = [part for pair in options.items() for part in pair]
+    done = cloud.gristmill(*CONVERT, "--runner", "DataflowRunner", *given)
+    assert done.code == 2
+    assert f"no {missing} given" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("convert", "here/*", "gs://data/x"), "the input"),
+        (("convert", "gs://raw/*", "there"), "the output"),
+        ((*CONVERT, "--temp_location=/tmp/x"), "the temporary files"),
+        (("verify", "here"), "the dataset"),
+        (("verify", "gs://data/x", "--report", "here"), "the report"),
+        (("index", "here/*"), "the files"),
+    ],
+)
+def test_paths_of_this_machine_are_refused(cloud, arguments, what):
+    if arguments[0] != "convert" or "there" in arguments:
+        arguments = (*arguments, "--temp_location=gs://scratch/tmp")
+    assert f"cannot reach {what}" in refused(cloud, *arguments)
+
+
+def test_missing_credentials_are_told_in_seconds(cloud, monkeypatch, tmp_path):
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    started = time.monotonic()
+    done = cloud.gristmill(
+        *(*CONVERT, "--runner=DataflowRunner", "--project=p", "--region=us-central1")
+    )
+    assert done.code == 2
+    assert time.monotonic() - started < 20
+    assert "no credentials for Google Cloud" in done.stderr
+    assert "gcloud auth application-default login" in done.stderr
+
+
+def test_credentials_of_a_broken_file_are_told(cloud, monkeypatch, tmp_path):
+    (tmp_path / "key.json").write_text("{}")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    with pytest.raises(InputError, match="no credentials for Google Cloud"):
+        preflight.find_credentials()
+
+
+def test_what_does_not_answer_is_given_up():
+    with pytest.raises(StorageError, match="no answer within 0 seconds"):
+        preflight.within(lambda: time.sleep(5), seconds=0.05, what="a nap")
+    assert preflight.within(lambda: 7, seconds=5, what="a number") == 7
+    with pytest.raises(KeyError):
+        preflight.within(lambda: {}["x"], seconds=5, what="a failure")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bucket"),
+    [
+        (("convert", "gs://raw/texts/*", "gs://nowhere/x"), "nowhere"),
+        (("convert", "gs://nowhere/texts/*", "gs://data/x"), "nowhere"),
+        ((*CONVERT, "--staging_location=gs://nostaging/x"), "nostaging"),
+        ((*CONVERT, "--temp_location=gs://notemp/x"), "notemp"),
+    ],
+)
+def test_missing_buckets(cloud, arguments, bucket):
+    message = refused(cloud, *arguments)
+    assert "does not exist" in message
+    assert f"gs://{bucket}" in message
+
+
+@pytest.mark.parametrize(
+    ("permission", "arguments", "what"),
+    [
+        ("storage.objects.create", CONVERT, "output"),
+        ("storage.objects.list", CONVERT, "temporary files and output"),
+        ("storage.objects.get", ("verify", "gs://data/texts"), "dataset"),
+        ("storage.objects.delete", ("index", "gs://data/texts/*"), "files"),
+    ],
+)
+def test_missing_permissions(cloud, permission, arguments, what):
+    cloud.storage.objects.denied.add(permission)
+    message = refused(cloud, *arguments)
+    assert "may not use the bucket" in message
+    assert what in message
+    assert f"without {permission}" in message
+    assert "roles/storage.object" in message
+
+
+def test_reading_asks_for_no_right_to_write(cloud):
+    uses = preflight.uses_of(VerifyOptions(dataset="gs://data/x"), temporary=[])
+    client = Client(project="p", credentials=AnonymousCredentials())
+    options = {"client": client, "region": "us-central1", "cross_region": False}
+    denied = cloud.storage.objects.denied
+    denied |= {"storage.objects.create", "storage.objects.delete"}
+    assert preflight.check_buckets(uses, **options) == []
+    denied.add("storage.objects.get")
+    with pytest.raises(InputError, match="objectViewer"):
+        preflight.check_buckets(uses, **options)
+
+
+def test_a_bucket_elsewhere(cloud):
+    cloud.storage.objects.places["data"] = {"location": "EUROPE-WEST4"}
+    message = refused(cloud)
+    assert "not where the workers are" in message
+    assert "gs://data, EUROPE-WEST4" in message
+    assert "us-central1" in message
+    assert "--cross-region" in message
+    text = accepted(cloud, *CONVERT, "--cross-region")
+    assert "gs://data is in EUROPE-WEST4" in text
+
+
+@pytest.mark.parametrize(
+    "option", ["--worker_region=europe-west4", "--worker_zone=europe-west4-b"]
+)
+def test_the_region_is_that_of_the_workers(cloud, option):
+    assert "europe-west4" in refused(cloud, *CONVERT, option)
+    for name in cloud.storage.objects.buckets:
+        cloud.storage.objects.places[name] = {"location": "EU"}
+    accepted(cloud, *CONVERT, option)
+
+
+def test_another_account_is_not_judged_by_ones_own(cloud):
+    cloud.storage.objects.denied.add("storage.objects.create")
+    account = "--impersonate_service_account=other@my-project.iam.gserviceaccount.com"
+    assert "buckets were not looked at" in accepted(cloud, *CONVERT, account)
+
+
+def test_a_location_that_may_not_be_seen_is_noted(cloud):
+    cloud.storage.objects.denied.add("storage.buckets.get")
+    assert "may not be seen" in accepted(cloud)
+
+
+def test_a_dual_region_of_ones_choice(cloud):
+    cloud.storage.objects.places["data"] = {"location": "US", **DUAL}
+    accepted(cloud)
+    europe = {
+        "customPlacementConfig": {"dataLocations": ["EUROPE-WEST1", "EUROPE-WEST4"]}
+    }
+    cloud.storage.objects.places["data"] = {"location": "EU", **europe}
+    assert "EUROPE-WEST1+EUROPE-WEST4" in refused(cloud)
+
+
+@pytest.mark.parametrize(
+    ("location", "regions", "region", "near"),
+    [
+        ("US", (), "us-east4", True),
+        ("US", (), "europe-west1", False),
+        ("EU", (), "europe-north1", True),
+        ("ASIA", (), "asia-east1", True),
+        ("ASIA", (), "us-west1", False),
+        ("US-EAST1", (), "us-east1", True),
+        ("us-east1", (), "us-east4", False),
+        ("NAM4", (), "us-central1", True),
+        ("NAM4", (), "us-west1", False),
+        ("EUR4", (), "europe-west4", True),
+        ("US", ("US-EAST1", "US-WEST1"), "us-west1", True),
+        ("US", ("US-EAST1", "US-WEST1"), "us-central1", False),
+        ("", (), "us-central1", True),
+        ("NEW9", (), "us-central1", True),
+    ],
+)
+def test_near(location, regions, region, near):
+    bucket = Bucket(
+        name="b", location=location, regions=regions, permissions=frozenset()
+    )
+    assert bucket.near(region) is near
+
+
+def test_a_storage_that_fails_is_told(cloud):
+    cloud.storage.fail("503", "permissions", times=1000)
+    message = refused(cloud)
+    assert "cannot look at the bucket" in message
+
+
+def test_a_hiccup_of_the_storage_is_passed_over(cloud):
+    cloud.storage.fail("503", "permissions", times=1)
+    accepted(cloud)
+
+
+def test_a_listing_that_fails_is_told(cloud):
+    cloud.storage.fail("403", "list", times=1000)
+    assert "cannot look at the bucket of the input" in refused(cloud)
+
+
+def test_inputs_that_are_not_there(cloud):
+    message = refused(cloud, "convert", "gs://raw/text/*.tfrecord", "gs://data/x")
+    assert "no object whose name begins with gs://raw/text/" in message
+
+
+def test_an_output_that_is_committed(cloud):
+    done = cloud.gristmill(*CONVERT[:2], "gs://data/done")
+    assert done.code == 0, done.stderr
+    again = (*CONVERT[:2], "gs://data/done")
+    message = refused(cloud, *again)
+    assert "committed already" in message
+    assert "gs://data/done, split train" in message
+    accepted(cloud, *again, "--overwrite")
+    accepted(cloud, *again, "--split", "test")
+
+
+def test_contradictions_are_found_before_any_request(cloud):
+    before = cloud.storage.requests.total()
+    message = refused(cloud, *CONVERT, "--match-shards", "--num-shards=3")
+    assert "more than one way" in message
+    assert cloud.storage.requests.total() == before
+
+
+@pytest.mark.parametrize("name", ["setup_file", "requirements_file"])
+def test_a_missing_file_for_workers(cloud, name):
+    message = refused(cloud, *CONVERT, f"--{name}=/nowhere/setup.py")
+    assert "no such file" in message
+
+
+def test_a_function_that_workers_would_not_have(cloud):
+    done = cloud.submit(*CONVERT, "--map", "mine:shout")
+    assert done.code == 2
+    assert "would not have the module of --map" in done.stderr
+    assert "--setup_file" in done.stderr
+    accepted(cloud, *CONVERT, "--map", "mine:shout")
+
+
+def test_shards_that_do_not_fit_on_a_disk(cloud):
+    twelve = (
+        "--number_of_worker_harness_threads=12",
+        "--worker_machine_type=n1-standard-8",
+    )
+    message = refused(cloud, *CONVERT, *twelve, "--shard-size=1GiB")
+    assert "do not fit" in message
+    assert "96 shards" in message
+    needed = 20 + 96 * 2**30 // 10**9 + 1
+    assert f"--disk_size_gb={needed}" in message
+    accepted(cloud, *CONVERT, *twelve, "--shard-size=1GiB", f"--disk_size_gb={needed}")
+    assert "1.0 GB for each" not in accepted(cloud)
+    assert "3.8 GB for each" in accepted(cloud, *CONVERT, "--match-shards")
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "cores"),
+    [
+        ("e2-standard-4", 4),
+        ("n1-highmem-96", 96),
+        ("custom-8-16384", 8),
+        ("n2-custom-6-10240", 6),
+        ("c3-standard-22-lssd", 22),
+        ("e2-micro", None),
+        ("nonsense", None),
+    ],
+)
+def test_cores(machine_type, cores):
+    assert cores_of(machine_type) == cores
+
+
+def test_disk_of_a_machine_that_is_not_known():
+    found = check_disk(shard_bytes=1, threads=2, machine_type="e2-micro", disk_gb=1)
+    assert "was not compared" in "".join(found)

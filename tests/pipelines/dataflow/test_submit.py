@@ -1,0 +1,371 @@
+"""Submissions to Dataflow: what is asked for, what is said, and that it would run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from tests.support.cloud import (
+    FILES,
+    RECORDS,
+    Cloud,
+    job_of,
+    options_of_job,
+    run_staged,
+    running,
+    written_job,
+)
+
+ROOT = pathlib.Path(__file__).parents[3]
+CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts", "--num-shards", "5")
+# Where a test is about something else: it takes seconds to build the package.
+IMAGE = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"
+
+
+@pytest.fixture
+def cloud():
+    with running() as services:
+        yield services
+
+
+def worker_pool(job) -> dict:
+    (pool,) = job["environment"]["workerPools"]
+    return pool
+
+
+def said_unfinished(text: str) -> None:
+    assert "NOT finished" in text
+    for word in ("committed", "records", "done"):
+        assert word not in text
+
+
+def test_a_job_is_asked_for_with_all_options(cloud: Cloud):
+    done = cloud.submit(
+        *CONVERT,
+        *("--worker_machine_type", "n2-standard-8", "--labels=team=data"),
+        *("--temp-location", "gs://scratch/tmp", "--job_name=my-job"),
+        "--service_account_email=worker@my-project.iam.gserviceaccount.com",
+        *("--network", "my-network", "--max_num_workers", "9", "--disk_size_gb=80"),
+        *("--number_of_worker_harness_threads=3", "--experiments=some_experiment"),
+    )
+    assert done.code == 0, done.stderr
+    job = job_of(cloud)
+    assert job["name"] == "my-job"
+    assert job["type"] == 1  # A batch.
+    assert job["labels"]["team"] == "data"
+    assert job["labels"]["gristmill"] == "convert"
+    pool = worker_pool(job)
+    assert pool["machineType"] == "n2-standard-8"
+    assert pool["diskSizeGb"] == 80
+    assert pool["numThreadsPerWorker"] == 3
+    assert pool["network"] == "my-network"
+    assert pool["autoscalingSettings"]["maxNumWorkers"] == 9
+    image = pool["workerHarnessContainerImage"]
+    assert re.fullmatch(r"gcr.io/.*/beam_python3\.\d+_sdk:2\.77\.0", image)
+    environment = job["environment"]
+    assert environment["serviceAccountEmail"].startswith("worker@")
+    assert "some_experiment" in environment["experiments"]
+    # A process a core, so that threads are all that multiplies shards in flight.
+    assert "use_multiple_sdk_containers" in environment["experiments"]
+    assert environment["tempStoragePrefix"].endswith("scratch/tmp") or (
+        "/scratch/tmp/my-job" in environment["tempStoragePrefix"]
+    )
+    options = options_of_job(job)
+    assert (options["project"], options["region"]) == ("my-project", "us-central1")
+    staged = cloud.staged(job)
+    assert set(staged) == {
+        "pipeline.pb",
+        "submission_environment_dependencies.txt",
+        "workflow.tar.gz",
+    }
+    names = [package["name"] for package in pool["packages"]]
+    assert "workflow.tar.gz" in names
+    with tarfile.open(fileobj=io.BytesIO(staged["workflow.tar.gz"])) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    modules = {
+        str(path.relative_to(ROOT))
+        for folder in ("dataset", "pipelines", "transforms")
+        for path in (ROOT / folder).glob("*.py")
+    }
+    assert modules | {"setup.py"} <= names
+
+
+def test_what_is_not_given_has_defaults(cloud: Cloud):
+    done = cloud.submit(*CONVERT, IMAGE)
+    assert done.code == 0, done.stderr
+    job = job_of(cloud)
+    assert re.fullmatch("gristmill-convert-texts-[0-9a-f]{8}", job["name"])
+    pool = worker_pool(job)
+    assert pool["machineType"] == "e2-standard-4"
+    assert pool["diskSizeGb"] == 50
+    assert pool["numThreadsPerWorker"] == 2
+    assert "/data/gristmill-tmp/" in job["environment"]["tempStoragePrefix"]
+
+
+def test_two_jobs_do_not_write_to_one_output(cloud: Cloud):
+    assert cloud.submit(*CONVERT, IMAGE).code == 0
+    again = cloud.submit(*CONVERT, IMAGE)
+    assert again.code == 1
+    assert "There is already active job named gristmill-convert-texts" in again.stderr
+    elsewhere = (*CONVERT[:2], "gs://data/more/texts", IMAGE)
+    assert cloud.submit(*elsewhere).code == 0
+    assert len(cloud.dataflow.jobs) == 2
+
+
+def test_nothing_is_said_to_be_finished(cloud: Cloud):
+    done = cloud.submit(*CONVERT, IMAGE)
+    said_unfinished(done.stdout)
+    (job_id,) = cloud.dataflow.jobs
+    assert (
+        "https://console.cloud.google.com/dataflow/jobs/us-central1/"
+        f"{job_id}?project=my-project"
+    ) in done.stdout
+    assert "gristmill status gs://data/texts" in done.stdout
+    assert cloud.files("gs://data/texts") == {}
+    status = cloud.gristmill("status", "gs://data/texts")
+    assert status.code == 3
+    assert "nothing has been finished or begun" in status.stderr
+    machine = json.loads(
+        cloud.submit(*CONVERT, IMAGE, "--job_name=other", "--json").stdout
+    )
+    assert machine["state"] == "submitted"
+    assert machine["job_id"] in machine["url"]
+
+
+def test_options_after_two_dashes_are_the_same(cloud: Cloud):
+    done = cloud.gristmill(
+        *(*CONVERT, "--runner=DataflowRunner", "--", *cloud.arguments),
+        *("--project=my-project", "--region=us-central1", "--num_workers=4", IMAGE),
+    )
+    assert done.code == 0, done.stderr
+    assert worker_pool(job_of(cloud))["numWorkers"] == 4
+
+
+def test_an_image_replaces_the_package(cloud: Cloud):
+    done = cloud.submit(*CONVERT, IMAGE)
+    assert done.code == 0, done.stderr
+    image = IMAGE.partition("=")[2]
+    pool = worker_pool(job_of(cloud))
+    assert pool["workerHarnessContainerImage"] == image
+    (harness,) = pool["sdkHarnessContainerImages"]
+    assert harness["containerImage"] == image
+    assert "workflow.tar.gz" not in cloud.staged(job_of(cloud))
+
+
+def test_launcher_mode_writes_the_job_and_says_so(cloud: Cloud):
+    place = "gs://scratch/templates/texts"
+    done = cloud.submit(*CONVERT, IMAGE, f"--template_location={place}")
+    assert done.code == 0, done.stderr
+    assert "nothing has run" in done.stdout
+    assert place in done.stdout
+    assert "committed" not in done.stdout
+    assert cloud.dataflow.requests == []
+    assert written_job(cloud, place)["type"] == "JOB_TYPE_BATCH"
+
+
+def test_dry_run_submits_nothing(cloud: Cloud):
+    done = cloud.submit(*CONVERT, IMAGE, "--dry_run=True")
+    assert done.code == 0, done.stderr
+    assert "nothing was submitted" in done.stdout
+    assert cloud.dataflow.requests == []
+
+
+def test_refusal_of_the_service_is_told(cloud: Cloud):
+    cloud.dataflow.refusal = (403, "Dataflow API has not been used in this project")
+    done = cloud.submit(*CONVERT, IMAGE)
+    assert done.code == 1
+    assert "could not be submitted" in done.stderr
+    assert "has not been used in this project" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_waiting_for_a_job_that_fails():
+    with running("JOB_STATE_FAILED") as cloud:
+        cloud.dataflow.errors = ["a worker has no disk left"]
+        done = cloud.submit(*CONVERT, IMAGE, "--wait")
+        assert done.code == 1
+        assert "has not succeeded" in done.stderr
+        assert "a worker has no disk left" in done.stderr
+        assert "https://console.cloud.google.com/dataflow/jobs/" in done.stderr
+
+
+@pytest.mark.slow
+def test_waiting_for_a_job_that_left_no_dataset():
+    with running("JOB_STATE_DONE") as cloud:
+        done = cloud.submit(*CONVERT, IMAGE, "--wait")
+        assert done.code == 3
+        assert "not a committed dataset" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "index"])
+def test_other_pipelines_are_submitted(cloud: Cloud, command: str):
+    cloud.gristmill(*CONVERT)
+    what = "gs://data/texts" + ("/*" if command == "index" else "")
+    done = cloud.submit(command, what, IMAGE)
+    assert done.code == 0, done.stderr
+    said_unfinished(done.stdout)
+    assert job_of(cloud)["labels"]["gristmill"] == command
+
+
+# The environment of a worker: made once, since that takes most of a minute.
+
+
+def quietly(*command: str | pathlib.Path, **options) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A fresh environment with requirements.txt and the staged package, no more."""
+    folder = tmp_path_factory.mktemp("worker")
+    quietly(sys.executable, "-m", "venv", folder / "environment")
+    python = folder / "environment" / "bin" / "python"
+    pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")
+    quietly(*pip, "--requirement", ROOT / "requirements.txt")
+    with running() as cloud:
+        assert cloud.submit(*CONVERT).code == 0
+        package = folder / "workflow.tar.gz"
+        package.write_bytes(cloud.staged(job_of(cloud))["workflow.tar.gz"])
+    quietly(*pip, "--no-deps", package)
+    quietly(python, "-m", "pip", "check")
+    code = "import gristmill.transforms as found; print(found.__file__)"
+    assert quietly(python, "-c", code, cwd=folder).startswith(str(folder))
+    return python
+
+
+def entry_point(
+    cloud: Cloud, python: pathlib.Path, pipeline: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a template's entry point as its launcher does: in the image, by its path."""
+    folder = python.parents[2] / "template"
+    shutil.copytree(ROOT / "deploy" / "templates", folder, dirs_exist_ok=True)
+    image = f"us-docker.pkg.dev/my-project/gristmill/gristmill-{pipeline}:1"
+    return subprocess.run(
+        [
+            *(str(python), str(folder / f"{pipeline}.py"), *arguments),
+            *("--runner=DataflowRunner", "--project=my-project"),
+            *("--region=us-central1", f"--job_name={pipeline}-1"),
+            *(
+                "--staging_location=gs://scratch/staging",
+                "--machine_type=n2-standard-2",
+            ),
+            *("--temp_location=gs://scratch/tmp", '--labels={"by": "launcher"}'),
+            f"--template_location=gs://scratch/launches/{pipeline}",
+            *cloud.arguments,
+        ],
+        cwd=folder,
+        env={**os.environ, "GRISTMILL_IMAGE": image},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_was_submitted_would_run(cloud: Cloud, worker: pathlib.Path):
+    done = cloud.gristmill(*CONVERT[:2], "gs://data/here/texts", *CONVERT[3:])
+    assert done.code == 0, done.stderr
+    expected = cloud.files("gs://data/here/texts")
+    assert f"{FILES * RECORDS} records in 5 shards" in done.stdout
+
+    assert cloud.submit(*CONVERT).code == 0
+    staged = cloud.staged(job_of(cloud))
+    assert run_staged(staged["pipeline.pb"], worker) == "DONE"
+    assert cloud.files("gs://data/texts") == expected
+    status = cloud.gristmill("status", "gs://data/texts")
+    assert "committed" in status.stdout
+    # Once more, against what is there now.
+    again = cloud.submit(*CONVERT)
+    assert again.code == 2
+    assert "committed already" in again.stderr
+
+    # What a launcher of a classic template writes is the same pipeline.
+    place = "gs://scratch/templates/texts"
+    other = (*CONVERT[:2], "gs://data/there/texts", *CONVERT[3:])
+    assert cloud.submit(*other, f"--template_location={place}").code == 0
+    staged = cloud.staged(written_job(cloud, place))
+    assert run_staged(staged["pipeline.pb"], worker) == "DONE"
+    assert cloud.files("gs://data/there/texts") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_templates_would_run(cloud: Cloud, worker: pathlib.Path):
+    done = cloud.gristmill(
+        *("convert", "gs://raw/texts/part-0*", "gs://raw/texts/part-1*"),
+        *("gs://data/here/texts", "--group-size=4", "--records-per-shard=150"),
+    )
+    assert done.code == 0, done.stderr
+    expected = cloud.files("gs://data/here/texts")
+
+    launched = entry_point(
+        *(cloud, worker, "convert"),
+        "--input=gs://raw/texts/part-0*,gs://raw/texts/part-1*",
+        *("--output=gs://data/texts", "--group_size=4", "--records_per_shard=150"),
+        *("--overwrite=false", "--setup_file=" + str(ROOT / "setup.py")),
+    )
+    assert launched.returncode == 0, launched.stderr
+    assert "nothing has run" in launched.stdout
+    assert cloud.dataflow.requests == []
+    job = written_job(cloud, "gs://scratch/launches/convert")
+    assert job["labels"] == {
+        "by": "launcher",
+        "gristmill": "convert",
+        "gristmill-version": job["labels"]["gristmill-version"],
+    }
+    pool = worker_pool(job)
+    assert pool["workerHarnessContainerImage"].endswith("gristmill-convert:1")
+    assert pool["machineType"] == "n2-standard-2"
+    assert pool["numThreadsPerWorker"] == 2
+    assert run_staged(cloud.staged(job)["pipeline.pb"], worker) == "DONE"
+    assert cloud.files("gs://data/texts") == expected
+
+    checked = entry_point(
+        *(cloud, worker, "verify", "--dataset=gs://data/texts"),
+        "--report=gs://data/report.json",
+    )
+    assert checked.returncode == 0, checked.stderr
+    job = written_job(cloud, "gs://scratch/launches/verify")
+    # An image that holds everything: nothing is staged to be installed.
+    assert set(cloud.staged(job)) <= {
+        "pipeline.pb",
+        "submission_environment_dependencies.txt",
+    }
+    assert run_staged(cloud.staged(job)["pipeline.pb"], worker) == "DONE"
+    report = json.loads(cloud.files("gs://data")["report.json"])
+    assert (report["records"], report["findings"]) == (2 * RECORDS, [])
+
+    shards = [
+        name for name in expected if re.fullmatch(r"[\w-]+\.array_record-.*", name)
+    ]
+    for name in shards:
+        cloud.storage.objects.put("data", f"found/{name}", expected[name])
+    found = entry_point(cloud, worker, "index", "--files=gs://data/found/*")
+    assert found.returncode == 0, found.stderr
+    job = written_job(cloud, "gs://scratch/launches/index")
+    assert run_staged(cloud.staged(job)["pipeline.pb"], worker) == "DONE"
+    assert f"{2 * RECORDS} in {len(shards)} shards" in (
+        cloud.gristmill("inspect", "gs://data/found").stdout
+    )

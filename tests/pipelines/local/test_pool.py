@@ -1,0 +1,184 @@
+"""The pool of local processes: results, errors, dead workers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gristmill.dataset.errors import InputError, WorkerDiedError
+from gristmill.pipelines.local.pool import default_workers, map_unordered
+
+
+def _square(number: int) -> int:
+    return number * number
+
+
+def _pid(number: int) -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def _touch_or_fail(path: str) -> str:
+    if path.endswith("fails"):
+        raise InputError("no good", where=path)
+    time.sleep(0.5)
+    pathlib.Path(path).touch()
+    return path
+
+
+def _fail_oddly(number: int) -> object:
+    if number == 3:
+        return lambda: None
+    return number
+
+
+class _Unspeakable:
+    def __reduce__(self) -> object:
+        raise TypeError("not to be sent")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not to be shown")
+
+
+def _unspeakable(number: int) -> object:
+    return _Unspeakable() if number == 3 else number
+
+
+def _busy(seconds: float) -> tuple[int, float, float]:
+    began = time.time()
+    time.sleep(seconds)
+    return os.getpid(), began, time.time()
+
+
+def _kill_self(number: int) -> int:
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+@pytest.mark.parametrize("count", [0, 1, 2, 20])
+def test_every_item_once(workers: int, threads: int, count: int):
+    results = map_unordered(_square, range(count), workers=workers, threads=threads)
+    assert sorted(results) == [n * n for n in range(count)]
+
+
+def test_work_is_done_by_as_many_processes_as_asked_for():
+    assert set(map_unordered(_pid, range(3), workers=1)) == {os.getpid()}
+    pids = set(map_unordered(_pid, range(12), workers=2))
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_calls_overlap_in_each_process(workers: int):
+    calls = [0.3] * 2 * workers
+    done = list(map_unordered(_busy, calls, workers=workers, threads=2))
+    pids = {pid for pid, _, _ in done}
+    assert len(pids) == workers
+    for pid in pids:
+        (_, first, ended), (_, second, _) = sorted(c for c in done if c[0] == pid)
+        assert first <= second < ended
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(2, 1), (1, 2), (2, 2)])
+def test_error_keeps_its_type_and_calls_that_began_are_finished(
+    tmp_path: pathlib.Path, workers: int, threads: int
+):
+    paths = [str(tmp_path / "good"), str(tmp_path / "fails")]
+    paths += [str(tmp_path / "later")] * 20
+    with pytest.raises(InputError, match=r"no good\n  where: .*fails") as raised:
+        list(map_unordered(_touch_or_fail, paths, workers=workers, threads=threads))
+    assert (tmp_path / "good").exists()
+    if workers > 1:
+        assert "_touch_or_fail" in str(raised.value.__cause__)
+
+
+def test_a_result_that_cannot_travel_is_an_error():
+    with pytest.raises(TypeError, match="lambda"):
+        list(map_unordered(_fail_oddly, range(9), workers=2))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_result_that_can_be_neither_sent_nor_shown(threads: int):
+    with pytest.raises(TypeError, match="_Unspeakable does not pickle: not to be sent"):
+        list(map_unordered(_unspeakable, range(9), workers=2, threads=threads))
+
+
+def test_no_threads_are_left():
+    before = threading.active_count()
+    assert sorted(map_unordered(_square, range(9), workers=1, threads=3))[-1] == 64
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_killed_worker_is_an_error_within_seconds(threads: int):
+    started = time.monotonic()
+    with pytest.raises(WorkerDiedError, match="run the same command again"):
+        list(map_unordered(_kill_self, range(50), workers=2, threads=threads))
+    assert time.monotonic() - started < 30
+
+
+def test_number_of_workers_is_checked():
+    with pytest.raises(InputError, match="must be positive"):
+        list(map_unordered(_square, range(3), workers=0))
+    assert default_workers() >= 1
+
+
+_ENDLESS = """
+import os, sys, time
+from gristmill.pipelines.local.pool import map_unordered
+
+def work(number):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    list(map_unordered(work, range(2), workers=2))
+"""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        status = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_parent(tmp_path, sig):
+    script = tmp_path / "endless.py"
+    script.write_text(_ENDLESS)
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert parent.stdout is not None
+        pids = [int(parent.stdout.readline()) for _ in range(2)]
+        if sig == signal.SIGINT:
+            os.killpg(parent.pid, sig)  # As Ctrl-C does.
+        else:
+            os.kill(parent.pid, sig)
+        parent.wait(timeout=30)
+        deadline = time.monotonic() + 30
+        while any(map(_alive, pids)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(_alive, pids))
+    finally:
+        parent.kill()
+        parent.communicate()

@@ -1,0 +1,91 @@
+"""Progress of a conversion, read from what it has left on storage."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from gristmill.dataset.errors import GristmillError, NotADatasetError
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.results.status import read_status
+from gristmill.transforms.conversion.tasks import commit_shards, make_shard, shard_tasks
+from tests.support.cloud import running
+from tests.support.conversion import convert, job_of, prepared_of
+from tests.support.records import text_records, write_tfrecords
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "in").mkdir()
+    for file in range(3):
+        records = text_records(100, seed=file)
+        write_tfrecords(tmp_path / "in" / f"{file}.tfrecord", records)
+    return tmp_path / "in"
+
+
+def test_progress_grows_shard_by_shard(source, tmp_path):
+    output = str(tmp_path / "out")
+    job = job_of(source, output, plan=("num_shards", 4), name="texts")
+    prepared = prepared_of(job)
+    total = sum(path.stat().st_size for path in source.iterdir())
+    results = []
+    for done, task in enumerate(shard_tasks(prepared)):
+        status = read_status(output)
+        (split,) = status.splits
+        assert not status.committed
+        assert (split.finished_shards, split.shards) == (done, 4)
+        assert split.input_bytes == total
+        assert split.finished_input_bytes == int(prepared.plan.cut_bytes[done])
+        assert "NOT committed" in status.text()
+        assert f"{done} of 4 shards finished" in status.text()
+        results.append(make_shard(task))
+    # All shards are there: still it is no dataset.
+    assert read_status(output).splits[0].finished_shards == 4
+    assert not read_status(output).committed
+    commit_shards([job], results)
+    status = read_status(output)
+    assert status.committed
+    assert status.splits[0].records == 300
+    assert "NOT" not in status.text()
+    assert "300 records in 4 shards, committed" in status.text()
+
+
+def test_splits_are_told_apart(source, tmp_path):
+    output = tmp_path / "out"
+    convert(job_of(source, output, split="test"))
+    prepared_of(job_of(source, output, split="train", plan=("num_shards", 3)))
+    status = read_status(f"{output}/")
+    assert [split.split for split in status.splits] == ["test", "train"]
+    assert [split.committed for split in status.splits] == [True, False]
+    assert not status.committed
+    fields = json.loads(status.json())
+    assert fields["splits"][1]["shards"] == 3
+    assert fields["dataset"] == str(output)
+
+
+def test_nothing_there_and_half_a_beginning(source, tmp_path):
+    with pytest.raises(NotADatasetError, match="nothing has been finished or begun"):
+        read_status(str(tmp_path / "out"))
+    prepared_of(job_of(source, tmp_path / "out"))
+    next((tmp_path / "out").rglob("*.inputs.npz")).unlink()
+    with pytest.raises(GristmillError, match="lacks its list of files"):
+        read_status(str(tmp_path / "out"))
+
+
+def test_in_a_bucket():
+    with running() as cloud:
+        output = "gs://data/texts"
+        job = job_of("gs://raw/texts/*", output, plan=("num_shards", 5), name="texts")
+        tasks = list(shard_tasks(prepared_of(job)))
+        for task in tasks[1:3]:
+            make_shard(task)
+        before = cloud.storage.requests.total()
+        (split,) = read_status(output).splits
+        assert (split.finished_shards, split.shards) == (2, 5)
+        # A look costs no request a shard.
+        assert cloud.storage.requests.total() - before < 10
+        done = cloud.gristmill("status", output, "--json")
+        assert json.loads(done.stdout)["splits"][0]["finished_shards"] == 2
+        assert storage_for(output).stat(f"{output}/dataset.json") is None

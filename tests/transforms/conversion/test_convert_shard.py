@@ -1,0 +1,335 @@
+"""Whole conversions with real files: nothing lost, nothing changed, always the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import pathlib
+import random
+import tempfile
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.errors import CorruptInputError, DataLossError
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.metadata.shard_index import parse_index
+from gristmill.transforms.conversion.convert_shard import (
+    check_counts,
+    convert_shard,
+    finished_shard,
+)
+from gristmill.transforms.conversion.tasks import make_shard, shard_tasks
+from tests.support.conversion import (
+    contents,
+    convert,
+    job_of,
+    nested_records,
+    prepared_of,
+    quarantined,
+    read_output,
+    varied_records,
+)
+from tests.support.records import frames_of, small_records, write_tfrecords
+
+PLANS = [
+    ("match_shards", None),
+    ("num_shards", 1),
+    ("num_shards", 13),
+    ("shard_bytes", 1 << 20),
+    ("records_per_shard", 40),
+]
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory) -> tuple[pathlib.Path, list[bytes]]:
+    """Files that TensorFlow wrote, and all their records in order."""
+    folder = tmp_path_factory.mktemp("varied")
+    big = [b"", random.Random(1).randbytes(5 << 20), b"", b"x"]
+    files = {
+        "a": (varied_records(150, seed=1), ""),
+        "b": (big + varied_records(50, seed=2), ""),
+        "c": (varied_records(90, seed=3), "GZIP"),
+        "d": ([b""], ""),
+        "e": (varied_records(70, seed=4), "ZLIB"),
+        "f": (varied_records(60, seed=5), ""),
+    }
+    for name, (records, compression) in files.items():
+        write_tfrecords(folder / name, records, compression=compression)
+    return folder, [record for records, _ in files.values() for record in records]
+
+
+class TestLossless:
+    @pytest.mark.parametrize("plan", PLANS, ids=str)
+    def test_exactly_the_input_in_order_and_the_same_bytes_again(
+        self, varied, tmp_path, plan
+    ):
+        folder, records = varied
+        first = convert(job_of(folder, tmp_path / "one", plan=plan))
+        assert read_output(tmp_path / "one") == records
+        split = first.manifest.splits["train"]
+        assert split.records == len(records)
+        assert split.raw_bytes == sum(map(len, records))
+        assert first.repaired_shards == 0
+
+        # Again elsewhere, in another order, and every third shard twice.
+        job = job_of(folder, tmp_path / "two", plan=plan)
+        tasks = list(shard_tasks(prepared_of(job)))
+        random.Random(7).shuffle(tasks)
+        for task in tasks[::3]:
+            convert_shard(task.prepared, task.shard)
+        convert(job, tasks=tasks)
+        assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+    def test_all_plans_hold_the_same_records(self, varied, tmp_path):
+        folder, _ = varied
+        digests = set()
+        for number, plan in enumerate(PLANS):
+            result = convert(job_of(folder, tmp_path / str(number), plan=plan))
+            digests.add(result.manifest.splits["train"].records_digest)
+        assert len(digests) == 1
+
+    def test_records_per_shard_is_exact(self, varied, tmp_path):
+        folder, records = varied
+        convert(job_of(folder, tmp_path / "out", plan=("records_per_shard", 37)))
+        split = open_manifest(str(tmp_path / "out")).splits["train"]
+        counts = read_table(str(tmp_path / "out"), split).records.tolist()
+        assert counts[:-1] == [37] * (len(records) // 37)
+        assert sum(counts) == len(records)
+
+    @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+    def test_one_compressed_file_makes_many_shards_by_records(self, tmp_path, kind):
+        records = varied_records(100, seed=9)
+        (tmp_path / "in").mkdir()
+        write_tfrecords(tmp_path / "in" / "a", records, compression=kind)
+        convert(
+            job_of(tmp_path / "in", tmp_path / "out", plan=("records_per_shard", 7))
+        )
+        assert read_output(tmp_path / "out") == records
+
+    def test_more_shards_than_records_leaves_some_empty(self, tmp_path):
+        (tmp_path / "in").write_bytes(frames_of([b"a" * 100, b"b" * 100]))
+        convert(job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 20)))
+        assert read_output(tmp_path / "out") == [b"a" * 100, b"b" * 100]
+
+    def test_checksums_travel_from_the_input_to_the_index(self, tmp_path):
+        import google_crc32c
+
+        records = varied_records(30, seed=1)
+        (tmp_path / "in").write_bytes(frames_of(records))
+        prepared = prepared_of(job_of(tmp_path / "in", tmp_path / "out"))
+        report = convert_shard(prepared, 0)
+        index = tmp_path / "out" / "index" / f"{report.path}.index"
+        opened = parse_index(index.read_bytes(), path=str(index))
+        opened.check()
+        assert opened.crc32cs.tolist() == list(map(google_crc32c.value, records))
+        assert opened.report() == report == finished_shard(prepared, 0)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            WriterOptions(group_size=5, compression="brotli:3"),
+            WriterOptions(group_size=1, compression="snappy"),
+            WriterOptions(group_size=16, compression="uncompressed"),
+        ],
+    )
+    def test_writer_options_reach_the_shards(self, tmp_path, options):
+        records = varied_records(40, seed=2)
+        (tmp_path / "in").write_bytes(frames_of(records))
+        result = convert(job_of(tmp_path / "in", tmp_path / "out", writer=options))
+        assert read_output(tmp_path / "out") == records
+        assert result.manifest.splits["train"].writer_options == options.official
+
+    def test_progress_is_told_and_ends_at_the_whole(self, tmp_path):
+        records = varied_records(500, seed=2, most_bytes=60_000)
+        (tmp_path / "in").write_bytes(frames_of(records))
+        told: list[tuple[int, int]] = []
+        convert_shard(
+            prepared_of(job_of(tmp_path / "in", tmp_path / "out")),
+            0,
+            progress=lambda records, raw_bytes: told.append((records, raw_bytes)),
+        )
+        assert told == sorted(told)
+        assert told[-1] == (500, sum(map(len, records)))
+
+    def test_progress_reaches_other_processes_by_a_file(self, tmp_path):
+        records = varied_records(50, seed=2)
+        (tmp_path / "in").write_bytes(frames_of(records))
+        (tmp_path / "progress").mkdir()
+        prepared = prepared_of(job_of(tmp_path / "in", tmp_path / "out"))
+        (task,) = shard_tasks(prepared)
+        make_shard(task, progress_dir=str(tmp_path / "progress"))
+        assert contents(tmp_path / "progress") == {
+            "train.0": f"50 {sum(map(len, records))}".encode()
+        }
+
+
+class TestNestedPayloads:
+    """Records that hold frames themselves, cut in their middle."""
+
+    @given(
+        files=st.lists(small_records(max_records=5), min_size=1, max_size=3),
+        shards=st.integers(1, 12),
+    )
+    @settings(max_examples=40)
+    def test_any_small_file_and_any_number_of_shards(self, files, shards):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "in").mkdir()
+            total = 0
+            for number, records in enumerate(files):
+                data = frames_of(records) or frames_of([b""])
+                (folder / "in" / str(number)).write_bytes(data)
+                total += len(data)
+            plan = ("num_shards", min(shards, total))
+            convert(job_of(folder / "in", folder / "out", plan=plan))
+            assert read_output(folder / "out") == [
+                record for records in files for record in (records or [b""])
+            ]
+
+    def test_many_nested_records_deep(self, tmp_path):
+        chance = random.Random(11)
+        records = [nested_records(chance, depth=3) for _ in range(150)]
+        (tmp_path / "in").write_bytes(frames_of(records))
+        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 60))
+        convert(job)
+        assert read_output(tmp_path / "out") == records
+
+    def test_a_payload_over_many_ranges_is_made_again_at_the_commit(self, tmp_path):
+        inner = [random.Random(n).randbytes(1000) for n in range(100)]
+        records = [b"before", frames_of(inner), b"between", frames_of(inner), b"after"]
+        data = frames_of(records)
+        (tmp_path / "in").write_bytes(data)
+        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 20))
+        result = convert(job)
+        assert read_output(tmp_path / "out") == records
+        # Ranges 1 to 8 and 11 to 18 lie within a payload: nothing told them. 9 and 19
+        # met its end.
+        assert result.repaired_shards == 16
+        split = result.manifest.splits["train"]
+        assert split.records == 5
+        assert read_table(job.output, split).total("span_records") == 5
+
+    def test_repairs_depend_on_the_input_alone(self, tmp_path):
+        chance = random.Random(3)
+        records = [nested_records(chance) * 30 for _ in range(20)]
+        (tmp_path / "in").write_bytes(frames_of(records))
+        found = []
+        for name in ("one", "two"):
+            job = job_of(tmp_path / "in", tmp_path / name, plan=("num_shards", 50))
+            found.append(convert(job))
+        assert found[0].repaired_shards == found[1].repaired_shards > 0
+        assert contents(tmp_path / "one") == contents(tmp_path / "two")
+        # What is on disk is of the right attempt: a rerun finds nothing to repair.
+        (tmp_path / "one" / "dataset.json").unlink()
+        assert convert(dataclasses.replace(job, output=str(tmp_path / "one"))) == (
+            found[0]._replace(repaired_shards=0)
+        )
+        assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+    def test_a_fooled_range_with_real_damage_elsewhere(self, tmp_path):
+        inner = frames_of([random.Random(n).randbytes(100) for n in range(50)])
+        records = [b"first", inner, *varied_records(60, seed=4), inner, b"last"]
+        data = bytearray(frames_of(records))
+        broken = len(frames_of(records[:31]))
+        data[broken + 2] ^= 1
+        (tmp_path / "in").write_bytes(bytes(data))
+        for shards in (1, 2, 7, 30, 55):
+            output = tmp_path / str(shards)
+            job = job_of(
+                tmp_path / "in",
+                output,
+                plan=("num_shards", shards),
+                on_corrupt="quarantine",
+            )
+            result = convert(job)
+            assert read_output(output) == records[:31] + records[32:]
+            ((region, kept),) = quarantined(output)
+            assert region["begin_bytes"] == broken
+            assert kept == bytes(data[broken : len(frames_of(records[:32]))])
+            assert result.manifest.splits["train"].quarantined_regions == 1
+
+    def test_a_fooled_range_does_not_spend_the_budget_for_damage(self, tmp_path):
+        # Its end looks like damage, though nothing is.
+        records = [frames_of([b"i" * 50] * 20)] * 10
+        (tmp_path / "in").write_bytes(frames_of(records))
+        job = job_of(
+            tmp_path / "in",
+            tmp_path / "out",
+            plan=("num_shards", 17),
+            on_corrupt="quarantine",
+            max_corrupt=0,
+        )
+        convert(job)
+        assert read_output(tmp_path / "out") == records
+        assert quarantined(tmp_path / "out") == []
+
+
+class TestReports:
+    def test_real_damage_is_told_by_the_shard_that_meets_it(self, tmp_path):
+        # Not at the commit, after hours of work on everything else.
+        records = varied_records(200, seed=4)
+        data = bytearray(frames_of(records))
+        broken = len(frames_of(records[:150]))
+        data[broken] ^= 1
+        (tmp_path / "in").write_bytes(bytes(data))
+        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 4))
+        prepared = prepared_of(job)
+        raised = []
+        for shard in range(4):
+            try:
+                convert_shard(prepared, shard)
+            except CorruptInputError as error:
+                raised.append((shard, f"byte offset {broken:,}" in str(error)))
+        begins = [int(cut) for cut in prepared.plan.cut_bytes]
+        owner = next(i for i in range(4) if begins[i] <= broken < begins[i + 1])
+        assert raised == [(owner, True)]
+        assert owner > 0
+
+    def test_counts_that_do_not_add_up_are_refused(self, tmp_path):
+        (tmp_path / "in").write_bytes(frames_of([b"a", b"b"]))
+        prepared = prepared_of(job_of(tmp_path / "in", tmp_path / "out"))
+        report = convert_shard(prepared, 0)
+        check_counts(report, mapped=False)
+        lost = dataclasses.replace(
+            report, read=dataclasses.replace(report.read, records=3)
+        )
+        changed = dataclasses.replace(
+            report, read=dataclasses.replace(report.read, low=report.read.low ^ 1)
+        )
+        with pytest.raises(DataLossError, match="3 read"):
+            check_counts(lost, mapped=True)
+        with pytest.raises(DataLossError, match="changed"):
+            check_counts(changed, mapped=False)
+        check_counts(changed, mapped=True)
+
+    def test_nothing_is_left_behind_when_a_shard_fails(self, tmp_path):
+        (tmp_path / "in").write_bytes(frames_of([b"a" * 99] * 50)[:-1])
+        prepared = prepared_of(job_of(tmp_path / "in", tmp_path / "out"))
+        with pytest.raises(CorruptInputError):
+            convert_shard(prepared, 0)
+        left = {name.split("/")[0] for name in contents(tmp_path / "out")}
+        assert left == {"index"}
+        assert not list((tmp_path / "out" / "tmp-data-train").iterdir())
+
+    def test_compressed_and_plain_input_make_the_same_shard(self, tmp_path):
+        records = varied_records(60, seed=6)
+        data = frames_of(records)
+        made = []
+        for name, content in (
+            ("plain", data),
+            ("gzip", gzip.compress(data)),
+            ("zlib", zlib.compress(data)),
+            ("members", gzip.compress(data[:777]) + gzip.compress(data[777:])),
+        ):
+            (tmp_path / name).write_bytes(content)
+            output = tmp_path / f"{name}-out"
+            convert(job_of(tmp_path / name, output))
+            made.append(
+                (output / "data-train.array_record-00000-of-00001").read_bytes()
+            )
+        assert all(one == other for one, other in itertools.pairwise(made))

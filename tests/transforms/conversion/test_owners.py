@@ -1,0 +1,268 @@
+"""Whose the files in an output are: inputs and files of others outlive every job."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.errors import InputError, JobChangedError
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.prepare import (
+    list_inputs,
+    plan_job,
+    prepare,
+    take_output,
+)
+from gristmill.transforms.conversion.tasks import (
+    ShardResult,
+    commit_shards,
+    make_shard,
+    shard_tasks,
+)
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.planning.write_plan import WriteJob
+from gristmill.transforms.writing.write_shards import plan_write
+from tests.support.conversion import contents, convert, job_of, read_output
+from tests.support.gcs_server import GcsServer
+from tests.support.records import frames_of, text_records, write_array_records
+
+RECORDS = text_records(40)
+
+
+@pytest.fixture
+def out(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "in"
+    path.write_bytes(frames_of(RECORDS))
+    return path
+
+
+def indexed(folder: pathlib.Path, **options: str) -> None:
+    name = "data-train.array_record-00000-of-00001"
+    write_array_records(folder / name, RECORDS)
+    index(IndexOptions(files=(f"{folder}/{name}",), name="data", **options))
+
+
+def write_over(folder: pathlib.Path) -> None:
+    job = WriteJob(
+        output=str(folder),
+        name="data",
+        split="train",
+        num_shards=1,
+        shard_bytes=None,
+        keyed=False,
+        writer=WriterOptions(),
+    )
+    plan_write(job, [], groups=1, overwrite=True)
+
+
+def by_input(
+    inputs: pathlib.Path | str, output: pathlib.Path | str, split: str
+) -> ConversionJob:
+    """Returns a job whose shards are named as its inputs are."""
+    names = ShardNames(kind="inputs", suffix=".ar")
+    plan = ("match_shards", None)
+    return job_of(inputs, output, split=split, names=names, plan=plan)
+
+
+class TestInputs:
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_a_second_run_whose_pattern_matches_the_output(self, out, overwrite):
+        (out / "a").write_bytes(frames_of(RECORDS))
+        convert(job_of(f"{out}/a", out))
+        before = contents(out)
+        with pytest.raises(InputError, match="an input would be replaced") as caught:
+            convert(job_of(f"{out}/*0001*", out), overwrite=overwrite)
+        assert "data-train.array_record-00000-of-00001" in str(caught.value)
+        assert contents(out) == before
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "dataset.json",
+            "data-train.array_record-00007-of-00009",
+            "index/data-train.array_record-00000-of-00001.index",
+            "index/data-train.job.json",
+            "quarantine/data-train.array_record-00000-of-00001.bin",
+            "tmp-data-train/mine",
+        ],
+    )
+    def test_every_place_that_a_conversion_writes_to(self, out, name):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_bytes(frames_of(RECORDS))
+        before = contents(out)
+        with pytest.raises(InputError, match="an input would be replaced"):
+            prepare(job_of(f"{out}/{name}", out), overwrite=True)
+        assert contents(out) == before
+
+    @pytest.mark.parametrize(
+        "spell",
+        [
+            lambda out, name: f"{out}/../{out.name}/{name}",
+            lambda out, name: os.path.relpath(out / name),
+            lambda out, name: str(out.parent / "link to directory" / name),
+            lambda out, name: str(out.parent / "link to file"),
+        ],
+        ids=["dots", "relative", "directory", "file"],
+    )
+    def test_however_the_path_is_spelled(
+        self, out: pathlib.Path, spell: Callable[[pathlib.Path, str], str]
+    ) -> None:
+        name = "data-train.array_record-00000-of-00001"
+        (out / name).write_bytes(frames_of(RECORDS))
+        (out.parent / "link to directory").symlink_to(out)
+        (out.parent / "link to file").symlink_to(out / name)
+        with pytest.raises(InputError, match="an input would be replaced"):
+            prepare(job_of(spell(out, name), out), overwrite=True)
+        assert (out / name).read_bytes() == frames_of(RECORDS)
+
+    def test_a_link_in_the_output_to_a_file_elsewhere(self, out, source):
+        name = "data-train.array_record-00000-of-00001"
+        (out / name).symlink_to(source)
+        with pytest.raises(InputError, match="an input would be replaced"):
+            prepare(job_of(f"{out}/{name}", out), overwrite=True)
+        assert (out / name).is_symlink()
+
+    def test_inputs_beside_the_shards_are_fine(self, out):
+        (out / "a.tfrecord").write_bytes(frames_of(RECORDS))
+        (out / "index").mkdir()
+        (out / "index" / "b.tfrecord").write_bytes(frames_of(RECORDS))
+        for overwrite in (False, True):
+            job = job_of((f"{out}/a.tfrecord", f"{out}/index/b.tfrecord"), out)
+            convert(job, overwrite=overwrite)
+        assert read_output(out) == RECORDS * 2
+
+    def test_in_a_bucket(self, monkeypatch):
+        with GcsServer("bucket") as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            server.objects.put("bucket", "in/a.tfrecord", frames_of(RECORDS))
+            before = dict(server.objects.buckets["bucket"])
+            job = dataclasses.replace(
+                by_input("gs://bucket/in/*", "gs://bucket/in/", "train"),
+                names=ShardNames(kind="inputs"),
+            )
+            for overwrite in (False, True, "changed"):
+                prepared = plan_job(job, list_inputs(job))
+                with pytest.raises(InputError, match="an input would be replaced"):
+                    take_output(prepared, overwrite=overwrite)
+            assert server.objects.buckets["bucket"] == before
+
+    def test_other_names_in_a_bucket_replace_what_the_first_run_wrote(
+        self, monkeypatch
+    ):
+        with GcsServer("bucket") as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            server.objects.put("bucket", "in/a", frames_of(RECORDS))
+            job = by_input("gs://bucket/in/*", "gs://bucket/out", "train")
+            convert(job)
+            other = dataclasses.replace(
+                job, names=ShardNames(kind="inputs", suffix=".x")
+            )
+            take_output(plan_job(other, list_inputs(other)), overwrite="changed")
+            convert(other)
+            names = [name for name in server.objects.buckets["bucket"] if "/a" in name]
+            assert names == ["in/a", "out/a.x", "out/index/a.x.index"]
+
+
+class TestIndexed:
+    def test_shards_that_were_indexed_are_not_overwritten(self, out, source):
+        indexed(out)
+        before = contents(out)
+        shard = "data-train.array_record-00000-of-00001"
+        with pytest.raises(InputError, match="did not write") as caught:
+            convert(job_of(source, out), overwrite=True)
+        assert shard in str(caught.value)
+        with pytest.raises(InputError, match="did not write"):
+            write_over(out)
+        assert contents(out) == before
+        # What the message says to do.
+        (out / shard).unlink()
+        convert(job_of(source, out), overwrite=True)
+        assert read_output(out) == RECORDS
+
+    def test_nor_as_files_of_another_split(self, out, source):
+        indexed(out, split="mine")
+        before = contents(out)
+        with pytest.raises(InputError, match="belongs to another split"):
+            convert(job_of(source, out), overwrite=True)
+        with pytest.raises(InputError, match="belongs to another split"):
+            write_over(out)
+        assert contents(out) == before
+
+
+class TestOneFileOfTwoSplits:
+    @pytest.fixture
+    def jobs(self, tmp_path, out):
+        jobs = []
+        for number, split in enumerate(("first", "second")):
+            folder = tmp_path / split
+            folder.mkdir()
+            (folder / "a").write_bytes(frames_of(text_records(40, seed=number)))
+            jobs.append(by_input(folder, out, split))
+        return jobs
+
+    @pytest.mark.parametrize("committed", [False, True])
+    def test_runs_that_began_at_once(self, jobs, out, committed):
+        (first,), (second,) = (list(shard_tasks(prepare(job).prepared)) for job in jobs)
+        result = make_shard(first)
+        if committed:
+            commit_shards(jobs[:1], [result])
+        before = contents(out)
+        with pytest.raises(JobChangedError, match="another job has written") as caught:
+            make_shard(second)
+        assert f"{out}/a.ar" in str(caught.value)
+        assert contents(out) == before
+        commit_shards(jobs[:1], [result])
+        assert read_output(out, "first") == text_records(40, seed=0)
+
+    def test_what_the_first_has_not_committed_is_not_the_seconds_to_replace(
+        self, jobs, out
+    ):
+        first, _ = (next(shard_tasks(prepare(job).prepared)) for job in jobs)
+        make_shard(first)
+        before = contents(out)
+        writer = WriterOptions(group_size=2)
+        other = plan_job(
+            dataclasses.replace(jobs[1], writer=writer), list_inputs(jobs[1])
+        )
+        with pytest.raises(InputError, match="there already"):
+            take_output(other, overwrite="changed")
+        assert contents(out) == before
+
+    def test_commit_refuses_the_second(self, jobs, out):
+        prepared = [prepare(job).prepared for job in jobs]
+        tasks = [next(shard_tasks(one)) for one in prepared]
+        commit_shards(jobs[:1], [make_shard(tasks[0])])
+        report = convert_shard(prepared[1], 0)
+        before = open_manifest(str(out))
+        with pytest.raises(InputError, match="belongs to another split") as caught:
+            commit_shards(jobs[1:], [ShardResult(tasks[1], report)])
+        assert "a.ar" in str(caught.value)
+        assert "split first" in str(caught.value)
+        assert open_manifest(str(out)) == before
+
+    def test_index(self, out):
+        indexed(out)
+        before = contents(out)
+        with pytest.raises(InputError, match="belongs to another split"):
+            indexed(out, split="mine")
+        assert contents(out) == before
+        index(
+            IndexOptions(
+                files=(f"{out}/*0001",), name="data", split="train", overwrite=True
+            )
+        )

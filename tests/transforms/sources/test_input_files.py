@@ -1,0 +1,179 @@
+"""Input files: found by patterns, in a fixed order, recognised by what is in them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pathlib
+import zlib
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    PreparedJob,
+    ShardNames,
+)
+from gristmill.transforms.sources.input_files import InputFiles, find_inputs
+from tests.support.conversion import job_of, prepared_of
+from tests.support.records import frames_of, write_tfrecords
+
+DATA = frames_of([b"one", b"two"])
+
+
+@pytest.fixture
+def folder(tmp_path) -> pathlib.Path:
+    for name in ("b", "a", "c.gz"):
+        (tmp_path / name).write_bytes(DATA)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "d").write_bytes(DATA)
+    return tmp_path
+
+
+class TestFind:
+    @pytest.mark.parametrize(
+        ("patterns", "expected"),
+        [
+            (("*",), ["a", "b", "c.gz"]),
+            (("a",), ["a"]),
+            (("b", "a"), ["a", "b"]),
+            (("[ab]", "?", "a"), ["a", "b"]),
+            (("**/d", "b"), ["b", "deep/er/d"]),
+        ],
+    )
+    def test_patterns(self, folder, patterns, expected):
+        files = find_inputs([f"{folder}/{pattern}" for pattern in patterns])
+        assert list(files.paths) == [f"{folder}/{name}" for name in expected]
+        assert files.sizes.tolist() == [len(DATA)] * len(expected)
+
+    def test_a_name_with_pattern_characters(self, tmp_path):
+        for name in ("x[1]", "x1"):
+            (tmp_path / name).write_bytes(DATA)
+        assert list(find_inputs([f"{tmp_path}/x[1]"]).paths) == [f"{tmp_path}/x[1]"]
+
+    def test_each_pattern_must_match(self, folder):
+        with pytest.raises(InputError) as caught:
+            find_inputs([f"{folder}/a", f"{folder}/z*"])
+        assert f"{folder}/z*" in str(caught.value)
+
+    def test_a_directory_is_no_file(self, folder):
+        with pytest.raises(InputError, match="no input file matches"):
+            find_inputs([f"{folder}/deep"])
+
+    def test_many_empty_files_are_counted_and_some_named(self, tmp_path):
+        for number in range(9):
+            (tmp_path / f"empty{number}").write_bytes(b"")
+        with pytest.raises(InputError) as caught:
+            find_inputs([f"{tmp_path}/*"])
+        assert "9 input files are empty" in str(caught.value)
+        assert f"{tmp_path}/empty4, ..." in str(caught.value)
+        assert "empty5" not in str(caught.value)
+        assert len(find_inputs([f"{tmp_path}/*"], allow_empty_files=True)) == 9
+
+
+class TestRecognise:
+    @pytest.mark.parametrize(
+        ("data", "expected"),
+        [
+            (DATA, "none"),
+            (gzip.compress(DATA), "gzip"),
+            (zlib.compress(DATA), "zlib"),
+            (zlib.compress(DATA, 0), "zlib"),
+            (b"text", "none"),
+            (b"x text", "none"),
+            (b"\x1f", "none"),
+        ],
+    )
+    def test_by_content_and_not_by_name(self, tmp_path, data, expected):
+        for name in ("plain", "name.gz"):
+            (tmp_path / name).write_bytes(data)
+        files = find_inputs([f"{tmp_path}/*"])
+        assert [files.compression(file) for file in range(2)] == [expected] * 2
+        assert files.splittable.tolist() == [expected == "none"] * 2
+
+    @pytest.mark.parametrize(
+        ("option", "expected"), [("", "none"), ("GZIP", "gzip"), ("ZLIB", "zlib")]
+    )
+    def test_what_tensorflow_writes(self, tmp_path, option, expected):
+        write_tfrecords(tmp_path / "in", [b"record"] * 10, compression=option)
+        assert find_inputs([str(tmp_path / "in")]).compression(0) == expected
+
+
+class TestList:
+    def test_survives_encoding(self, folder):
+        (folder / "nämé\udcff").write_bytes(gzip.compress(DATA))
+        files = find_inputs([f"{folder}/*"])
+        again = InputFiles.decode(files.encode(), where="x")
+        assert list(again.paths) == list(files.paths)
+        assert list(again.versions) == list(files.versions)
+        assert again.sizes.tolist() == files.sizes.tolist()
+        assert again.splittable.tolist() == files.splittable.tolist()
+        assert again.digest == files.digest
+        assert again.encode() == files.encode()
+
+    def test_the_digest_follows_names_and_sizes(self, folder):
+        before = find_inputs([f"{folder}/*"]).digest
+        os.utime(folder / "a", ns=(1, 1))
+        assert find_inputs([f"{folder}/*"]).digest == before
+        (folder / "a").write_bytes(DATA + DATA)
+        changed = find_inputs([f"{folder}/*"]).digest
+        (folder / "a").rename(folder / "aa")
+        assert len({before, changed, find_inputs([f"{folder}/*"]).digest}) == 3
+
+    def test_names_twice(self, folder):
+        assert find_inputs([f"{folder}/*"]).notes() == []
+        (folder / "deep" / "a").write_bytes(DATA)
+        (note,) = find_inputs([f"{folder}/*", f"{folder}/deep/a"]).notes()
+        assert f"{folder}/a and {folder}/deep/a" in note
+
+
+class TestShardNames:
+    @pytest.mark.parametrize(
+        ("names", "expected"),
+        [
+            (ShardNames(), "data-train.array_record-00001-of-00003"),
+            (
+                ShardNames(kind="beam", prefix="out", suffix=".ar"),
+                "out-00001-of-00003.ar",
+            ),
+            (ShardNames(kind="inputs", suffix=".ar"), "b.x.ar"),
+            (ShardNames(kind="inputs", suffix=".ar", strip_extension=True), "b.ar"),
+        ],
+        ids=str,
+    )
+    def test_kinds(self, tmp_path, names, expected):
+        (tmp_path / "in").mkdir()
+        for name in ("a.x", "b.x", "c.x"):
+            (tmp_path / "in" / name).write_bytes(DATA)
+        job = job_of(
+            tmp_path / "in", tmp_path / "out", plan=("match_shards", None), names=names
+        )
+        assert prepared_of(job).shard_path(1) == expected
+
+    def test_stripping_extensions_can_make_two_the_same(self, tmp_path):
+        (tmp_path / "in").mkdir()
+        for name in ("a.x", "a.y"):
+            (tmp_path / "in" / name).write_bytes(DATA)
+        names = ShardNames(kind="inputs", suffix=".ar", strip_extension=True)
+        job = job_of(
+            tmp_path / "in", tmp_path / "out", plan=("match_shards", None), names=names
+        )
+        with pytest.raises(InputError, match=r"both be written to a\.ar"):
+            prepared_of(job)
+        assert PreparedJob.load(job.output, job.name, job.split) is None
+
+
+class TestJob:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"inputs": ()}, "no input files"),
+            ({"name": "a/b"}, "--name"),
+            ({"split": ""}, "--split"),
+            ({"on_corrupt": "ignore"}, "fail or quarantine"),
+        ],
+    )
+    def test_options_that_make_no_sense(self, options, message):
+        with pytest.raises(InputError, match=message):
+            ConversionJob(**{"inputs": ("x",), "output": "o", "name": "n", **options})

@@ -1,0 +1,470 @@
+"""Ranges of files, read one by one: together they are the file, wherever it is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import os
+import pathlib
+import random
+import tempfile
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import (
+    CorruptFrameError,
+    CorruptInputError,
+    FalseStartError,
+    StorageChangedError,
+)
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.storage.lookup import FileInfo, LocalStorage, version_of
+from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.quarantine import PassOver
+from gristmill.transforms.sources.tfrecord_range import RangeReader, walk_to
+from tests.support.conversion import nested_records
+from tests.support.records import frames_of, small_records
+
+
+class Regions:
+    """A handler that keeps what is damaged, by offset."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, int, bytes]] = []
+        self.reasons: list[str] = []
+        self.compressed: list[int | None] = []
+
+    def begin(self, error, path, *, compressed_begin_bytes=None) -> None:
+        begin = error.offset
+        if compressed_begin_bytes is not None:
+            begin = compressed_begin_bytes
+        self.found.append((begin, begin, b""))
+        self.reasons.append(error.reason)
+        self.compressed.append(compressed_begin_bytes)
+
+    def add(self, data: bytes) -> None:
+        begin, end, kept = self.found[-1]
+        self.found[-1] = (begin, end, kept + data)
+
+    def end(self, offset: int) -> None:
+        begin, _, kept = self.found[-1]
+        self.found[-1] = (begin, offset, kept)
+
+
+@dataclasses.dataclass
+class Read:
+    """What reading gave."""
+
+    records: list[bytes]
+    regions: list[tuple[int, int, bytes]]
+    span: SourceSpan
+
+
+def read_range(
+    path: pathlib.Path, begin: int, end: int, *, keep: bool = True, **options: Any
+) -> Read:
+    known = {key: options.pop(key) for key in ("skip", "extra") if key in options}
+    source = SourceRange(
+        file_index=0,
+        begin_bytes=begin,
+        end_bytes=end,
+        exact=options.pop("exact", begin == 0),
+        skip_records=known.get("skip", 0),
+        extra_records=known.get("extra", 0),
+    )
+    regions = Regions()
+    reader = RangeReader(
+        str(path),
+        source,
+        size_bytes=path.stat().st_size,
+        on_damage=regions if keep else None,
+        **options,
+    )
+    records = [frame.record for frame in reader]
+    return Read(records, regions.found, reader.span)
+
+
+def read_in_ranges(
+    path: pathlib.Path, cuts: list[int], *, keep: bool
+) -> tuple[list[Read], int]:
+    """Reads a file range by range as a conversion does; returns how many were fooled.
+
+    The rules are those of `convert_shard` and `close_gaps`, in their shortest form.
+    """
+    size = path.stat().st_size
+    reached, reads, fooled = 0, [], 0
+    edges = sorted({0, *cuts, size})
+    for begin, end in itertools.pairwise(edges):
+        try:
+            read = read_range(path, begin, end, keep=keep)
+        except FalseStartError:
+            fooled += 1
+            first = walk_to(
+                str(path),
+                begin,
+                size_bytes=size,
+                on_damage=PassOver() if keep else None,
+            )
+            # By induction, so it must be what the range before says.
+            assert first == reached
+            read = read_range(path, begin, end, keep=keep, first_frame_bytes=first)
+        start = read.span.start_bytes
+        meets = reached >= end if start is None else start == reached
+        if not meets:
+            fooled += 1
+            read = read_range(path, begin, end, keep=keep, first_frame_bytes=reached)
+            start = read.span.start_bytes
+            assert reached >= end if start is None else start == reached
+        if read.span.stop_bytes is not None:
+            reached = read.span.stop_bytes
+        reads.append(read)
+    assert reached == size
+    return reads, fooled
+
+
+def outcome(read: Callable[[], Any]) -> Any:
+    """Returns what a function returns, or the damage that it raises."""
+    try:
+        return read()
+    except CorruptFrameError as error:
+        return error
+
+
+@pytest.fixture(scope="module")
+def path():
+    with tempfile.TemporaryDirectory() as folder:
+        yield pathlib.Path(folder, "in.tfrecord")
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 0x10
+    return bytes(changed)
+
+
+# What a damaged file can be made of: (bytes, the record if it can be recovered).
+PIECES = st.one_of(
+    st.binary(max_size=40).map(lambda r: (encode_frame(r), r)),
+    st.integers(0, 10**6)
+    .map(lambda seed: nested_records(random.Random(seed), depth=2))
+    .map(lambda r: (encode_frame(r), r)),
+    st.binary(max_size=20).map(lambda r: (flipped(encode_frame(r), 1), None)),
+    st.binary(min_size=1, max_size=20).map(
+        lambda r: (flipped(encode_frame(r), 12), None)
+    ),
+    st.binary(max_size=20).map(lambda r: (encode_frame(r)[:-3], None)),
+    st.binary(min_size=1, max_size=20).map(lambda junk: (junk, None)),
+)
+
+
+class TestCuts:
+    @given(records=small_records(), cuts=st.lists(st.integers(0, 400), max_size=8))
+    def test_good_files_are_read_exactly_wherever_they_are_cut(
+        self, path, records, cuts
+    ):
+        data = frames_of(records)
+        path.write_bytes(data)
+        reads, _ = read_in_ranges(
+            path, [cut for cut in cuts if cut <= len(data)], keep=False
+        )
+        assert [record for read in reads for record in read.records] == records
+
+    @given(pieces=st.lists(PIECES, max_size=8), data=st.data())
+    def test_damaged_files_lose_nothing_else_wherever_they_are_cut(
+        self, path, pieces, data
+    ):
+        content = b"".join(piece for piece, _ in pieces)
+        good = [record for _, record in pieces if record is not None]
+        path.write_bytes(content)
+        cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=6))
+        whole = read_range(path, 0, len(content))
+        assert [record for record in whole.records if record in good] == good
+        reads, _ = read_in_ranges(path, cuts, keep=True)
+        assert [record for read in reads for record in read.records] == whole.records
+        regions = [region for read in reads for region in read.regions]
+        assert regions == whole.regions
+        for begin, end, kept in regions:
+            assert kept == content[begin:end]
+        # Bytes in = bytes of records + bytes set aside.
+        frames = sum(len(encode_frame(record)) for record in whole.records)
+        assert frames + sum(len(kept) for _, _, kept in regions) == len(content)
+
+    @given(pieces=st.lists(PIECES, min_size=1, max_size=8), data=st.data())
+    def test_damage_is_an_error_wherever_the_file_is_cut(self, path, pieces, data):
+        content = b"".join(piece for piece, _ in pieces)
+        path.write_bytes(content)
+        cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=6))
+        expected = outcome(lambda: read_range(path, 0, len(content), keep=False))
+        got = outcome(lambda: read_in_ranges(path, cuts, keep=False))
+        if isinstance(expected, CorruptFrameError):
+            assert isinstance(got, CorruptFrameError)
+            assert (got.offset, got.reason) == (expected.offset, expected.reason)
+        else:
+            reads, _ = got
+            assert [r for read in reads for r in read.records] == expected.records
+
+    def test_every_pair_of_cuts_in_nested_payloads(self, path):
+        chance = random.Random(5)
+        records = [
+            b"plain",
+            frames_of([b"one", b"two", b"three"]),
+            frames_of([frames_of([b"deep", b"deeper"]), b"x"]),
+            frames_of([b"prefix", b"of frames"])[:-7],
+            b"junk" + frames_of([b"behind junk"]) + chance.randbytes(9),
+            b"last",
+        ]
+        data = frames_of(records)
+        path.write_bytes(data)
+        fooled_ranges = 0
+        for first in range(0, len(data), 3):
+            for width in (1, 20, 60, 200):
+                reads, fooled = read_in_ranges(
+                    path, [first, min(first + width, len(data))], keep=False
+                )
+                assert [r for read in reads for r in read.records] == records
+                fooled_ranges += fooled
+        assert fooled_ranges > 50  # Or this proves nothing.
+
+    def test_a_payload_over_many_ranges(self, path):
+        inner = frames_of([b"i" * 50] * 40)
+        records = [b"before", inner, b"after"]
+        data = frames_of(records)
+        path.write_bytes(data)
+        reads, fooled = read_in_ranges(path, list(range(0, len(data), 100)), keep=False)
+        assert [record for read in reads for record in read.records] == records
+        assert fooled >= 20
+        # What lies within the payload belongs to nobody but the first range.
+        assert sum(read.span.start_bytes is None for read in reads) >= 20
+
+
+class TestSkipAndExtra:
+    """What a plan by records asks of a reader."""
+
+    @pytest.fixture
+    def content(self, path):
+        # Record, damage, record, ...: whoever skips a record skips its damage.
+        pieces = []
+        for number in range(6):
+            pieces.append(encode_frame(b"record %d" % number))
+            pieces.append(b"junk %d junk" % number)
+        path.write_bytes(b"".join(pieces))
+        return b"".join(pieces)
+
+    def test_parts_meet_and_each_damaged_region_is_set_aside_once(self, path, content):
+        second = content.index(encode_frame(b"record 1"))
+        end = len(content)
+        parts = [
+            read_range(path, 0, second, extra=1, exact=True),
+            read_range(path, second, second, skip=1, extra=3, exact=True),
+            read_range(path, second, end, skip=3, exact=True),
+        ]
+        assert [part.records for part in parts] == [
+            [b"record 0", b"record 1"],
+            [b"record 2", b"record 3"],
+            [b"record 4", b"record 5"],
+        ]
+        assert [len(part.regions) for part in parts] == [1, 2, 3]
+        whole = read_range(path, 0, end)
+        assert [r for part in parts for r in part.regions] == whole.regions
+        stops = [part.span.stop_bytes for part in parts]
+        assert [part.span.start_bytes for part in parts] == [0, *stops[:-1]]
+        assert stops[-1] == end
+
+    def test_counts_of_records_are_those_taken(self, path, content):
+        part = read_range(path, 0, len(content), skip=4, exact=True)
+        assert part.span.records == len(part.records) == 2
+
+    def test_damage_among_skipped_records_is_an_error_where_it_is_not_accepted(
+        self, path, content
+    ):
+        with pytest.raises(CorruptFrameError) as caught:
+            read_range(path, 0, len(content), skip=2, keep=False)
+        assert caught.value.offset == len(encode_frame(b"record 0"))
+
+    @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+    def test_compressed_files_are_divided_by_counting(self, path, pack):
+        records = [random.Random(n).randbytes(n * 37) for n in range(40)]
+        path.write_bytes(pack(frames_of(records)))
+        kind = "gzip" if pack is gzip.compress else "zlib"
+        parts = [
+            read_range(path, 0, 0, extra=7, compression=kind),
+            read_range(path, 0, 0, skip=7, extra=20, compression=kind),
+            read_range(path, 0, -1, skip=20, compression=kind),
+        ]
+        assert [len(part.records) for part in parts] == [7, 13, 20]
+        assert [r for part in parts for r in part.records] == records
+        stops = [part.span.stop_bytes for part in parts]
+        assert [part.span.start_bytes for part in parts] == [0, *stops[:-1]]
+        assert [part.span.whole for part in parts] == [False, False, True]
+
+
+class TestWrittenMeanwhile:
+    """A file that somebody writes again while it is read."""
+
+    OLD = frames_of([b"old %7d" % number for number in range(300_000)])
+    NEW = frames_of([b"new %7d" % number for number in range(300_000)])
+
+    def read(self, path: pathlib.Path, change: Callable[[], Any]) -> list[bytes]:
+        path.write_bytes(self.OLD)
+        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+        reader = RangeReader(
+            str(path),
+            source,
+            size_bytes=len(self.OLD),
+            version=version_of(str(path)),
+        )
+        records: list[bytes] = []
+        for batch in reader.batches():
+            if not records:
+                change()
+            records += batch.records
+        return records
+
+    def test_records_of_the_same_lengths_in_place(self, tmp_path):
+        # Every checksum fits, and so do all ends: half is old and half is new.
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            with open(path, "r+b") as file:
+                file.write(self.NEW)
+
+        with pytest.raises(StorageChangedError, match="while it was read") as caught:
+            self.read(path, change)
+        assert str(path) in str(caught.value)
+
+    def test_more_at_its_end_and_the_old_time(self, tmp_path):
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            status = path.stat()
+            with open(path, "ab") as file:
+                file.write(frames_of([b"more"]))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+        with pytest.raises(StorageChangedError, match="while it was read"):
+            self.read(path, change)
+
+    @pytest.mark.parametrize("another", [True, False])
+    def test_another_file_of_its_name_or_none(self, tmp_path, another: bool):
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            path.unlink()
+            if another:
+                path.write_bytes(self.NEW)
+
+        with pytest.raises(StorageChangedError, match="while it was read"):
+            self.read(path, change)
+
+    def test_it_is_looked_at_once(self, tmp_path, monkeypatch):
+        path = tmp_path / "in.tfrecord"
+        looks = []
+        true_stat = LocalStorage.stat
+
+        def stat(storage: LocalStorage, path: str) -> FileInfo | None:
+            looks.append(path)
+            return true_stat(storage, path)
+
+        records = self.read(
+            path, lambda: monkeypatch.setattr(LocalStorage, "stat", stat)
+        )
+        assert frames_of(records) == self.OLD
+        assert looks == [str(path)]
+
+
+class TestCompressedDamage:
+    @staticmethod
+    def compressed(path, kind) -> tuple[list[bytes], bytes]:
+        records = [random.Random(n).randbytes(2000) for n in range(100)]
+        pack = gzip.compress if kind == "gzip" else zlib.compress
+        data = pack(frames_of(records))
+        path.write_bytes(data)
+        return records, data
+
+    @pytest.mark.parametrize("kind", ["gzip", "zlib"])
+    def test_what_precedes_is_kept_and_the_rest_is_one_region(self, path, kind):
+        records, data = self.compressed(path, kind)
+        # Deflate stores what cannot be compressed in blocks of some 16 to 64 KiB,
+        # each with a length and its complement: break one.
+        middle = len(data) // 2
+        damaged = data[:middle] + b"\xff" * 70_000 + data[middle + 70_000 :]
+        path.write_bytes(damaged)
+        regions = Regions()
+        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+        reader = RangeReader(
+            str(path),
+            source,
+            compression=kind,
+            size_bytes=len(damaged),
+            on_damage=regions,
+        )
+        got = [frame.record for frame in reader]
+        assert middle // 2016 - 1 <= len(got) < 100
+        # Nothing is made up: neither a record twice nor one out of order.
+        assert got == records[: len(got)]
+        ((begin, end, kept),) = regions.found
+        assert regions.compressed == [begin]
+        assert begin <= middle + 70_000
+        assert end == len(damaged)
+        assert kept == damaged[begin:]
+        assert reader.span.whole
+
+    def test_a_damaged_stream_that_repeats_records_is_not_believed(self, path):
+        # Deflate writes what it has seen before as a reference. With one literal
+        # changed it stays readable to the end, where the checksum of all does not fit.
+        records = [b"record %3d " % (n % 7) + bytes(40) for n in range(500)]
+        data = zlib.compress(frames_of(records))
+        repeated = 0
+        for position in range(2, len(data) - 4, 5):
+            path.write_bytes(flipped(data, position))
+            read = read_range(path, 0, -1, compression="zlib")
+            assert read.records == records[: len(read.records)]
+            assert len(read.regions) == 1
+            repeated += len(read.records) < 500
+        assert repeated > 10
+
+    def test_records_that_were_damaged_before_compression(self, path):
+        # The stream is intact: what is behind the damage is as good as before it.
+        records = [b"record %d" % n * 9 for n in range(50)]
+        data = bytearray(frames_of(records))
+        begin = len(frames_of(records[:20]))
+        data[begin + 20] ^= 1
+        path.write_bytes(gzip.compress(bytes(data)))
+        read = read_range(path, 0, -1, compression="gzip")
+        assert read.records == records[:20] + records[21:]
+        end = len(frames_of(records[:21]))
+        assert read.regions == [(begin, end, bytes(data[begin:end]))]
+
+    @pytest.mark.parametrize("kind", ["gzip", "zlib"])
+    def test_a_file_cut_short(self, path, kind):
+        records, data = self.compressed(path, kind)
+        cut = data[: len(data) // 3]
+        path.write_bytes(cut)
+        read = read_range(path, 0, -1, compression=kind)
+        assert len(read.records) in (32, 33)
+        assert read.records == records[: len(read.records)]
+        ((begin, end, kept),) = read.regions
+        # What there is of the last record is among the bytes set aside.
+        assert len(read.records) * 2016 - 70_000 < begin < len(cut)
+        assert (end, kept) == (len(cut), cut[begin:])
+        assert read.span.whole
+        assert read.span.stop_bytes == len(read.records) * 2016
+
+    @pytest.mark.parametrize("kind", ["gzip", "zlib"])
+    def test_an_error_where_damage_is_not_accepted(self, path, kind):
+        _, data = self.compressed(path, kind)
+        path.write_bytes(data[:-4] + b"oops")
+        with pytest.raises(CorruptInputError) as caught:
+            read_range(path, 0, -1, compression=kind, keep=False)
+        message = str(caught.value)
+        assert str(path) in message
+        assert "intact gzip or zlib stream" in message
+        assert "compressed byte offset" in message
+        assert "--on-corrupt quarantine" in message

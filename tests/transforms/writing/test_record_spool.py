@@ -1,0 +1,113 @@
+"""The spool: an order that depends on the records alone, parts of even size."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import DataLossError, StorageError
+from gristmill.transforms.writing.record_spool import RecordSpool, content_hash
+from tests.support.records import AWKWARD_RECORDS, checksums
+
+
+def sorted_records(path: pathlib.Path, records: list[bytes]) -> list[bytes]:
+    with RecordSpool(str(path)) as spool:
+        for record in records:
+            spool.add(record)
+        return [r for batch, _ in spool.batches(spool.order()) for r in batch]
+
+
+def test_order_depends_on_the_records_alone(tmp_path: pathlib.Path) -> None:
+    records = [*AWKWARD_RECORDS, *AWKWARD_RECORDS[:3]]
+    chance = random.Random(0)
+    expected = sorted(records, key=content_hash)
+    for _ in range(3):
+        chance.shuffle(records)
+        assert sorted_records(tmp_path / "spool", records) == expected
+
+
+def test_content_hash_is_fixed_for_ever() -> None:
+    """Other hashes would give other bytes for the same records."""
+    assert content_hash(b"gristmill").hex() == "60b886e3437de9315f45ef1ea77d7ad0"
+
+
+@given(st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=5))))
+def test_keys_come_before_contents(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[bytes, bytes]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "spool"
+    with RecordSpool(str(path)) as spool:
+        for key, record in pairs:
+            spool.add(record, key)
+        found = [r for batch, _ in spool.batches(spool.order()) for r in batch]
+        lengths = np.array([len(record) for _, record in pairs], np.int64)
+        crc32cs = checksums([record for _, record in pairs])
+        assert spool.digest == RecordsDigest.of(crc32cs, lengths)
+    expected = sorted(pairs, key=lambda pair: (pair[0], content_hash(pair[1])))
+    assert found == [record for _, record in expected]
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 8))
+def test_parts_share_the_bytes(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], parts: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "spool"
+    with RecordSpool(str(path)) as spool:
+        for length in lengths:
+            spool.add(bytes(length))
+        order = spool.order()
+        cuts = spool.cuts(order, parts)
+        assert len(cuts) == parts + 1
+        assert cuts[0] == 0
+        assert cuts[-1] == len(lengths)
+        assert cuts == sorted(cuts)
+        share = sum(lengths) / parts
+        sizes = np.array(lengths, np.int64)[order]
+        for begin, end in itertools.pairwise(cuts):
+            assert sizes[begin:end].sum() <= share + max(lengths, default=0)
+
+
+def test_batches_are_small_and_carry_checksums(tmp_path: pathlib.Path) -> None:
+    records = [bytes([n % 251]) * 100_000 for n in range(200)]
+    with RecordSpool(str(tmp_path / "spool")) as spool:
+        for record in records:
+            spool.add(record)
+        batches = list(spool.batches(np.arange(200)))
+    assert [record for batch, _ in batches for record in batch] == records
+    assert [c for _, batch in batches for c in batch] == checksums(records).tolist()
+    assert max(sum(map(len, batch)) for batch, _ in batches) <= (4 << 20) + 100_000
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_what_the_disk_loses_is_noticed(tmp_path: pathlib.Path, damage: str) -> None:
+    path = tmp_path / "spool"
+    with RecordSpool(str(path)) as spool:
+        for _ in range(100):
+            spool.add(bytes(100_000))
+        list(spool.batches(np.arange(0)))  # All is in the file now.
+        if damage == "cut":
+            os.truncate(path, 5_000_000)
+        else:
+            with open(path, "r+b") as file:
+                file.seek(7_654_321)
+                file.write(b"!")
+        with pytest.raises(DataLossError, match="changed on the way"):
+            list(spool.batches(spool.order()))
+
+
+def test_place_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(StorageError, match="cannot keep records"):
+        RecordSpool(str(tmp_path / "nowhere" / "spool"))
+    with (
+        pytest.raises(StorageError, match=r"(?s)space.*free some"),
+        RecordSpool("/dev/full") as spool,
+    ):
+        spool.add(bytes(3_000_000))

@@ -1,0 +1,1 @@
+"""Verifying a dataset that is committed."""

@@ -1,0 +1,298 @@
+"""Making one shard: its ranges of the inputs, streamed into the writer and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import google_crc32c
+import numpy as np
+
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import DataLossError, FalseStartError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.tfrecord.frames import FrameBatch
+from gristmill.transforms.jobs.conversion_job import PreparedJob, check_current
+from gristmill.transforms.jobs.map_function import RecordFunction, call, load_function
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.quarantine import PassOver, Quarantine
+from gristmill.transforms.sources.tfrecord_range import (
+    RangeReader,
+    opened_ahead,
+    walk_to,
+)
+
+
+class Progress(Protocol):
+    """Is told now and then how far a shard is."""
+
+    def __call__(self, records: int, raw_bytes: int) -> None:
+        """Takes the records and bytes read so far."""
+
+
+class ProgressFile:
+    """Tells another process of this machine how far a shard is, through a small file.
+
+    Args:
+        path: The file, overwritten twice a second at most.
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        self._next_seconds = 0.0
+
+    def __call__(self, records: int, raw_bytes: int) -> None:
+        """See `Progress`."""
+        now = time.monotonic()
+        if now >= self._next_seconds:
+            self._next_seconds = now + 0.5
+            temporary = f"{self._path}.{os.getpid()}"
+            with open(temporary, "w") as file:
+                file.write(f"{records} {raw_bytes}")
+            os.replace(temporary, self._path)
+
+
+@dataclasses.dataclass
+class _Tally:
+    """What is counted while records are read."""
+
+    read: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
+    dropped_records: int = 0
+    added_records: int = 0
+    spans: list[SourceSpan] = dataclasses.field(default_factory=list)
+
+
+def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
+    """Returns the report of a shard that an earlier run finished, None if none did."""
+    place = ShardPlace.look(prepared.job.output, prepared.shard_path(shard))
+    return place.finished(prepared.fingerprint)
+
+
+def convert_shard(
+    prepared: PreparedJob,
+    shard: int,
+    *,
+    place: ShardPlace | None = None,
+    exact_begin_bytes: int | None = None,
+    max_regions: int | None = None,
+    progress: Progress | None = None,
+    turn: AbstractContextManager[Any] | None = None,
+) -> ShardReport:
+    """Makes one shard, its index, and what it sets aside.
+
+    The same arguments give the same bytes, so it does no harm to run it twice, or
+    twice at once.
+
+    Args:
+        prepared: The job.
+        shard: Number of the shard.
+        place: What is there already; by default that is looked up.
+        exact_begin_bytes: Where the first frame of its first range begins, if that is
+            known; otherwise the range is searched for it.
+        max_regions: Damaged regions to accept; by default all that the job allows.
+        progress: Is told now and then how far the shard is.
+        turn: Entered while the processor is needed, and left to wait for storage.
+
+    Returns:
+        What was counted.
+
+    Raises:
+        CorruptInputError: The input is damaged, and that is not accepted.
+        JobChangedError: Another conversion has taken over the output.
+        UserFunctionError: The user's function failed.
+        DataLossError: The finished shard does not hold what was read.
+        StorageError: Reading or writing failed.
+    """
+    ranges = prepared.plan.ranges(shard)
+    if max_regions is None:
+        max_regions = prepared.job.max_corrupt
+    if place is None:
+        place = ShardPlace.look(prepared.job.output, prepared.shard_path(shard))
+    convert = functools.partial(
+        _convert,
+        prepared,
+        shard,
+        ranges,
+        place=place,
+        max_regions=max_regions,
+        progress=progress,
+        turn=nullcontext() if turn is None else turn,
+    )
+    try:
+        return convert(exact_begin_bytes)
+    except FalseStartError:
+        # A frame inside a record, or real damage. Damage should be known before
+        # terabytes are converted, so this does not wait for the commit.
+        return convert(_walk(prepared, ranges[0]))
+
+
+def _walk(prepared: PreparedJob, source: SourceRange) -> int:
+    """Returns where the first frame of a range begins, beyond doubt."""
+    return walk_to(
+        prepared.files.paths[source.file_index],
+        source.begin_bytes,
+        size_bytes=int(prepared.files.sizes[source.file_index]),
+        version=prepared.files.versions[source.file_index],
+        on_damage=PassOver() if prepared.job.on_corrupt == "quarantine" else None,
+    )
+
+
+def _convert(
+    prepared: PreparedJob,
+    shard: int,
+    ranges: Sequence[SourceRange],
+    exact_begin_bytes: int | None,
+    *,
+    place: ShardPlace,
+    max_regions: int,
+    progress: Progress | None,
+    turn: AbstractContextManager[Any],
+) -> ShardReport:
+    job = prepared.job
+    path = place.path
+    temporary = layout.temporary_dir(job.output, job.name, job.split)
+    tally = _Tally()
+    with (
+        Quarantine(place, temporary, max_regions=max_regions) as quarantine,
+        storage_for(job.output).temporary(temporary) as local,
+    ):
+        batches = _batches(
+            prepared,
+            ranges,
+            exact_begin_bytes,
+            quarantine if job.on_corrupt == "quarantine" else None,
+            tally,
+        )
+        begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
+        with turn:
+            writer = ShardWriter(local, options=job.writer)
+            try:
+                batches = itertools.chain(begun, batches)
+                del begun
+                _write(writer, batches, prepared, tally, progress)
+                written = writer.finish(check=job.check)
+            except BaseException:
+                writer.abandon()
+                raise
+        report = ShardReport(
+            path=path,
+            shard_index=shard,
+            job=prepared.fingerprint,
+            file_bytes=written.file_bytes,
+            file_crc32c=written.file_crc32c,
+            read=tally.read,
+            written=written.digest,
+            dropped_records=tally.dropped_records,
+            added_records=tally.added_records,
+            quarantined_regions=quarantine.regions,
+            quarantined_bytes=quarantine.bytes,
+            spans=tuple(tally.spans),
+        )
+        check_counts(report, mapped=job.map is not None)
+        check_current(prepared)  # Hours may have passed.
+        quarantine.publish()
+        place.publish(local, written, report)
+    return report
+
+
+def check_counts(report: ShardReport, *, mapped: bool) -> None:
+    """Checks that a shard holds what was read for it.
+
+    Args:
+        report: What was counted.
+        mapped: Whether a function of the user's may have changed records.
+
+    Raises:
+        DataLossError: It does not.
+    """
+    expected = report.read.records - report.dropped_records + report.added_records
+    if report.written.records != expected:
+        raise DataLossError(
+            "records were lost or added on the way into a shard",
+            where=report.path,
+            expected=f"{expected:,} records ({report.read.records:,} read, "
+            f"{report.dropped_records:,} dropped, {report.added_records:,} added)",
+            got=f"{report.written.records:,}",
+            cure="run again; if it repeats, please report it",
+        )
+    if not mapped and report.written != report.read:
+        raise DataLossError(
+            "records changed on the way into a shard",
+            where=report.path,
+            expected=f"digest {report.read.hex}",
+            got=report.written.hex,
+            cure="check disk and memory of this machine, then run again",
+        )
+
+
+def _batches(
+    prepared: PreparedJob,
+    ranges: Sequence[SourceRange],
+    exact_begin_bytes: int | None,
+    quarantine: Quarantine | None,
+    tally: _Tally,
+) -> Iterator[tuple[str, FrameBatch]]:
+    """Yields the frames of all ranges a block at a time, each with its file."""
+    files = prepared.files
+    readers = (
+        RangeReader(
+            files.paths[source.file_index],
+            source,
+            compression=files.compression(source.file_index),
+            size_bytes=int(files.sizes[source.file_index]),
+            version=files.versions[source.file_index],
+            on_damage=quarantine,
+            first_frame_bytes=exact_begin_bytes if number == 0 else None,
+        )
+        for number, source in enumerate(ranges)
+    )
+    for reader in opened_ahead(readers):
+        for batch in reader.batches():
+            yield reader.path, batch
+        tally.spans.append(reader.span)
+
+
+def _write(
+    writer: ShardWriter,
+    batches: Iterator[tuple[str, FrameBatch]],
+    prepared: PreparedJob,
+    tally: _Tally,
+    progress: Progress | None,
+) -> None:
+    spec = prepared.job.map
+    function = None if spec is None else load_function(spec)
+    for path, batch in batches:
+        lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
+        tally.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
+        if function is None:
+            writer.write(batch.records, batch.crc32cs)
+        else:
+            _write_mapped(writer, function, path, batch, tally)
+        if progress is not None:
+            progress(tally.read.records, tally.read.raw_bytes)
+
+
+def _write_mapped(
+    writer: ShardWriter,
+    function: RecordFunction,
+    path: str,
+    batch: FrameBatch,
+    tally: _Tally,
+) -> None:
+    for offset, record in zip(batch.offsets, batch.records, strict=True):
+        results = call(function, record, source=f"{path}, byte offset {offset:,}")
+        if results:
+            tally.added_records += len(results) - 1
+        else:
+            tally.dropped_records += 1
+        writer.write(results, [google_crc32c.value(result) for result in results])

@@ -1,0 +1,168 @@
+"""The files that a split has in its output, and their removal."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import posixpath
+from collections.abc import Iterable, Iterator
+
+from gristmill.dataset.errors import InvalidDatasetError, StorageError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.storage.lookup import (
+    FileInfo,
+    changed_error,
+    storage_for,
+    version_of,
+)
+from gristmill.transforms.jobs.conversion_job import PreparedJob
+from gristmill.transforms.tfds.metadata import withdraw_tfds_metadata
+
+_SUFFIXES = {
+    "": ("",),
+    layout.INDEX_DIR: (".index",),
+    layout.QUARANTINE_DIR: (".jsonl", ".bin"),
+}
+
+
+def shard_prefix(name: str, split: str) -> str:
+    """Returns how the shards of a split begin, however many there are.
+
+    >>> shard_prefix("c4", "train")
+    'c4-train.array_record-'
+    """
+    return layout.shard_name(name, split, 0, 1).removesuffix("00000-of-00001")
+
+
+def shards_of(path: str) -> Iterator[str]:
+    """Yields the shards that a file can belong to, given its path in the dataset.
+
+    >>> list(shards_of("index/a.index"))
+    ['a']
+    """
+    directory, file = posixpath.split(path)
+    for suffix in _SUFFIXES.get(directory, ()):
+        if file.endswith(suffix):
+            yield file.removesuffix(suffix)
+
+
+def known_shards(
+    output: str, name: str, split: str, manifest: Manifest | None
+) -> set[str]:
+    """Returns the shards that a split has, or will have, as far as that can be read.
+
+    Args:
+        output: The dataset's directory.
+        name: The dataset's name.
+        split: The split.
+        manifest: The dataset as it is, None if there is none.
+    """
+    found: set[str] = set()
+    # What cannot be read any more does not keep anybody from starting over.
+    with contextlib.suppress(InvalidDatasetError, StorageError):
+        old = PreparedJob.load(output, name, split)
+        if old is not None:
+            found |= {old.shard_path(shard) for shard in range(old.plan.shards)}
+    if manifest is not None and split in manifest.splits:
+        with contextlib.suppress(InvalidDatasetError, StorageError):
+            found |= set(read_table(output, manifest.splits[split]).paths)
+    return found
+
+
+def list_shards(
+    output: str,
+    name: str,
+    split: str,
+    *,
+    others: Iterable[str] = (),
+    keep: Iterable[str] = (),
+) -> list[FileInfo]:
+    """Lists the shards of a split, their indexes, and what was set aside for them.
+
+    Args:
+        output: The dataset's directory.
+        name: The dataset's name.
+        split: The split. All shards that TFDS's names give to it are listed.
+        others: Shards of other names that belong to it.
+        keep: Shards to leave out.
+    """
+    storage = storage_for(output)
+    prefix, others, keep = shard_prefix(name, split), set(others), set(keep)
+    found = []
+    for directory in _SUFFIXES:
+        for info in storage.list(layout.join(output, directory)):
+            file = posixpath.basename(info.path)
+            for shard in shards_of(layout.join(directory, file)):
+                ours = shard in others or shard.startswith(prefix)
+                if ours and shard not in keep:
+                    found.append(info)
+    return found
+
+
+def remove_split(
+    output: str,
+    name: str,
+    split: str,
+    *,
+    manifest: Manifest | None,
+    version: str,
+    shards: Iterable[str],
+) -> Manifest | None:
+    """Removes all files of a split, and the split from `dataset.json`.
+
+    Only what was there while `dataset.json` was as it is described: whoever stops for
+    an hour in the middle of this, while others write and commit the split, deletes
+    nothing of theirs. Whose the files are is for `check_removal` to say, before.
+
+    Args:
+        output: The dataset's directory.
+        name: The dataset's name.
+        split: The split.
+        manifest: The dataset as it is, None if there is none that can be read.
+        version: Of the `dataset.json` that says so.
+        shards: Shards to remove besides those that TFDS's names give to the split.
+
+    Returns:
+        The dataset without the split, None if nothing is left.
+
+    Raises:
+        StorageChangedError: Somebody else has changed `dataset.json` meanwhile, or
+            writes the split.
+    """
+    storage = storage_for(output)
+    # The description is deleted before the shards: workers of an earlier job, still
+    # running somewhere, look for it before they publish.
+    paths = (
+        layout.job_path(name, split),
+        layout.inputs_path(name, split),
+        layout.table_path(name, split),
+        layout.write_path(name, split),
+    )
+    described = storage.stat_all([layout.join(output, path) for path in paths])
+    doomed = list_shards(output, name, split, others=shards)
+    place = layout.join(output, layout.DATASET_JSON)
+    now = version_of(place)
+    if now != version:
+        raise changed_error(
+            "dataset was committed by somebody else meanwhile",
+            place,
+            expected=version or "no dataset",
+            got=now or "no dataset",
+        )
+    withdraw_tfds_metadata(output, name=name, split=split)
+    if manifest is None and version:
+        storage.delete(place, version=version)
+    if manifest is not None and split in manifest.splits:
+        # First of all: from here on the split is not there.
+        left = {k: v for k, v in manifest.splits.items() if k != split}
+        manifest = dataclasses.replace(manifest, splits=left) if left else None
+        if manifest is not None:
+            storage.write(place, manifest.encode(), replaces=version)
+        else:
+            storage.delete(place, version=version)
+    for info in described:
+        if info is not None:
+            storage.delete(info.path, version=info.version)
+    storage.delete_all(doomed)
+    return manifest

@@ -1,0 +1,1 @@
+"""ArrayRecord files that exist become a dataset in place."""

@@ -1,0 +1,1 @@
+"""What a conversion is to do: options, inputs and plan, kept on storage."""

@@ -1,0 +1,1 @@
+"""Which input bytes or records make which shard: pure functions."""

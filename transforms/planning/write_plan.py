@@ -1,0 +1,174 @@
+"""The plan of a write: which group of records makes which shards.
+
+Records are spread over groups by a hash; a group that would be larger than a shard may
+be is cut into several. How many bytes each group has is counted before anything is
+written, so that every shard has its final name from the start:
+
+```
+groups  |-- 0 --|-------- 1 --------|- 2 -|
+shards  |   0   |   1   |  2  |  3  |  4  |      of 5
+```
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata import layout
+from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
+from gristmill.transforms.writing.record_spool import content_hash
+
+# A hash gives no two groups the same size. Aimed at less than the bound, only few
+# groups are cut in two.
+_AIM = 0.9
+
+Key = int | str | bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriteJob:
+    """What to write where.
+
+    Attributes:
+        output: The dataset's directory.
+        name: The dataset's name, part of the file names.
+        split: The split to write.
+        num_shards: Number of groups; None for as many as the bytes ask for.
+        shard_bytes: Most bytes of records in a shard, give or take one record; None for
+            no bound.
+        keyed: Whether records come with keys.
+        writer: How shards are encoded.
+    """
+
+    output: str
+    name: str
+    split: str
+    num_shards: int | None
+    shard_bytes: int | None
+    keyed: bool
+    writer: WriterOptions
+
+    def __post_init__(self) -> None:
+        layout.check_name(self.name)
+        layout.check_split(self.split)
+        for name in ("num_shards", "shard_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(
+                    f"{name} must be positive",
+                    got=value,
+                    cure=f"give 1 or more, or leave {name} out",
+                )
+        if self.num_shards is None and self.shard_bytes is None:
+            object.__setattr__(self, "shard_bytes", DEFAULT_SHARD_BYTES)
+
+    def groups(self, raw_bytes: int) -> int:
+        """Returns the number of groups for records of so many bytes together."""
+        if self.num_shards is not None:
+            return self.num_shards
+        assert self.shard_bytes is not None
+        return max(1, math.ceil(raw_bytes / (_AIM * self.shard_bytes)))
+
+    def options(self) -> dict[str, Any]:
+        """Returns what decides the bytes of the shards, as plain values."""
+        fields = dataclasses.asdict(self)
+        del fields["output"]
+        return fields
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WritePlan:
+    """A job, and the records of each group as they were counted.
+
+    Attributes:
+        job: The job.
+        digests: [groups], digest of the records of each group.
+        committed: Whether the dataset holds exactly this already.
+    """
+
+    job: WriteJob
+    digests: tuple[RecordsDigest, ...]
+    committed: bool = False
+
+    def parts(self, group: int) -> int:
+        """Returns how many shards a group makes: one at least."""
+        digest, bound = self.digests[group], self.job.shard_bytes
+        if bound is None:
+            return 1
+        return max(1, min(-(-digest.raw_bytes // bound), digest.records))
+
+    @functools.cached_property
+    def _first_shards(self) -> list[int]:
+        parts = [self.parts(group) for group in range(len(self.digests))]
+        return [0, *np.cumsum(parts).tolist()]
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return self._first_shards[-1]
+
+    def shards_of(self, group: int) -> range:
+        """Returns the numbers of the shards that a group makes."""
+        return range(*self._first_shards[group : group + 2])
+
+    def shard_path(self, shard: int) -> str:
+        """Returns the path of a shard, relative to the dataset."""
+        return layout.shard_name(self.job.name, self.job.split, shard, self.shards)
+
+    @functools.cached_property
+    def total(self) -> RecordsDigest:
+        """Digest of all records."""
+        return RecordsDigest.total(self.digests)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits over all that decides the bytes of the shards."""
+        hasher = hashlib.sha256(json.dumps(self.job.options(), sort_keys=True).encode())
+        for digest in self.digests:
+            hasher.update(
+                f"{digest.records} {digest.raw_bytes} {digest.hex}\n".encode()
+            )
+        return hasher.hexdigest()[:16]
+
+
+def encode_key(key: Key) -> bytes:
+    """Returns a key as bytes that sort as the keys do, kinds apart.
+
+    >>> sorted([encode_key(5), encode_key(-1), encode_key(300)])[0] == encode_key(-1)
+    True
+
+    Raises:
+        InputError: It is no key.
+    """
+    if isinstance(key, bytes):
+        return b"b" + key
+    if isinstance(key, str):
+        return b"s" + key.encode("utf-8", "surrogatepass")
+    if isinstance(key, (int, np.integer)) and -(1 << 63) <= key < 1 << 63:
+        return b"i" + (int(key) + (1 << 63)).to_bytes(8, "big")
+    raise InputError(
+        "key cannot decide where a record goes",
+        expected="an integer of 64 bits, a text, or bytes",
+        got=f"{type(key).__name__} {key!r:.100}",
+        cure="map the records to (key, record) with such a key",
+    )
+
+
+def group_of(token: bytes, groups: int) -> int:
+    """Returns the group of a record.
+
+    Args:
+        token: Its encoded key, or else the record itself.
+        groups: Number of groups.
+    """
+    return int.from_bytes(content_hash(token)[:8], "big") % groups

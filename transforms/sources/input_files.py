@@ -1,0 +1,162 @@
+"""The input files of a conversion: found by patterns, sorted, and recognised."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import io
+import posixpath
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Self, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata.shard_table import Texts, encode_texts, load_arrays
+from gristmill.dataset.storage.lookup import FileInfo, storage_for
+from gristmill.dataset.tfrecord import frames as tfrecord
+
+_VERSION = 1
+_COMPRESSIONS: tuple[tfrecord.Compression, ...] = get_args(tfrecord.Compression)
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputFiles:
+    """The input files of one split, in the order in which they are read.
+
+    Attributes:
+        paths: [files], sorted.
+        sizes: int64 [files], bytes as stored.
+        versions: [files], what changes when a file is written again.
+        compressions: uint8 [files], index into `none`, `gzip`, `zlib`.
+    """
+
+    paths: Sequence[str]
+    sizes: npt.NDArray[np.int64]
+    versions: Sequence[str]
+    compressions: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def splittable(self) -> npt.NDArray[np.bool_]:
+        """Whether reading can begin in the middle: bool [files]."""
+        return np.equal(self.compressions, _COMPRESSIONS.index("none"))
+
+    def compression(self, file: int) -> tfrecord.Compression:
+        """Returns how a file is compressed."""
+        return _COMPRESSIONS[int(self.compressions[file])]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the list: names and sizes, in order."""
+        hasher = hashlib.sha256()
+        for path, size in zip(self.paths, self.sizes.tolist(), strict=True):
+            hasher.update(f"{path}\t{size}\n".encode("utf-8", "surrogateescape"))
+        return "sha256:" + hasher.hexdigest()
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns the list as named arrays, for a file."""
+        path_blob, path_ends = encode_texts(self.paths)
+        version_blob, version_ends = encode_texts(self.versions)
+        return {
+            "path_blob": path_blob,
+            "path_ends": path_ends,
+            "version_blob": version_blob,
+            "version_ends": version_ends,
+            "sizes": self.sizes,
+            "compressions": self.compressions,
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Self:
+        """Rebuilds the list from its arrays."""
+        return cls(
+            paths=Texts(arrays["path_blob"], arrays["path_ends"]),
+            sizes=arrays["sizes"],
+            versions=Texts(arrays["version_blob"], arrays["version_ends"]),
+            compressions=arrays["compressions"],
+        )
+
+    def encode(self) -> bytes:
+        """Returns the list as the bytes of a `.npz` file."""
+        out = io.BytesIO()
+        arrays = {"version": np.array(_VERSION), **self.arrays()}
+        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
+        return out.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes, *, where: str) -> Self:
+        """Parses such a file."""
+        return cls.of_arrays(load_arrays(data, where=where, version=_VERSION))
+
+    def notes(self) -> list[str]:
+        """Returns what a person should know about the list, though it is no error."""
+        names = Counter(posixpath.basename(path) for path in self.paths)
+        twice = [name for name, count in names.items() if count > 1]
+        if not twice:
+            return []
+        name = twice[0]
+        where = [path for path in self.paths if posixpath.basename(path) == name]
+        return [
+            f"{len(twice):,} file names are there more than once, in different "
+            f"directories, such as {where[0]} and {where[1]}: all are converted. If "
+            "one is a copy, leave it out"
+        ]
+
+
+def find_inputs(
+    patterns: Sequence[str], *, allow_empty_files: bool = False
+) -> InputFiles:
+    """Lists the files that patterns match, sorted by path, and looks into each.
+
+    A file that several patterns match is taken once.
+
+    Args:
+        patterns: Paths and glob patterns.
+        allow_empty_files: Whether a file of 0 bytes counts as one without records.
+
+    Raises:
+        InputError: A pattern matches nothing, or a file is empty.
+    """
+    found: dict[str, FileInfo] = {}
+    for pattern in patterns:
+        matches = storage_for(pattern).match(pattern)
+        if not matches:
+            raise InputError(
+                "no input file matches",
+                where=pattern,
+                cure="check the path; quote a pattern with * so that it reaches "
+                "gristmill as it is",
+            )
+        found.update((info.path, info) for info in matches)
+    files = [found[path] for path in sorted(found)]
+    empty = [info.path for info in files if not info.size_bytes]
+    if empty and not allow_empty_files:
+        raise InputError(
+            f"{len(empty):,} input files are empty",
+            where=", ".join(empty[:_SHOWN]) + (", ..." if empty[_SHOWN:] else ""),
+            expected="at least one record in each file",
+            got="0 bytes, as after an interrupted copy",
+            cure="copy them again, or leave them out; where files without records are "
+            "meant, take them as they are with --on-corrupt quarantine",
+        )
+    # Waiting, not computing: 64 first reads at once hide a bucket's latency.
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        compressions = list(pool.map(_compression, files))
+    return InputFiles(
+        paths=tuple(info.path for info in files),
+        sizes=np.array([info.size_bytes for info in files], np.int64),
+        versions=tuple(info.version for info in files),
+        compressions=np.array(compressions, np.uint8),
+    )
+
+
+def _compression(info: FileInfo) -> int:
+    head = storage_for(info.path).read(info.path, 0, tfrecord.HEADER_BYTES)
+    return _COMPRESSIONS.index(tfrecord.detect_compression(head))

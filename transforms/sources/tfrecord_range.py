@@ -1,0 +1,372 @@
+"""Reading one range of an input file: its frames, and what of the file it covered."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, Protocol
+
+from gristmill.dataset.errors import (
+    CorruptFrameError,
+    CorruptStreamError,
+    FalseStartError,
+)
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.storage.lookup import FileInfo, changed_error, storage_for
+from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
+from gristmill.dataset.tfrecord.frame_reader import FrameReader
+from gristmill.dataset.tfrecord.frames import Compression, Frame, FrameBatch
+from gristmill.dataset.tfrecord.inflated_stream import InflatedStream
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.quarantine import PassOver
+
+_BLOCK_BYTES = 4 << 20
+_CHECK_BYTES = 1 << 16
+# What waits of the ranges after the one that is read: files can be small.
+_AHEAD_BYTES = 4 << 20
+_AHEAD_RANGES = 16
+
+
+class DamageHandler(Protocol):
+    """Takes damaged regions of inputs, one after the other."""
+
+    def begin(
+        self,
+        error: CorruptFrameError,
+        path: str,
+        *,
+        compressed_begin_bytes: int | None = None,
+    ) -> None:
+        """Called when a region begins. May raise: then reading ends with it.
+
+        Args:
+            error: What is wrong, and where.
+            path: The file.
+            compressed_begin_bytes: Where the rest of a compressed file begins that
+                cannot be decompressed. The region is that rest, as it is stored.
+        """
+
+    def add(self, data: bytes) -> None:
+        """Called with the bytes of the region, in order."""
+
+    def end(self, offset: int) -> None:
+        """Called with the offset after the region."""
+
+
+class RangeReader:
+    """Yields the good frames of one range of an input file, in order.
+
+    Args:
+        path: The file.
+        source: The range.
+        compression: How the file is compressed.
+        size_bytes: Size of the file as it is stored.
+        version: The version of the file that is meant; None for any.
+        on_damage: Takes damaged regions; None makes them errors.
+        first_frame_bytes: Where the first frame of a range that is not exact begins,
+            if that is known: it is not searched for then.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        source: SourceRange,
+        *,
+        compression: Compression = "none",
+        size_bytes: int,
+        version: str | None = None,
+        on_damage: DamageHandler | None = None,
+        first_frame_bytes: int | None = None,
+    ):
+        self.path = path
+        self._source = source
+        self._compression = compression
+        self._size_bytes = size_bytes
+        self._version = version
+        self._on_damage = on_damage
+        self._exact = source.exact or first_frame_bytes is not None
+        self._begin = (
+            source.begin_bytes if first_frame_bytes is None else first_frame_bytes
+        )
+        self._opened: BinaryIO | None = None
+        self.ahead_bytes = 0
+        self._doubted = -1  # Where something seemed to be damaged last.
+        self._intact = False  # Known of a compressed file.
+        self._lost = False  # The rest of a compressed file.
+        self._start: int | None = None
+        self._stop: int | None = None
+        self._whole = False
+        self._records = 0
+
+    @property
+    def span(self) -> SourceSpan:
+        """What was read; to be asked once the frames are used up."""
+        return SourceSpan(
+            file_index=self._source.file_index,
+            begin_bytes=self._source.begin_bytes,
+            end_bytes=self._source.end_bytes,
+            start_bytes=self._start,
+            stop_bytes=self._stop,
+            records=self._records,
+            whole=self._whole,
+        )
+
+    def open_ahead(self) -> int:
+        """Begins to fetch the range, where that takes a while.
+
+        Returns:
+            How many bytes at most wait in memory.
+        """
+        if storage_for(self.path).remote:
+            self._opened = self._open(wait=False)
+            source = self._source
+            end = self._size_bytes if source.end_bytes < 0 else source.end_bytes
+            self.ahead_bytes = min(end - source.begin_bytes, BLOCK_BYTES)
+        return self.ahead_bytes
+
+    def _open(self, *, wait: bool = True) -> BinaryIO:
+        source = self._source
+        # Offsets in a compressed file say nothing of those of its frames.
+        plain = self._compression == "none"
+        return storage_for(self.path).open(
+            self.path,
+            offset=self._begin if plain else 0,
+            end=source.end_bytes if plain and source.end_bytes >= 0 else None,
+            version=self._version,
+            wait=wait,
+        )
+
+    def __iter__(self) -> Iterator[Frame]:
+        for batch in self.batches():
+            yield from map(Frame, *batch)
+
+    def batches(self) -> Iterator[FrameBatch]:
+        """Yields the same frames, those of one block at a time.
+
+        Raises:
+            CorruptFrameError: The range is damaged, and nobody takes that.
+            FalseStartError: The range, entered by search, seems to be damaged.
+            StorageChangedError: Somebody has written the file meanwhile.
+        """
+        yield from self._batches()
+        self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        storage = storage_for(self.path)
+        # An object is read by its version. A local file can be written in place: what
+        # was read is half the old one then, and every checksum fits.
+        if self._version is None or storage.remote:
+            return
+        found = storage.stat(self.path)
+        if found != FileInfo(self.path, self._size_bytes, self._version):
+            raise changed_error(
+                "file was written again while it was read",
+                self.path,
+                expected=f"{self._version}, {self._size_bytes:,} bytes",
+                got=f"{found.version}, {found.size_bytes:,} bytes" if found else "",
+            )
+
+    def _batches(self) -> Iterator[FrameBatch]:
+        source = self._source
+        plain = self._compression == "none"
+        end = None if source.end_bytes < 0 else source.end_bytes
+        offset = self._begin if plain else 0
+        with self._opened or self._open() as file:
+            reader = FrameReader(
+                file
+                if plain
+                else InflatedStream(
+                    file, path=self.path, compression=self._compression
+                ),
+                path=self.path,
+                offset=offset,
+                size_bytes=self._size_bytes if plain else None,
+            )
+            if not self._exact and not reader.resync(limit=end):
+                return
+            if end is not None and reader.offset >= end and not source.extra_records:
+                return
+            extra = self._skip(reader, end)
+            self._start = reader.offset
+            for limit, records in ((end, sys.maxsize), (None, extra)):
+                for batch in self._good(reader, limit, records, self._on_damage):
+                    self._records += len(batch.records)
+                    yield batch
+            self._stop = reader.offset
+            # Asked of compressed files only: their size tells nothing.
+            at_end = self._lost or reader.at_end()
+            self._whole = not plain and end is None and at_end
+
+    def _skip(self, reader: FrameReader, end: int | None) -> int:
+        """Passes over what is to be skipped; returns the extra records left then."""
+        # What is damaged there belongs to the range before.
+        handler = None if self._on_damage is None else PassOver()
+        skip = self._source.skip_records
+        for batch in self._good(reader, end, skip, handler):
+            skip -= len(batch.records)
+        for _ in self._good(reader, None, skip, handler):
+            pass
+        return self._source.extra_records - skip
+
+    def _good(
+        self,
+        reader: FrameReader,
+        end: int | None,
+        limit_records: int,
+        handler: DamageHandler | None,
+    ) -> Iterator[FrameBatch]:
+        """Yields good frames, at most so many, that begin before `end`."""
+        while not self._lost:
+            try:
+                for batch in reader.batches(end, limit_records=limit_records):
+                    limit_records -= len(batch.records)
+                    yield batch
+            except CorruptFrameError as error:
+                if not self._exact:
+                    raise FalseStartError(str(error)) from error
+                if self._read_again(reader):
+                    continue
+                if handler is None:
+                    raise
+                self._pass_damage(reader, error, handler)
+            else:
+                return
+
+    def _read_again(self, reader: FrameReader) -> bool:
+        """Lets the reader read once more what seems to be damaged.
+
+        It may have been damaged on its way: there is no checksum of a part of an object
+        in a bucket. What is good the second time is good.
+        """
+        offset = reader.offset
+        if offset == self._doubted or not storage_for(self.path).remote:
+            return False
+        self._doubted = offset
+        plain = self._compression == "none"
+        file = storage_for(self.path).open(
+            self.path,
+            offset=offset if plain else 0,
+            end=max(offset, self._source.end_bytes) if plain else None,
+            version=self._version,
+        )
+        if plain:
+            reader.restart(file)
+            return True
+        stream = InflatedStream(file, path=self.path, compression=self._compression)
+        try:
+            while offset and (piece := stream.read(min(offset, _CHECK_BYTES))):
+                offset -= len(piece)
+        except CorruptStreamError:
+            return False
+        reader.restart(stream)
+        return True
+
+    def _pass_damage(
+        self, reader: FrameReader, error: CorruptFrameError, handler: DamageHandler
+    ) -> None:
+        begin = self._lost_from(error.offset)
+        if begin is not None:
+            handler.begin(error, self.path, compressed_begin_bytes=begin)
+            with storage_for(self.path).open(
+                self.path, offset=begin, version=self._version
+            ) as file:
+                while piece := file.read(_BLOCK_BYTES):
+                    handler.add(piece)
+            handler.end(self._size_bytes)
+            self._lost = True
+            return
+        handler.begin(error, self.path)
+        # A record with a good length ends where it says, unless bytes were lost or
+        # inserted in it: then no frame begins there.
+        if error.end is not None and reader.frame_at(error.end):
+            reader.skip(error.end, handler.add)
+        else:
+            reader.skip(error.offset + 1, handler.add)
+            reader.resync(sink=handler.add)
+        handler.end(reader.offset)
+
+    def _lost_from(self, offset: int) -> int | None:
+        """Tells whether a compressed file can be read on behind damage.
+
+        Where the compression is intact, the records were damaged before: the frames
+        behind are good. Otherwise nothing behind can be trusted, not even a frame
+        whose checksums fit: a damaged stream likes to repeat what came before.
+
+        Returns:
+            None if it can be read on, else about where `offset` is in the file as it
+            is stored, not behind it.
+        """
+        if self._compression == "none" or self._intact:
+            return None
+        with storage_for(self.path).open(self.path, version=self._version) as file:
+            stream = InflatedStream(file, path=self.path, compression=self._compression)
+            position = begin = 0
+            try:
+                while data := stream.read(_CHECK_BYTES):
+                    position += len(data)
+                    if position <= offset:
+                        begin = stream.compressed_offset
+            except CorruptStreamError:
+                return begin
+        self._intact = True
+        return None
+
+
+def opened_ahead(readers: Iterable[RangeReader]) -> Iterator[RangeReader]:
+    """Yields readers, while those after them begin to fetch where that takes a while.
+
+    Memory: at most 8 MiB for what is fetched ahead.
+
+    Args:
+        readers: To be used up one after the other.
+    """
+    source = iter(readers)
+    ready = deque(itertools.islice(source, 1))
+    ahead_bytes = 0
+    for first in ready:
+        ahead_bytes += first.open_ahead()
+    while ready:
+        reader = ready.popleft()
+        ahead_bytes -= reader.ahead_bytes
+        while ahead_bytes < _AHEAD_BYTES and len(ready) < _AHEAD_RANGES:
+            following = next(source, None)
+            if following is None:
+                break
+            ahead_bytes += following.open_ahead()
+            ready.append(following)
+        yield reader
+
+
+def walk_to(
+    path: str,
+    offset: int,
+    *,
+    size_bytes: int,
+    version: str | None = None,
+    on_damage: DamageHandler | None = None,
+) -> int:
+    """Returns where the first frame at or after an offset begins, beyond doubt.
+
+    Goes frame by frame from the beginning of the file, some ten times as fast as
+    shards are made. What is damaged on the way is passed over as `on_damage` says.
+
+    Args:
+        path: The file, not compressed.
+        offset: The offset.
+        size_bytes: Size of the file.
+        version: The version of the file that is meant; None for any.
+        on_damage: Takes damaged regions; None makes them errors.
+
+    Raises:
+        CorruptFrameError: The file is damaged before `offset`, and nobody takes that.
+    """
+    before = SourceRange(file_index=0, begin_bytes=0, end_bytes=offset, exact=True)
+    reader = RangeReader(
+        path, before, size_bytes=size_bytes, version=version, on_damage=on_damage
+    )
+    for _ in reader.batches():
+        pass
+    stop = reader.span.stop_bytes
+    return 0 if stop is None else stop

@@ -1,0 +1,1 @@
+"""TFDS directories as input, and the metadata by which TFDS reads the output."""
