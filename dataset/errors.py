@@ -22,20 +22,20 @@ class GristmillError(Exception):
     def __init__(
         self,
         what: str,
-        *,
         where: str | None = None,
         expected: object = None,
         got: object = None,
         cure: str | None = None,
     ) -> None:
-        # One positional argument: pickle calls the class with `args` alone, and then
-        # sets the attributes.
         super().__init__(what)
         self.what = what
         self.where = where
         self.expected = None if expected is None else str(expected)
         self.got = None if got is None else str(got)
         self.cure = cure
+        # Pickle makes the error again from `args`; so does Beam, which adds the name of
+        # the step to the first. Set here, as OSError would take them for its own.
+        self.args = (what, where, self.expected, self.got, cure)
 
     def facts(self) -> dict[str, str]:
         """Returns the attributes that are set, by name, for JSON."""
@@ -165,8 +165,18 @@ class DecodeError(GristmillError, ValueError):
         row: Place of the record in the batch that was given to the decoder.
     """
 
-    def __init__(self, what: str, *, row: int = 0, **facts: Any) -> None:
-        super().__init__(what, **{"where": f"record {row:,} of the batch", **facts})
+    def __init__(
+        self,
+        what: str,
+        where: str | None = None,
+        expected: object = None,
+        got: object = None,
+        cure: str | None = None,
+        *,
+        row: int = 0,
+    ) -> None:
+        where = f"record {row:,} of the batch" if where is None else where
+        super().__init__(what, where, expected, got, cure)
         self.row = row
 
     def of(self, record: str) -> Self:
