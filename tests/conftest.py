@@ -9,6 +9,10 @@ import pytest
 # Before anything imports TensorFlow: no log on stderr, no search for accelerators.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# Before JAX makes its devices, and for the processes that tests start: it has eight
+# devices, all of them this CPU.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
