@@ -22,7 +22,7 @@ CLASSES = [
 def test_all_have_one_base_and_a_builtin(kind: type[GristmillError]):
     assert issubclass(kind, GristmillError)
     if kind is not GristmillError:
-        assert issubclass(kind, (ValueError, OSError, RuntimeError))
+        assert issubclass(kind, (IndexError, OSError, RuntimeError, ValueError))
 
 
 @pytest.mark.parametrize("kind", CLASSES)
