@@ -154,8 +154,10 @@ def test_commands_of_the_image_install_the_package(tmp_path):
     )
     done = run("bash", "-c", f"{install} --quiet --target {tmp_path}/site")
     assert done.returncode == 0, done.stdout
-    for folder in setup_arguments()["package_dir"].values():
-        assert (tmp_path / "site" / "gristmill" / folder / "__init__.py").exists()
+    for package, folder in setup_arguments()["package_dir"].items():
+        installed = tmp_path / "site" / package.replace(".", "/")
+        for module in (ROOT / folder).rglob("*.py"):
+            assert (installed / module.relative_to(ROOT / folder)).exists()
 
 
 # A stand-in for docker, which says what it was asked for.
@@ -386,7 +388,7 @@ def test_guide_quotes_messages_that_there_are():
     source = " ".join(
         re.sub(r'"\s+f?"', "", path.read_text(encoding="utf-8"))
         for folder in ("pipelines", "transforms")
-        for path in (ROOT / folder).glob("*.py")
+        for path in (ROOT / folder).rglob("*.py")
     )
     for message in quoted - THEIRS:
         parts = [part.strip() for part in message.split("...")]

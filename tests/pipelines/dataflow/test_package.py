@@ -2,90 +2,115 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tarfile
 
 import pytest
+from packaging.requirements import Requirement
 
-from gristmill.dataset.errors import InputError
-from gristmill.pipelines.dataflow import package as worker_package
+from gristmill.pipelines.dataflow.package import write_source
+from tests.test_imports import setup_arguments
 
 ROOT = pathlib.Path(__file__).parents[3]
-STATED = [
-    "numpy<3,>=1.26",
-    'apache-beam[gcp]<3,>=2.77; extra == "beam"',
-    "google-cloud-storage<4,>=3.0; extra == 'gcs'",
-    'jax<0.11,>=0.5; extra == "loader"',
-    'numpy<3,>=1.26; extra == "beam"',
-]
+SETUP = setup_arguments()
+FOLDERS = SETUP["package_dir"].values()
+WRITE = """
+import pathlib, sys
+from gristmill.pipelines.dataflow.package import write_source
+print(write_source(pathlib.Path(sys.argv[1])))
+"""
 
 
-def modules(folder: pathlib.Path) -> set[str]:
+def checkout_modules() -> set[str]:
     return {
-        str(path.relative_to(folder))
-        for name in ("dataset", "loader", "pipelines", "transforms")
-        for path in (folder / name).glob("*.py")
+        str(pathlib.Path(package.replace(".", "/")) / path.relative_to(ROOT / folder))
+        for package, folder in SETUP["package_dir"].items()
+        for path in (ROOT / folder).rglob("*.py")
     }
 
 
+def copy_checkout(folder: pathlib.Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, folder / name)
+
+
 def test_from_a_checkout_it_is_the_checkout(tmp_path):
-    setup = worker_package.write_source(tmp_path)
+    setup = write_source(tmp_path)
     assert setup.read_bytes() == (ROOT / "setup.py").read_bytes()
-    assert modules(tmp_path) == modules(ROOT)
+    for folder in FOLDERS:
+        sent = {p.relative_to(tmp_path) for p in (tmp_path / folder).rglob("*.py")}
+        assert sent == {p.relative_to(ROOT) for p in (ROOT / folder).rglob("*.py")}
     assert not list(tmp_path.rglob("__pycache__"))
 
 
-@pytest.fixture
-def installed(tmp_path, monkeypatch) -> pathlib.Path:
-    """Makes the module think that it lies in a directory of installed packages."""
-    site = tmp_path / "site" / "gristmill"
-    site.mkdir(parents=True)
-    for name in ("dataset", "loader", "pipelines", "transforms"):
-        (site / name).symlink_to(ROOT / name)
-    fake = site / "pipelines" / "worker_package.py"
-    copy = tmp_path / "site" / "gristmill" / "pipelines"
-    copy.unlink()
-    copy.mkdir()
-    for path in (ROOT / "pipelines").glob("*.py"):
-        (copy / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(worker_package, "__file__", str(fake))
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> pathlib.Path:
+    """A folder that gristmill was installed into, from a copy of the checkout."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    copy_checkout(source)
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"),
+            *("--no-index", "--no-build-isolation", "--no-compile"),
+            *("--target", site, source),
+        ],
+        check=True,
+        cwd=source,
+    )
     return site
 
 
-def test_from_a_wheel_it_is_built_of_what_is_installed(
-    installed, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: STATED)
-    folder = tmp_path / "source"
+def write_from(
+    site: pathlib.Path, folder: pathlib.Path
+) -> subprocess.CompletedProcess[str]:
+    """Calls `write_source` of an installed copy, in a process that sees no other."""
     folder.mkdir()
-    setup = worker_package.write_source(folder)
+    return subprocess.run(
+        [sys.executable, "-S", "-c", WRITE, folder],
+        env=os.environ | {"PYTHONPATH": str(site)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_from_a_wheel_it_is_built_of_what_is_installed(site, tmp_path):
+    folder = tmp_path / "source"
+    done = write_from(site, folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(folder / "setup.py")
     subprocess.run(
-        [sys.executable, setup.name, "--quiet", "sdist", "--dist-dir", "made"],
+        [sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", "made"],
         cwd=folder,
         check=True,
         capture_output=True,
     )
     (archive,) = (folder / "made").iterdir()
     with tarfile.open(archive) as found:
-        names = {name.partition("/")[2] for name in found.getnames()}
         root = found.getnames()[0]
-        info = found.extractfile(f"{root}/gristmill.egg-info/requires.txt").read()
-    assert modules(ROOT) <= names
+        names = {name.removeprefix(f"{root}/") for name in found.getnames()}
+        requires = found.extractfile(f"{root}/gristmill.egg-info/requires.txt").read()
+    sent = {name for name in names if name.endswith(".py")} - {"setup.py"}
+    assert sent == checkout_modules()
     # The core, Beam and Cloud Storage; nothing of the loader's.
-    assert info.decode().split() == [
-        "numpy<3,>=1.26",
-        "apache-beam[gcp]<3,>=2.77",
-        "google-cloud-storage<4,>=3.0",
-    ]
+    extras = SETUP["extras_require"]
+    needed = [*SETUP["install_requires"], *extras["beam"], *extras["gcs"]]
+    assert {str(Requirement(line)) for line in requires.decode().split()} == {
+        str(Requirement(line)) for line in needed
+    }
 
 
-def test_without_metadata_it_is_refused(installed, tmp_path, monkeypatch):
-    def unknown(name: str) -> list[str]:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "requires", unknown)
-    with pytest.raises(InputError, match="cannot be sent to workers"):
-        worker_package.write_source(tmp_path / "source")
+def test_without_metadata_it_is_refused(site, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(site / "gristmill", bare / "gristmill")
+    done = write_from(bare, tmp_path / "source")
+    assert done.returncode != 0
+    assert "this copy of gristmill cannot be sent to workers" in done.stderr
