@@ -667,14 +667,14 @@ def test_the_default_directory_is_this_user_s_own(
 SCRIPT = """
 import itertools, sys, threading
 from gristmill import loader
+from gristmill.loader.remote.object_reads import ByteRange
 if __name__ == "__main__":
     dataset = loader.open("gs://bucket/c4", cache_dir=sys.argv[1])
     assert len(dataset[::7]) == len(range(0, len(dataset), 7))
     # Left in the middle of an answer, and with a thread that reads.
     fetcher = dataset._reader._fetcher
     threading.Thread(target=lambda: dataset[:], daemon=True).start()
-    ranges = [loader.range_fetch.ByteRange(dataset.shard(0).path, i, i + 9)
-              for i in range(300)]
+    ranges = [ByteRange(dataset.shard(0).path, i, i + 9) for i in range(300)]
     fetcher.fetch(ranges, lambda *answer: sys.exit())
 """
 
@@ -684,7 +684,7 @@ def test_a_process_ends_cleanly_with_requests_in_flight(
 ) -> None:
     server.latency_seconds = 0.02
     script = tmp_path / "script.py"
-    script.write_text("import gristmill.loader.remote.range_fetch\n" + SCRIPT)
+    script.write_text(SCRIPT)
     for _ in range(2):
         begin = time.monotonic()
         done = subprocess.run(

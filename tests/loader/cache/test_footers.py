@@ -155,7 +155,7 @@ def test_worker_processes_map_the_same_pages(path, cache, tmp_path) -> None:
     pickled.write_bytes(pickle.dumps(dataset))
     program = """
 import pathlib, pickle, re, sys
-from gristmill.loader import shard_files
+from gristmill.loader.reading import shard_files
 shard_files.read_footer = None
 dataset = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 dataset[[0, 299]]
