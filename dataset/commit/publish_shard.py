@@ -11,7 +11,8 @@ from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import encode_index, parse_index
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.storage.lookup import FileInfo, storage_for
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

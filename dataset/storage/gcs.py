@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 import google_crc32c
 
 from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.storage.base import Content, FileInfo, changed_error
 from gristmill.dataset.storage.gcs_connection import (
     GcsConnection,
     decode_crc32c,
@@ -21,7 +22,6 @@ from gristmill.dataset.storage.gcs_connection import (
     is_bad_checksum,
     is_missing_bucket,
 )
-from gristmill.dataset.storage.lookup import Content, FileInfo, changed_error
 from gristmill.dataset.storage.object_names import (
     compile_pattern,
     has_magic,

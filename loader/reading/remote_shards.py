@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from gristmill.dataset.errors import CorruptShardError, StorageError
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.lookup import FileInfo, storage_for
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.cache.counts import CacheCounts, CacheMeter
 from gristmill.loader.cache.filler import RANGES_IN_FLIGHT, CacheFill
 from gristmill.loader.cache.indexes import IndexCache, cache_root

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.errors import CorruptShardError
 from gristmill.dataset.metadata.shard_index import HEADER_BYTES, ShardIndex, parse_index
-from gristmill.dataset.storage.lookup import FileInfo
+from gristmill.dataset.storage.base import FileInfo
 from gristmill.loader.indices import IntArray
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetch import RangeFetcher

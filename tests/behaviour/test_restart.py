@@ -22,7 +22,7 @@ from gristmill.dataset.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.dataset.storage.lookup import LocalStorage
+from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.conversion.prepare import prepare
 from gristmill.transforms.conversion.tasks import make_shard, shard_tasks

@@ -14,7 +14,8 @@ from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Split, open_manifest, read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.lookup import FileInfo, storage_for
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.checking.findings import (
     UNREADABLE,
     Finding,

@@ -31,7 +31,8 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
-from gristmill.dataset.storage.lookup import FileInfo, Storage, storage_for
+from gristmill.dataset.storage.base import FileInfo, Storage
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.checking.findings import (
     UNREADABLE,
     Finding,

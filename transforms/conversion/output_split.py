@@ -10,12 +10,8 @@ from collections.abc import Iterable, Iterator
 from gristmill.dataset.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.storage.lookup import (
-    FileInfo,
-    changed_error,
-    storage_for,
-    version_of,
-)
+from gristmill.dataset.storage.base import FileInfo, changed_error
+from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.tfds.metadata import withdraw_tfds_metadata
 

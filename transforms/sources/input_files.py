@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata.shard_table import Texts, encode_texts, load_arrays
-from gristmill.dataset.storage.lookup import FileInfo, storage_for
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.tfrecord import frames as tfrecord
 
 _VERSION = 1

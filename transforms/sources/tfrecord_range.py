@@ -14,7 +14,8 @@ from gristmill.dataset.errors import (
     FalseStartError,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.lookup import FileInfo, changed_error, storage_for
+from gristmill.dataset.storage.base import FileInfo, changed_error
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
 from gristmill.dataset.tfrecord.frame_reader import FrameReader
 from gristmill.dataset.tfrecord.frames import Compression, Frame, FrameBatch

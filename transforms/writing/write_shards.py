@@ -35,7 +35,8 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.lookup import Content, storage_for, version_of
+from gristmill.dataset.storage.base import Content
+from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.checking.metadata import check_split
 from gristmill.transforms.conversion.commit import check_files, commit_dataset
 from gristmill.transforms.conversion.output_split import (

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.errors import InputError, StorageChangedError, StorageError
 from gristmill.dataset.storage import prefetch_reader as range_stream
+from gristmill.dataset.storage.base import Storage
 from gristmill.dataset.storage.gcs import GcsStorage
-from gristmill.dataset.storage.lookup import Storage, storage_for, version_of
+from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.dataset.storage.prefetch_reader import Piece, RangeStream
 from tests.support.gcs_server import GcsServer
 

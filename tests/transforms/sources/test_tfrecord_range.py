@@ -24,7 +24,9 @@ from gristmill.dataset.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.lookup import FileInfo, LocalStorage, version_of
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.dataset.storage.lookup import version_of
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.quarantine import PassOver

@@ -20,7 +20,7 @@ from gristmill.dataset.errors import (
     InputError,
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.dataset.storage.lookup import LocalStorage
+from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.conversion.prepare import prepare
 from gristmill.transforms.conversion.tasks import (

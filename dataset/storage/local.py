@@ -1,0 +1,220 @@
+"""Files of this machine, mounts included: `Storage` for local paths."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import filecmp
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, cast
+
+from gristmill.dataset.storage.base import Content, FileInfo, changed_error
+from gristmill.dataset.storage.local_patterns import matching, status_of_match
+from gristmill.dataset.storage.os_errors import explained
+
+
+def _info_of(path: str, status: os.stat_result) -> FileInfo:
+    return FileInfo(path, status.st_size, str(status.st_mtime_ns))
+
+
+def _info(path: str) -> FileInfo:
+    return _info_of(path, os.stat(path))
+
+
+def _infos(paths: Iterable[str]) -> list[FileInfo]:
+    found = []
+    for path in paths:
+        # Others may delete files, such as temporary ones, since they were listed.
+        with contextlib.suppress(FileNotFoundError):
+            found.append(_info(path))
+    return found
+
+
+def _give_name(local_path: str, path: str, *, new: bool) -> bool:
+    """Gives a file its name at once; a new one only if nobody else has it by then.
+
+    Returns:
+        Whether it has it now.
+    """
+    if new:
+        try:
+            os.link(local_path, path)
+        except FileExistsError:
+            return False
+        except OSError as e:
+            # Some file systems have no links: one moment stays in which two can come.
+            if e.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+                raise
+        else:
+            return True
+    os.replace(local_path, path)
+    return True
+
+
+def _sync_directory(directory: str) -> None:
+    """Makes the names in a directory last through a power failure."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as e:
+        # Some network file systems have no such thing as a directory to write out.
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+class LocalStorage:
+    """Files of this machine, mounts included."""
+
+    remote = False
+
+    def match(self, pattern: str) -> list[FileInfo]:
+        found = []
+        with explained("list files", pattern):
+            for path in sorted(set(matching(pattern))):
+                status = status_of_match(path)
+                if stat.S_ISREG(status.st_mode):
+                    found.append(_info_of(path, status))
+        return found
+
+    def list(self, directory: str) -> list[FileInfo]:
+        with explained("list the directory", directory):
+            try:
+                with os.scandir(directory) as entries:
+                    paths = [entry.path for entry in entries if entry.is_file()]
+            except FileNotFoundError:
+                return []
+            return _infos(sorted(paths))
+
+    def stat(self, path: str) -> FileInfo | None:
+        with explained("look at the file", path):
+            try:
+                if os.path.isdir(path):
+                    return None
+                return _info(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
+        return [self.stat(path) for path in paths]
+
+    def open(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+        wait: bool = True,
+    ) -> BinaryIO:
+        del wait
+        with explained("open the file", path):
+            # Readers ask for blocks of megabytes: a buffer would copy them again.
+            file = open(path, "rb", buffering=0)  # noqa: SIM115
+            found = str(os.fstat(file.fileno()).st_mtime_ns)
+            if version is not None and version != found:
+                file.close()
+                raise changed_error(
+                    "file was written again after it was listed",
+                    path,
+                    expected=version,
+                    got=found,
+                )
+            file.seek(offset)
+        return cast(BinaryIO, file)
+
+    def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
+        with explained("read the file", path), open(path, "rb") as file:
+            file.seek(begin)
+            return file.read() if end is None else file.read(max(end - begin, 0))
+
+    def load(self, path: str) -> Content | None:
+        with explained("read the file", path):
+            try:
+                with open(path, "rb") as file:
+                    version = str(os.fstat(file.fileno()).st_mtime_ns)
+                    return Content(file.read(), version)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
+        return [self.load(path) for path in paths]
+
+    def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
+        with self.temporary(os.path.dirname(path)) as temporary:
+            with explained("write the file", path), open(temporary, "wb") as file:
+                file.write(data)
+            self.publish(temporary, path, replaces=replaces)
+
+    @contextlib.contextmanager
+    def temporary(self, directory: str) -> Iterator[str]:
+        with explained("create the directory", directory):
+            os.makedirs(directory or ".", exist_ok=True)
+        path = os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def publish(
+        self,
+        local_path: str,
+        path: str,
+        *,
+        replaces: str | None = None,
+        crc32c: int | None = None,
+    ) -> None:
+        del crc32c  # The file moves: nothing copies it.
+        with explained("finish the file", path):
+            directory = os.path.dirname(path) or "."
+            os.makedirs(directory, exist_ok=True)
+            # Without it, a power failure can leave the name on an empty file.
+            with open(local_path, "rb") as file:
+                os.fsync(file.fileno())
+            found = None if replaces is None else self._version(path)
+            if found == replaces and _give_name(local_path, path, new=found == ""):
+                _sync_directory(directory)
+            elif not (
+                os.path.exists(path) and filecmp.cmp(local_path, path, shallow=False)
+            ):
+                raise changed_error(
+                    "file was written by somebody else meanwhile",
+                    path,
+                    expected=replaces or "",
+                    got=self._version(path),
+                )
+
+    def delete(self, path: str, *, version: str | None = None) -> None:
+        with (
+            explained("delete the file", path),
+            contextlib.suppress(FileNotFoundError),
+        ):
+            if version is not None and version != (found := _info(path).version):
+                raise changed_error(
+                    "file was written by somebody else meanwhile",
+                    path,
+                    expected=version,
+                    got=found,
+                )
+            os.unlink(path)
+
+    def delete_all(self, files: Iterable[FileInfo]) -> None:
+        for info in files:
+            self.delete(info.path, version=info.version)
+
+    def delete_tree(self, directory: str) -> None:
+        with (
+            explained("delete the directory", directory),
+            contextlib.suppress(FileNotFoundError),
+        ):
+            shutil.rmtree(directory)
+
+    def _version(self, path: str) -> str:
+        found = self.stat(path)
+        return "" if found is None else found.version

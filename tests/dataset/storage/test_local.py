@@ -1,0 +1,526 @@
+"""Local files, and the patterns that find them: `local`, `local_patterns`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gristmill.dataset.errors import StorageChangedError, StorageError
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.dataset.storage.lookup import version_of
+
+
+@pytest.fixture
+def common_folder() -> Iterator[pathlib.Path]:
+    """A directory that every user may enter and write to."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        yield pathlib.Path(name)
+
+
+@contextlib.contextmanager
+def without_privileges() -> Iterator[None]:
+    """Acts as a user to whom permissions apply, which root is not."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.fixture
+def storage() -> LocalStorage:
+    return LocalStorage()
+
+
+def names(found) -> list[str]:
+    return [os.path.basename(info.path) for info in found]
+
+
+class TestFinding:
+    @pytest.fixture
+    def folder(self, tmp_path: pathlib.Path) -> pathlib.Path:
+        tmp_path = tmp_path / "folder"
+        tmp_path.mkdir()
+        for name in ("b.rec", "a.rec", "a[1].rec", "a1.rec", ".hidden.rec", "c.txt"):
+            (tmp_path / name).write_text(name)
+        (tmp_path / "sub.rec").mkdir()
+        (tmp_path / "sub.rec" / "d.rec").write_text("d")
+        (tmp_path / "link.rec").symlink_to("b.rec")
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("pattern", "expected"),
+        [
+            ("*.rec", ["a.rec", "a1.rec", "a[1].rec", "b.rec", "link.rec"]),
+            ("?.rec", ["a.rec", "b.rec"]),
+            ("[ab].rec", ["a.rec", "b.rec"]),
+            ("a.rec", ["a.rec"]),
+            # A file of exactly that name wins over what it could stand for.
+            ("a[1].rec", ["a[1].rec"]),
+            ("a[[]1].rec", ["a[1].rec"]),
+            ("a[12].rec", ["a1.rec"]),
+            ("missing.rec", []),
+            ("missing*", []),
+            ("sub.rec", []),
+            ("a.rec/b", []),
+            ("*.rec/d.rec", ["d.rec"]),
+            (
+                "**",
+                ["a.rec", "a1.rec", "a[1].rec", "b.rec", "c.txt", "link.rec", "d.rec"],
+            ),
+            (".*.rec", [".hidden.rec"]),
+            (
+                "**/*.rec",
+                ["a.rec", "a1.rec", "a[1].rec", "b.rec", "link.rec", "d.rec"],
+            ),
+        ],
+    )
+    def test_patterns(self, storage, folder, pattern: str, expected: list[str]):
+        found = storage.match(str(folder / pattern))
+        assert names(found) == expected
+        for info in found:
+            assert info.size_bytes == os.path.getsize(info.path)
+            assert info == storage.stat(info.path)
+
+    def test_a_directory_of_that_name_wins_too(self, storage, tmp_path):
+        for name in ("a[1]", "a1"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "x.rec").write_text(name)
+        found = storage.match(str(tmp_path / "a[1]" / "*.rec"))
+        assert [info.path for info in found] == [str(tmp_path / "a[1]" / "x.rec")]
+        found = storage.match(str(tmp_path / "a[12]" / "*.rec"))
+        assert [info.path for info in found] == [str(tmp_path / "a1" / "x.rec")]
+
+    def test_a_pattern_without_directory(self, storage, folder, monkeypatch):
+        monkeypatch.chdir(folder)
+        assert names(storage.match("?.rec")) == ["a.rec", "b.rec"]
+        assert names(storage.match("sub*/*")) == ["d.rec"]
+
+    def test_listing_shows_files_only(self, storage, folder):
+        assert names(storage.list(str(folder))) == [
+            *(".hidden.rec", "a.rec", "a1.rec", "a[1].rec", "b.rec", "c.txt"),
+            "link.rec",
+        ]
+        assert storage.list(str(folder / "missing")) == []
+
+    def test_listing_a_file_is_an_error(self, storage, folder):
+        with pytest.raises(StorageError, match="a part of it is a file"):
+            storage.list(str(folder / "a.rec"))
+
+    def test_files_that_vanish_from_a_listing_do_not_hide_the_others(
+        self, storage, folder, monkeypatch
+    ):
+        # Temporary files of other workers come and go.
+        true_stat = os.stat
+
+        def stat_late(path, **options):
+            if str(path).endswith("a1.rec"):
+                os.unlink(path)
+            return true_stat(path, **options)
+
+        monkeypatch.setattr(os, "stat", stat_late)
+        found = names(storage.list(str(folder)))
+        assert "b.rec" in found
+        assert "a1.rec" not in found
+
+    @pytest.mark.parametrize(
+        ("link", "pattern"),
+        [
+            ("dangling.rec", "dangling.rec"),
+            ("dangling.rec", "*.rec"),
+            ("dangling.rec", "**/*.rec"),
+            ("sub.rec/dangling.rec", "**/*.rec"),
+            ("sub.rec/dangling.rec", "*/dangling.rec"),
+            # What was there may have been a directory with files that match.
+            ("dangling.rec", "*.rec/*"),
+            ("dangling", "**/*.rec"),
+        ],
+    )
+    def test_a_link_to_what_is_not_there_is_an_error(
+        self, storage, folder, link: str, pattern: str
+    ):
+        # As in git-annex without the content, or with a disk that is not mounted.
+        (folder / link).symlink_to("/mnt/nowhere")
+        with pytest.raises(StorageError, match="not there") as caught:
+            storage.match(str(folder / pattern))
+        message = str(caught.value)
+        assert str(folder / link) in message
+        assert "a link to /mnt/nowhere" in message
+        assert storage.stat(str(folder / link)) is None
+
+    def test_other_links_do_not_matter(self, storage, folder):
+        (folder / "dangling.txt").symlink_to("nowhere")
+        (folder / ".hidden").symlink_to("nowhere")
+        assert "b.rec" in names(storage.match(str(folder / "*.rec")))
+
+    @pytest.mark.parametrize("pattern", ["*.rec", "**/*.rec"])
+    def test_a_file_that_vanishes_while_it_is_matched_is_an_error(
+        self, storage, folder, monkeypatch, pattern: str
+    ):
+        true_stat = os.stat
+
+        def stat_late(path, **options):
+            if str(path).endswith("a1.rec"):
+                pathlib.Path(path).unlink(missing_ok=True)
+            return true_stat(path, **options)
+
+        monkeypatch.setattr(os, "stat", stat_late)
+        with pytest.raises(StorageError, match="not there") as caught:
+            storage.match(str(folder / pattern))
+        assert str(folder / "a1.rec") in str(caught.value)
+
+    @pytest.mark.parametrize("pattern", ["*/*", "**/*.rec", "*/d.rec", "**", "s*/er/*"])
+    @pytest.mark.parametrize("mode", [0o000, 0o444])
+    def test_a_directory_below_a_wildcard_that_may_not_be_read(
+        self, storage, common_folder, pattern: str, mode: int
+    ):
+        for name in ("secret", "sound"):
+            (common_folder / name / "er").mkdir(parents=True)
+            (common_folder / name / "d.rec").write_text("d")
+            (common_folder / name / "er" / "e.rec").write_text("e")
+        (common_folder / "secret").chmod(mode)
+        with (
+            without_privileges(),
+            pytest.raises(StorageError, match="check the permissions") as caught,
+        ):
+            storage.match(str(common_folder / pattern))
+        assert str(common_folder / "secret") in str(caught.value)
+
+    def test_a_directory_that_fails_to_be_read(self, storage, folder, monkeypatch):
+        # As on a network file system whose server is away.
+        true_scandir = os.scandir
+
+        def scandir(path):
+            if str(path).endswith("sub.rec"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return true_scandir(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+        for pattern in ("*/*.rec", "**/*.rec"):
+            with pytest.raises(StorageError, match="Input/output error") as caught:
+                storage.match(str(folder / pattern))
+            assert str(folder / "sub.rec") in str(caught.value)
+
+    def test_stat(self, storage, folder):
+        info = storage.stat(str(folder / "b.rec"))
+        assert info is not None
+        assert info.size_bytes == 5
+        for name in ("missing", "sub.rec", "a.rec/b"):
+            assert storage.stat(str(folder / name)) is None
+
+    def test_version_changes_with_the_file(self, storage, tmp_path):
+        path = tmp_path / "a"
+        assert version_of(str(path)) == ""
+        path.write_text("one")
+        first = version_of(str(path))
+        os.utime(path, ns=(1, 1))
+        assert "" != version_of(str(path)) != first
+
+
+class TestReading:
+    def test_ranges(self, storage, tmp_path):
+        path = tmp_path / "a"
+        path.write_bytes(bytes(range(100)))
+        assert storage.read(str(path)) == bytes(range(100))
+        assert storage.read(str(path), 10) == bytes(range(10, 100))
+        assert storage.read(str(path), 10, 20) == bytes(range(10, 20))
+        assert storage.read(str(path), 90, 200) == bytes(range(90, 100))
+        assert storage.read(str(path), 20, 20) == b""
+        assert storage.read(str(path), 20, 10) == b""
+        assert storage.read(str(path), 200) == b""
+
+    def test_open_at_an_offset(self, storage, tmp_path):
+        path = tmp_path / "a"
+        path.write_bytes(bytes(range(100)))
+        with storage.open(str(path), offset=95) as file:
+            assert file.read(3) == bytes([95, 96, 97])
+            assert file.read(30) == bytes([98, 99])
+            assert file.read(30) == b""
+
+    def test_open_wants_the_version_that_was_listed(self, storage, tmp_path):
+        path = tmp_path / "a"
+        path.write_text("one")
+        info = storage.stat(str(path))
+        with storage.open(str(path), version=info.version) as file:
+            assert file.read(10) == b"one"
+        os.utime(path, ns=(5, 5))
+        with pytest.raises(StorageChangedError, match="after it was listed"):
+            storage.open(str(path), version=info.version)
+
+    @pytest.mark.parametrize("method", ["open", "read"])
+    def test_what_is_not_there(self, storage, tmp_path, method: str):
+        path = str(tmp_path / "missing")
+        with pytest.raises(StorageError, match="cannot") as caught:
+            getattr(storage, method)(path)
+        message = str(caught.value)
+        assert path in message
+        assert "No such file" in message
+        assert "check the path" in message
+        assert isinstance(caught.value, OSError)
+
+    @pytest.mark.parametrize("method", ["open", "read"])
+    def test_a_directory_is_no_file(self, storage, tmp_path, method: str):
+        with pytest.raises(StorageError, match="Is a directory"):
+            getattr(storage, method)(str(tmp_path))
+
+    @pytest.mark.parametrize("method", ["open", "read"])
+    def test_what_may_not_be_read(self, storage, common_folder, method: str):
+        path = common_folder / "secret"
+        path.write_text("x")
+        path.chmod(0)
+        with (
+            without_privileges(),
+            pytest.raises(StorageError, match="check the permissions"),
+        ):
+            getattr(storage, method)(str(path))
+
+    def test_a_directory_that_may_not_be_listed(self, storage, common_folder):
+        path = common_folder / "secret"
+        path.mkdir(mode=0)
+        with (
+            without_privileges(),
+            pytest.raises(StorageError, match="check the permissions"),
+        ):
+            storage.list(str(path))
+        with (
+            without_privileges(),
+            pytest.raises(StorageError, match="check the permissions"),
+        ):
+            storage.match(str(path / "*.rec"))
+
+
+class TestWriting:
+    def test_write_makes_directories_and_replaces(self, storage, tmp_path):
+        path = tmp_path / "new [1]" / "deep" / "a"
+        storage.write(str(path), b"one")
+        storage.write(str(path), b"two")
+        assert path.read_bytes() == b"two"
+        assert os.listdir(path.parent) == ["a"]
+
+    def test_write_beside_the_working_directory(self, storage, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        storage.write("a", b"one")
+        assert storage.read("a") == b"one"
+        assert os.listdir() == ["a"]
+
+    def test_others_may_read_what_is_written(self, storage, tmp_path):
+        old = os.umask(0o022)
+        try:
+            storage.write(str(tmp_path / "a"), b"one")
+        finally:
+            os.umask(old)
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644
+
+    def test_readers_see_the_old_or_the_new_file(self, storage, tmp_path):
+        path = str(tmp_path / "a")
+        contents = [bytes([i]) * 200_000 for i in range(2)]
+        storage.write(path, contents[0])
+        done = threading.Event()
+        seen: list[bytes] = []
+
+        def read() -> None:
+            while not done.is_set():
+                seen.append(storage.read(path))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for i in range(100):
+                storage.write(path, contents[i % 2])
+        finally:
+            done.set()
+            reader.join()
+        assert seen
+        assert all(data in contents for data in seen)
+
+    def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+        self, storage, tmp_path, monkeypatch
+    ):
+        path = tmp_path / "a"
+        storage.write(str(path), b"old")
+
+        def no_space(_: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", no_space)
+        with pytest.raises(StorageError, match="free some space") as caught:
+            storage.write(str(path), b"new")
+        assert str(path) in str(caught.value)
+        assert path.read_bytes() == b"old"
+        assert os.listdir(tmp_path) == ["a"]
+
+    def test_a_full_disk(self, tmp_path):
+        # A limit on the size of files acts as a full disk does.
+        script = textwrap.dedent(
+            """
+            import resource, sys
+            from gristmill.dataset.errors import StorageError
+            from gristmill.dataset.storage.local import LocalStorage
+
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            try:
+                LocalStorage().write(sys.argv[1], bytes(100_000))
+            except StorageError as error:
+                print(error)
+                sys.exit(3)
+            """
+        )
+        path = tmp_path / "out" / "a"
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 3, done.stderr
+        assert "cannot write the file" in done.stdout
+        assert str(path) in done.stdout
+        assert os.listdir(path.parent) == []
+
+    def test_a_file_where_a_directory_should_be(self, storage, tmp_path):
+        (tmp_path / "a").write_text("x")
+        with pytest.raises(StorageError, match="a part of it is a file"):
+            storage.write(str(tmp_path / "a" / "b" / "c"), b"x")
+
+    @pytest.mark.parametrize("name", ["a", "new/a"])
+    def test_a_directory_that_may_not_be_written(
+        self, storage, common_folder, name: str
+    ):
+        common_folder.chmod(0o555)
+        with (
+            without_privileges(),
+            pytest.raises(StorageError, match="check the permissions") as caught,
+        ):
+            storage.write(str(common_folder / name), b"x")
+        assert str(common_folder) in str(caught.value)
+
+
+class TestPublishing:
+    def test_moves_a_finished_file_to_its_place(self, storage, tmp_path):
+        path = tmp_path / "out" / "shard"
+        with storage.temporary(str(tmp_path / "tmp")) as local:
+            pathlib.Path(local).write_text("done")
+            assert not path.exists()
+            storage.publish(local, str(path))
+        assert path.read_text() == "done"
+        assert os.listdir(tmp_path / "tmp") == []
+
+    def test_temporary_files_are_removed_and_never_the_same(self, storage, tmp_path):
+        with (
+            storage.temporary(str(tmp_path)) as a,
+            storage.temporary(str(tmp_path)) as b,
+        ):
+            assert a != b
+            assert os.path.basename(a).startswith(".")
+            pathlib.Path(a).write_text("left")
+        assert os.listdir(tmp_path) == []
+
+    def test_temporary_files_are_removed_after_an_error(self, storage, tmp_path):
+        def fail() -> None:
+            with storage.temporary(str(tmp_path)) as local:
+                pathlib.Path(local).write_text("left")
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fail()
+        assert os.listdir(tmp_path) == []
+
+    def test_what_was_never_written_cannot_be_published(self, storage, tmp_path):
+        with (
+            storage.temporary(str(tmp_path)) as local,
+            pytest.raises(StorageError, match="No such file"),
+        ):
+            storage.publish(local, str(tmp_path / "a"))
+
+    def test_replaces_only_the_version_it_knows(self, storage, tmp_path):
+        path = str(tmp_path / "a")
+        storage.write(path, b"one", replaces="")
+        with pytest.raises(StorageChangedError, match="somebody else"):
+            storage.write(path, b"two", replaces="")
+        storage.write(path, b"one", replaces="")  # The same bytes: no harm done.
+        seen = version_of(path)
+        storage.write(path, b"two", replaces=seen)
+        assert storage.read(path) == b"two"
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(StorageChangedError):
+            storage.write(path, b"three", replaces=seen)
+        os.unlink(path)
+        with pytest.raises(StorageChangedError, match="no file"):
+            storage.write(path, b"three", replaces=seen)
+        assert os.listdir(tmp_path) == []
+
+    @pytest.mark.parametrize("links", [True, False])
+    def test_of_many_that_create_a_file_at_once_one_does(
+        self,
+        storage: LocalStorage,
+        tmp_path: pathlib.Path,
+        monkeypatch: pytest.MonkeyPatch,
+        links: bool,
+    ) -> None:
+        def no_links(source: str, target: str) -> None:
+            raise OSError(errno.EPERM, "not on this file system")
+
+        if not links:
+            monkeypatch.setattr(os, "link", no_links)
+        writers = 8 if links else 1
+        barrier = threading.Barrier(writers)
+        outcomes: dict[int, bool] = {}
+
+        def write(number: int, path: str) -> None:
+            barrier.wait(30)
+            try:
+                storage.write(path, b"%d" % number, replaces="")
+            except StorageChangedError:
+                outcomes[number] = False
+            else:
+                outcomes[number] = True
+
+        for attempt in range(20):
+            path = str(tmp_path / f"file{attempt}")
+            threads = [
+                threading.Thread(target=write, args=(number, path))
+                for number in range(writers)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            (winner,) = (number for number, won in outcomes.items() if won)
+            assert storage.read(path) == b"%d" % winner
+            assert len(outcomes) == writers
+            outcomes.clear()
+        assert len(list(tmp_path.iterdir())) == 20  # Nothing temporary is left.
+
+
+class TestDeleting:
+    def test_what_is_there_and_what_is_not(self, storage, tmp_path):
+        (tmp_path / "a").write_text("x")
+        storage.delete(str(tmp_path / "a"))
+        storage.delete(str(tmp_path / "a"))
+        assert os.listdir(tmp_path) == []
+
+    def test_trees(self, storage, tmp_path):
+        (tmp_path / "t" / "u").mkdir(parents=True)
+        (tmp_path / "t" / "u" / "a").write_text("x")
+        storage.delete_tree(str(tmp_path / "t"))
+        storage.delete_tree(str(tmp_path / "t"))
+        assert os.listdir(tmp_path) == []
+
+    def test_a_directory_is_not_deleted_as_a_file(self, storage, tmp_path):
+        (tmp_path / "d").mkdir()
+        with pytest.raises(StorageError, match="cannot delete"):
+            storage.delete(str(tmp_path / "d"))
