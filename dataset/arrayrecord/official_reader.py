@@ -1,12 +1,91 @@
-"""Reading through the official reader what gristmill's own decoder leaves to it."""
+"""The official reader: for files that gristmill's own decoder leaves to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
 
 from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.exit_gate import exit_gate
 
-_BATCH_BYTES = 16 << 20
+BATCH_BYTES = 16 << 20
+_MAX_BATCH_RECORDS = 100_000
+
+
+class OfficialReader:
+    """A local ArrayRecord file, opened with the official reader. A context manager.
+
+    The reader is C++, so every call runs inside the exit gate: threads that do not
+    keep the process from ending may use it.
+
+    Args:
+        path: A local file.
+        options: Options of the official reader, such as `readahead_buffer_size`.
+
+    Raises:
+        InputError: The file is not local.
+        CorruptShardError: The file cannot be opened.
+    """
+
+    def __init__(self, path: str, *, options: Mapping[str, str] | None = None):
+        # Imported here because few files need it.
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        if "://" in path:
+            # It also returns empty records where an answer is cut short.
+            raise InputError(
+                "file with transposed chunks is not on a local disk",
+                where=path,
+                expected="a local path: only the official reader decodes such chunks",
+                cure="copy the file to a local disk or a mounted bucket",
+            )
+        text = ",".join(f"{key}:{value}" for key, value in (options or {}).items())
+        self._path = path
+        with exit_gate:
+            try:
+                self._reader = ArrayRecordReader(path, options=text)
+            except Exception as e:  # What it raises is not documented.
+                raise _unreadable(path, str(e)) from e
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with exit_gate:
+            self._reader.close()
+
+    def read_range(self, begin: int, end: int) -> list[bytes]:
+        """Returns the records [begin, end).
+
+        Raises:
+            CorruptShardError: They cannot be read.
+        """
+        where = f"{self._path}, records {begin:,} to {end:,}"
+        return self._read(begin, end, count=end - begin, where=where)
+
+    def read_records(self, numbers: Sequence[int]) -> list[bytes]:
+        """Returns the records with these numbers, in their order.
+
+        Raises:
+            CorruptShardError: They cannot be read.
+        """
+        return self._read(numbers, count=len(numbers), where=self._path)
+
+    def _read(self, *which: Any, count: int, where: str) -> list[bytes]:
+        with exit_gate:
+            try:
+                records = list(self._reader.read(*which))
+            except Exception as e:  # What it raises is not documented.
+                raise _unreadable(where, str(e)) from e
+        if len(records) != count:
+            raise _unreadable(where, f"{len(records):,} records instead of {count:,}")
+        return records
 
 
 def read_with_official_reader(
@@ -24,29 +103,17 @@ def read_with_official_reader(
         InputError: The file is not local.
         CorruptShardError: The reader cannot read it.
     """
-    # Imported here because few files need it.
-    from array_record.python.array_record_module import ArrayRecordReader
+    step = max(1, min(_MAX_BATCH_RECORDS, BATCH_BYTES // max(mean_bytes, 1)))
+    # Open until the caller is done: closing it would end the file.
+    with OfficialReader(path) as reader:
+        for first in range(begin, end, step):
+            yield reader.read_range(first, min(first + step, end))
 
-    if "://" in path:
-        raise InputError(
-            "file with transposed chunks is not on a local disk",
-            where=path,
-            expected="a local path: only the official reader decodes such chunks",
-            cure="copy the file to a local disk or a mounted bucket",
-        )
-    step = max(1, min(100_000, _BATCH_BYTES // max(mean_bytes, 1)))
-    try:
-        reader = ArrayRecordReader(path)
-        try:
-            for first in range(begin, end, step):
-                # Closing it while the caller works on a batch would end the file.
-                yield [bytes(r) for r in reader.read(first, min(first + step, end))]
-        finally:
-            reader.close()
-    except (RuntimeError, ValueError, IndexError) as e:
-        raise CorruptShardError(
-            "the official reader cannot read this ArrayRecord file",
-            where=f"{path}, records {begin:,} to {end:,}",
-            got=str(e),
-            cure="restore the file from a copy, or write it again",
-        ) from e
+
+def _unreadable(where: str, got: str) -> CorruptShardError:
+    return CorruptShardError(
+        "the official reader cannot read this ArrayRecord file",
+        where=where,
+        got=got,
+        cure="restore the file from a copy, or write it again",
+    )

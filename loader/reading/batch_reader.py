@@ -13,20 +13,20 @@ import logging
 import operator
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import CHUNK_HEADER_BYTES
 from gristmill.dataset.arrayrecord.footer import BLOCK_HEADER_BYTES
+from gristmill.dataset.arrayrecord.official_reader import OfficialReader
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import (
     CorruptShardError,
     InputError,
     InvalidDatasetError,
 )
-from gristmill.dataset.exit_gate import exit_gate
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.decode_chunks import (
     corrupt_record,
@@ -352,23 +352,14 @@ class BatchReader:
         shard, name = wanted.shard, self.shards.name
         if shard.version is not None:
             raise self._transposed(shard)
-        # Imported here: only transposed chunks need it.
-        from array_record.python.array_record_module import ArrayRecordReader
-
         options = {"readahead_buffer_size": "0", **self._reader_options}
-        text = ",".join(f"{key}:{value}" for key, value in options.items())
         plan = plan_reads([wanted], name=name)
-        reader: Any = None
-        with exit_gate:
-            try:
-                reader = ArrayRecordReader(shard.path, options=text)
-                records = reader.read(plan.number.tolist())
-            except Exception as e:  # What the official reader raises is not documented.
-                first = int(plan.number[0]), int(plan.begin[0])
-                raise corrupt_record(shard, *first, name=name, got=str(e)) from e
-            finally:
-                if reader is not None:
-                    reader.close()
+        try:
+            with OfficialReader(shard.path, options=options) as reader:
+                records = reader.read_records(plan.number.tolist())
+        except CorruptShardError as e:
+            first = int(plan.number[0]), int(plan.begin[0])
+            raise corrupt_record(shard, *first, name=name, got=e.got or e.what) from e
         deliver(plan, records, out, name=name)
 
 

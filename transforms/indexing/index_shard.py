@@ -13,6 +13,10 @@ import numpy as np
 
 from gristmill import __version__
 from gristmill.dataset.arrayrecord.footer import read_footer
+from gristmill.dataset.arrayrecord.official_reader import (
+    BATCH_BYTES,
+    read_with_official_reader,
+)
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.metadata import layout
@@ -25,7 +29,6 @@ from gristmill.transforms.conversion.commit import check_files, commit_dataset
 from gristmill.transforms.conversion.owners import check_other_splits
 from gristmill.transforms.sources.input_files import InputFiles, find_inputs
 
-_WINDOW_BYTES = 16 << 20
 _TFDS_NAME = re.compile(r"(?P<name>.+)-(?P<split>\w+)\.array_record-\d{5,}-of-(\d{5,})")
 
 
@@ -146,8 +149,6 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     Raises:
         CorruptShardError: The file is damaged or no ArrayRecord file.
     """
-    from array_record.python.array_record_module import ArrayRecordReader
-
     storage = storage_for(task.dataset)
     path = layout.join(task.dataset, task.file)
     index_path = layout.join(task.dataset, layout.index_path(task.file))
@@ -159,29 +160,17 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     )
     file_crc = 0
     with storage.open(path) as stream:
-        while block := stream.read(_WINDOW_BYTES):
+        while block := stream.read(BATCH_BYTES):
             file_crc = google_crc32c.extend(file_crc, block)
     crc32cs = np.zeros(footer.records, np.uint32)
     lengths = np.zeros(footer.records, np.int64)
-    reader = ArrayRecordReader(path)
-    mean = int(footer.chunk_decoded_bytes.sum()) // max(footer.records, 1)
-    step = max(1, min(100_000, _WINDOW_BYTES // max(mean, 1)))
-    try:
-        for begin in range(0, footer.records, step):
-            end = min(begin + step, footer.records)
-            records = reader.read(begin, end)
-            crc32cs[begin:end] = [google_crc32c.value(record) for record in records]
-            lengths[begin:end] = [len(record) for record in records]
-    except Exception as e:  # What the official reader raises is not documented.
-        raise CorruptShardError(
-            "the official reader cannot read this ArrayRecord file",
-            where=f"{path}, records {begin:,} to {end:,}",
-            got=str(e),
-            cure="restore the file from a copy, or write it again",
-        ) from e
-    finally:
-        reader.close()
     decoded = int(footer.chunk_decoded_bytes.sum())
+    begin, mean = 0, decoded // max(footer.records, 1)
+    for records in read_with_official_reader(path, 0, footer.records, mean_bytes=mean):
+        end = begin + len(records)
+        crc32cs[begin:end] = [google_crc32c.value(record) for record in records]
+        lengths[begin:end] = [len(record) for record in records]
+        begin = end
     if int(lengths.sum()) != decoded:
         # A file cut short after its index was read gives empty records, silently.
         raise CorruptShardError(
