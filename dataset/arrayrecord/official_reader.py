@@ -58,7 +58,11 @@ class OfficialReader:
         traceback: TracebackType | None,
     ) -> None:
         with exit_gate:
-            self._reader.close()
+            try:
+                self._reader.close()
+            except Exception as e:  # Of a file that it could not read it says so again.
+                if error is None:
+                    raise _unreadable(self._path, str(e)) from e
 
     def read_range(self, begin: int, end: int) -> list[bytes]:
         """Returns the records [begin, end).

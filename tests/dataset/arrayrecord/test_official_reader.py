@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 
 import pytest
@@ -33,7 +34,7 @@ def test_ranges_and_numbers(path: str) -> None:
 @pytest.mark.parametrize("mean_bytes", [1, 3 << 20])
 def test_batches(path: str, mean_bytes: int) -> None:
     batches = list(read_with_official_reader(path, 2, 18, mean_bytes=mean_bytes))
-    assert sum(batches, []) == RECORDS[2:18]
+    assert list(itertools.chain.from_iterable(batches)) == RECORDS[2:18]
     assert [len(batch) for batch in batches][:-1] == [5, 5, 5][: len(batches) - 1]
 
 
