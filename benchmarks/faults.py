@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import c4_like
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset import Manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from tests.support.gcs_process import GcsProcess
 

@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks import c4_like
 from benchmarks.contest import describe_environment, say
 from benchmarks.gcs_readers import BUCKET, READERS
-from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.dataset import encode_frame
 
 _PACKAGES = ("tensorstore", "obstore", "gcsfs", "grain", "google-cloud-storage")
 # US dollars for a thousand reads of objects in one region, Standard class.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -53,15 +54,22 @@ class Setting:
         from gristmill import loader
 
         dataset = loader.open(self.local)
-        order = np.random.default_rng(1).permutation(len(dataset))[: self.records]
-        shards, rows = dataset.find(order)
-        found = []
-        for shard, row in zip(shards.tolist(), rows.tolist(), strict=True):
-            file = dataset._reader.open_shards.get(shard)
-            ((_, begin, end, _, _),) = file.index.find_records([row])
-            name = f"{self.local.name}/{pathlib.Path(file.path).name}"
-            found.append((name, begin, end))
-        return found
+        found: list[Range] = []
+        for number in range(dataset.num_shards):
+            shard = dataset.shard(number)
+            name = f"{self.local.name}/{pathlib.Path(shard.path).name}"
+            stop = shard.first_record + shard.records
+            offsets = [
+                dataset.offset_bytes(record)
+                for record in range(shard.first_record, stop)
+            ]
+            # A chunk ends where the next one begins. The last one of a shard is left
+            # out: where it ends is not public.
+            starts = sorted(set(offsets))
+            ends = dict(itertools.pairwise(starts))
+            found += [(name, at, ends[at]) for at in offsets if at in ends]
+        order = np.random.default_rng(1).permutation(len(found))[: self.records]
+        return [found[place] for place in order.tolist()]
 
 
 # Each opens, and returns what then gives the records, or their number, in portions.

@@ -34,10 +34,9 @@ def make_shards(output: str, threads: int, shards: int) -> dict[str, float]:
     """Converts gs://raw/* with threads of this process, and says what it took."""
     import apache_beam  # noqa: F401  As in a worker: it counts as import.
 
+    from gristmill.transforms import ConversionJob, PlanOptions
     from gristmill.transforms.conversion.prepare import prepare
     from gristmill.transforms.conversion.tasks import make_shard, shard_tasks
-    from gristmill.transforms.jobs.conversion_job import ConversionJob
-    from gristmill.transforms.planning.shard_plan import PlanOptions
 
     job = ConversionJob(
         inputs=("gs://raw/*",),

@@ -17,7 +17,6 @@ import json
 import os
 import pathlib
 import re
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ import numpy as np
 import psutil
 
 from benchmarks.load_data import Shards, read_shards
+from benchmarks.zstd_frames import read_frames
 
 # Reads on, and returns how many records came.
 Step = Callable[[], int]
@@ -143,7 +143,7 @@ def _decompression(shards: Shards) -> Reader:
     """Decompresses frames that are in memory, and does nothing else."""
     import zstandard
 
-    frames, chunk_of = _frames(shards)
+    frames, chunk_of = read_frames(shards)
     decompress = zstandard.ZstdDecompressor().decompress
 
     batches = _random_batches(shards)
@@ -156,36 +156,6 @@ def _decompression(shards: Shards) -> Reader:
         return len(numbers)
 
     return Reader(step=step)
-
-
-def _frames(
-    shards: Shards,
-) -> tuple[list[tuple[bytes, int]], np.ndarray[Any, Any]]:
-    """Returns the zstd frame of every chunk's records, and the chunk of each record."""
-    from gristmill.dataset.arrayrecord.footer import logical_chunks, read_footer
-    from gristmill.dataset.varints import varint_at
-
-    frames: list[tuple[bytes, int]] = []
-    counts: list[int] = []
-    for path in shards.paths:
-        data = pathlib.Path(path).read_bytes()
-        footer = read_footer(functools.partial(_cut, data), len(data), path=path)
-        begin = int(footer.chunk_offsets[0])
-        last = len(footer.chunk_records)
-        buffer, starts = logical_chunks(
-            data[begin : int(footer.chunk_offsets[-1])], footer, 0, last
-        )
-        for start in starts.tolist():
-            size, _, decoded = struct.unpack_from("<8xQ8xQQ", buffer, start)
-            sizes_bytes, at = varint_at(buffer, start + 41)
-            _, at = varint_at(buffer, at + sizes_bytes)
-            frames.append((bytes(buffer[at : start + 40 + size]), decoded))
-        counts += footer.chunk_records.tolist()
-    return frames, np.repeat(np.arange(len(frames)), counts)
-
-
-def _cut(data: bytes, begin: int, end: int) -> bytes:
-    return data[begin:end]
 
 
 def _grain_source(shards: Shards) -> Any:

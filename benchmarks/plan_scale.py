@@ -39,14 +39,13 @@ def measure(shards: int) -> dict[str, float]:
     import apache_beam as beam
 
     from gristmill import loader
+    from gristmill.transforms import ConversionJob, ConvertTFRecords
     from gristmill.transforms.conversion.prepare import plan_job, take_output
     from gristmill.transforms.conversion.tasks import (
         GatheredResults,
         commit_shards,
         shard_tasks,
     )
-    from gristmill.transforms.convert_tfrecords import ConvertTFRecords
-    from gristmill.transforms.jobs.conversion_job import ConversionJob
 
     _ = loader.open  # Imported now, before memory is counted.
     bare = _peak_bytes()

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gristmill import loader
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset import GristmillError
 from gristmill.dataset.storage.lookup import storage_for
 from tests.support.datasets import convert
 from tests.support.gcs_process import GcsProcess

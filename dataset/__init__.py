@@ -1,1 +1,120 @@
 """The on-disk contract that writers and readers share: formats, names, checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.dataset.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+    from gristmill.dataset.digest import RecordsDigest
+    from gristmill.dataset.errors import (
+        CorruptFrameError,
+        CorruptInputError,
+        CorruptShardError,
+        CorruptStreamError,
+        DataLossError,
+        DecodeError,
+        FalseStartError,
+        FormatVersionError,
+        GristmillError,
+        InputError,
+        InvalidDatasetError,
+        JobChangedError,
+        JobError,
+        NotADatasetError,
+        OutOfRangeError,
+        RecordKeyError,
+        StateMismatchError,
+        StorageChangedError,
+        StorageError,
+        TransposedChunkError,
+        UserFunctionError,
+        WorkerDiedError,
+    )
+    from gristmill.dataset.metadata.manifest import (
+        Manifest,
+        Split,
+        open_manifest,
+        read_manifest,
+        read_table,
+    )
+    from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+    from gristmill.dataset.metadata.shard_table import ShardTable
+    from gristmill.dataset.tfrecord.frames import encode_frame
+
+__all__ = [
+    "CorruptFrameError",
+    "CorruptInputError",
+    "CorruptShardError",
+    "CorruptStreamError",
+    "DataLossError",
+    "DecodeError",
+    "FalseStartError",
+    "FormatVersionError",
+    "GristmillError",
+    "InputError",
+    "InvalidDatasetError",
+    "JobChangedError",
+    "JobError",
+    "Manifest",
+    "NotADatasetError",
+    "OutOfRangeError",
+    "RecordKeyError",
+    "RecordsDigest",
+    "ShardReport",
+    "ShardTable",
+    "SourceSpan",
+    "Split",
+    "StateMismatchError",
+    "StorageChangedError",
+    "StorageError",
+    "TransposedChunkError",
+    "UserFunctionError",
+    "WorkerDiedError",
+    "WriterOptions",
+    "encode_frame",
+    "open_manifest",
+    "read_manifest",
+    "read_table",
+]
+
+# Imported when first used: errors alone need no NumPy.
+_HOMES = {
+    "CorruptFrameError": "gristmill.dataset.errors",
+    "CorruptInputError": "gristmill.dataset.errors",
+    "CorruptShardError": "gristmill.dataset.errors",
+    "CorruptStreamError": "gristmill.dataset.errors",
+    "DataLossError": "gristmill.dataset.errors",
+    "DecodeError": "gristmill.dataset.errors",
+    "FalseStartError": "gristmill.dataset.errors",
+    "FormatVersionError": "gristmill.dataset.errors",
+    "GristmillError": "gristmill.dataset.errors",
+    "InputError": "gristmill.dataset.errors",
+    "InvalidDatasetError": "gristmill.dataset.errors",
+    "JobChangedError": "gristmill.dataset.errors",
+    "JobError": "gristmill.dataset.errors",
+    "Manifest": "gristmill.dataset.metadata.manifest",
+    "NotADatasetError": "gristmill.dataset.errors",
+    "OutOfRangeError": "gristmill.dataset.errors",
+    "RecordKeyError": "gristmill.dataset.errors",
+    "RecordsDigest": "gristmill.dataset.digest",
+    "ShardReport": "gristmill.dataset.metadata.shard_report",
+    "ShardTable": "gristmill.dataset.metadata.shard_table",
+    "SourceSpan": "gristmill.dataset.metadata.shard_report",
+    "Split": "gristmill.dataset.metadata.manifest",
+    "StateMismatchError": "gristmill.dataset.errors",
+    "StorageChangedError": "gristmill.dataset.errors",
+    "StorageError": "gristmill.dataset.errors",
+    "TransposedChunkError": "gristmill.dataset.errors",
+    "UserFunctionError": "gristmill.dataset.errors",
+    "WorkerDiedError": "gristmill.dataset.errors",
+    "WriterOptions": "gristmill.dataset.arrayrecord.shard_writer",
+    "encode_frame": "gristmill.dataset.tfrecord.frames",
+    "open_manifest": "gristmill.dataset.metadata.manifest",
+    "read_manifest": "gristmill.dataset.metadata.manifest",
+    "read_table": "gristmill.dataset.metadata.manifest",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -29,7 +29,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gristmill import loader
-from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.dataset import encode_frame
 
 VOCABULARY = 256  # tokens are the bytes of the text
 WORDS = "the mill grinds grain to flour and water turns a wheel of stone by night"

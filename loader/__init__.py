@@ -1,4 +1,7 @@
-"""Reads converted datasets in a deterministic order and feeds trainers from them."""
+"""Reads converted datasets in a deterministic order and feeds trainers from them.
+
+`gristmill.loader.order` has the orders by themselves.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,24 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.dataset.errors import DecodeError, StateMismatchError
+    from gristmill.dataset.errors import (
+        CorruptShardError,
+        DecodeError,
+        GristmillError,
+        InputError,
+        NotADatasetError,
+        OutOfRangeError,
+        StateMismatchError,
+        WorkerDiedError,
+    )
+    from gristmill.dataset.metadata.manifest import Manifest
+    from gristmill.dataset.metadata.shard_report import SourceSpan
     from gristmill.loader.batches import GlobalBatches, global_batches
     from gristmill.loader.cache.counts import CacheCounts
     from gristmill.loader.dataset import Dataset, ShardInfo
     from gristmill.loader.decode.examples import ExampleDecoder
     from gristmill.loader.decode.features import (
+        Feature,
         FixedFeature,
         PaddedFeature,
         Ragged,
@@ -27,7 +42,7 @@ if TYPE_CHECKING:
     from gristmill.loader.jax_arrays.feed import JaxFeed, to_jax
     from gristmill.loader.jax_arrays.global_arrays import rows_of
     from gristmill.loader.locate import Location
-    from gristmill.loader.open_dataset import open
+    from gristmill.loader.open_dataset import open as open
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.remote.range_fetch import ReadOptions
 
@@ -35,28 +50,36 @@ __all__ = [
     "ArrayRecordDataSource",
     "BlockShuffle",
     "CacheCounts",
+    "CorruptShardError",
     "Dataset",
     "DecodeError",
     "ExampleDecoder",
+    "Feature",
     "Feed",
     "FeedStats",
     "FixedFeature",
     "GlobalBatches",
     "GlobalShuffle",
+    "GristmillError",
+    "InputError",
     "JaxFeed",
     "Location",
+    "Manifest",
     "NoShuffle",
+    "NotADatasetError",
+    "OutOfRangeError",
     "PaddedFeature",
     "Ragged",
     "RaggedFeature",
     "ReadOptions",
     "ShardInfo",
+    "SourceSpan",
     "StateMismatchError",
     "TokenDecoder",
+    "WorkerDiedError",
     "export_stats",
     "global_batches",
     "in_batches",
-    "open",
     "read_together",
     "rows_of",
     "to_jax",
@@ -67,24 +90,33 @@ _HOMES = {
     "ArrayRecordDataSource": "gristmill.loader.grain_source.source",
     "BlockShuffle": "gristmill.loader.order.shuffle",
     "CacheCounts": "gristmill.loader.cache.counts",
+    "CorruptShardError": "gristmill.dataset.errors",
     "Dataset": "gristmill.loader.dataset",
     "DecodeError": "gristmill.dataset.errors",
     "ExampleDecoder": "gristmill.loader.decode.examples",
+    "Feature": "gristmill.loader.decode.features",
     "Feed": "gristmill.loader.feed.feed",
     "FeedStats": "gristmill.loader.feed.stats",
     "FixedFeature": "gristmill.loader.decode.features",
     "GlobalBatches": "gristmill.loader.batches",
     "GlobalShuffle": "gristmill.loader.order.shuffle",
+    "GristmillError": "gristmill.dataset.errors",
+    "InputError": "gristmill.dataset.errors",
     "JaxFeed": "gristmill.loader.jax_arrays.feed",
     "Location": "gristmill.loader.locate",
+    "Manifest": "gristmill.dataset.metadata.manifest",
     "NoShuffle": "gristmill.loader.order.shuffle",
+    "NotADatasetError": "gristmill.dataset.errors",
+    "OutOfRangeError": "gristmill.dataset.errors",
     "PaddedFeature": "gristmill.loader.decode.features",
     "Ragged": "gristmill.loader.decode.features",
     "RaggedFeature": "gristmill.loader.decode.features",
     "ReadOptions": "gristmill.loader.remote.range_fetch",
     "ShardInfo": "gristmill.loader.dataset",
+    "SourceSpan": "gristmill.dataset.metadata.shard_report",
     "StateMismatchError": "gristmill.dataset.errors",
     "TokenDecoder": "gristmill.loader.decode.tokens",
+    "WorkerDiedError": "gristmill.dataset.errors",
     "export_stats": "gristmill.loader.feed.prometheus",
     "global_batches": "gristmill.loader.batches",
     "in_batches": "gristmill.loader.grain_source.batched",

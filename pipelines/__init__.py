@@ -22,6 +22,10 @@ __all__ = [
     "convert_tf_to_arrayrecord_gcs",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, dict.fromkeys(__all__, "gristmill.pipelines.drop_in")
-)
+_HOMES = {
+    "convert_tf_to_arrayrecord_disk": "gristmill.pipelines.drop_in",
+    "convert_tf_to_arrayrecord_disk_match_shards": "gristmill.pipelines.drop_in",
+    "convert_tf_to_arrayrecord_gcs": "gristmill.pipelines.drop_in",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,7 +1,7 @@
-"""Beam transforms, and the plain functions that they wire.
+"""Beam transforms, and what they are given and return.
 
-The transforms are imported when first asked for: the plain functions beside them serve
-worker processes that must start without Beam.
+The transforms are imported when first asked for: worker processes of a conversion that
+runs without Beam import modules of this package.
 """
 
 from __future__ import annotations
@@ -11,29 +11,61 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+    from gristmill.transforms.checking.findings import Finding
+    from gristmill.transforms.conversion.tasks import ConversionResult
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
     from gristmill.transforms.index_arrayrecords import IndexArrayRecords
-    from gristmill.transforms.read_arrayrecords import ReadArrayRecords
-    from gristmill.transforms.read_tfrecords import ReadTFRecords
-    from gristmill.transforms.verify_dataset import VerifyDataset
+    from gristmill.transforms.jobs.conversion_job import (
+        ConversionJob,
+        PreparedJob,
+        ShardNames,
+    )
+    from gristmill.transforms.planning.shard_plan import PlanOptions
+    from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
+    from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
+    from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
     from gristmill.transforms.write_arrayrecords import WriteArrayRecords
+    from gristmill.transforms.writing.write_shards import WriteResult
 
 __all__ = [
+    "ConversionJob",
+    "ConversionResult",
     "ConvertTFRecords",
+    "Finding",
     "IndexArrayRecords",
+    "PlanOptions",
+    "PreparedJob",
     "ReadArrayRecords",
     "ReadTFRecords",
+    "ShardNames",
+    "ShardRecord",
+    "SourceRecord",
     "VerifyDataset",
+    "VerifyResult",
     "WriteArrayRecords",
+    "WriteResult",
+    "WriterOptions",
 ]
 
 _HOMES = {
+    "ConversionJob": "gristmill.transforms.jobs.conversion_job",
+    "ConversionResult": "gristmill.transforms.conversion.tasks",
     "ConvertTFRecords": "gristmill.transforms.convert_tfrecords",
+    "Finding": "gristmill.transforms.checking.findings",
     "IndexArrayRecords": "gristmill.transforms.index_arrayrecords",
+    "PlanOptions": "gristmill.transforms.planning.shard_plan",
+    "PreparedJob": "gristmill.transforms.jobs.conversion_job",
     "ReadArrayRecords": "gristmill.transforms.read_arrayrecords",
     "ReadTFRecords": "gristmill.transforms.read_tfrecords",
+    "ShardNames": "gristmill.transforms.jobs.conversion_job",
+    "ShardRecord": "gristmill.transforms.read_arrayrecords",
+    "SourceRecord": "gristmill.transforms.read_tfrecords",
     "VerifyDataset": "gristmill.transforms.verify_dataset",
+    "VerifyResult": "gristmill.transforms.verify_dataset",
     "WriteArrayRecords": "gristmill.transforms.write_arrayrecords",
+    "WriteResult": "gristmill.transforms.writing.write_shards",
+    "WriterOptions": "gristmill.dataset.arrayrecord.shard_writer",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from benchmarks import load, load_contestants, load_report
+from benchmarks import load, load_contestants, load_report, zstd_frames
 from benchmarks.load_contestants import CONTESTANTS
 from benchmarks.load_data import read_shards, write_shards
 from tests.support.records import read_array_records
@@ -56,7 +56,7 @@ def test_the_floor_decompresses_every_record(work_dir: pathlib.Path) -> None:
     import zstandard
 
     for shards in read_shards(work_dir):
-        frames, chunk_of = load_contestants._frames(shards)
+        frames, chunk_of = zstd_frames.read_frames(shards)
         assert len(chunk_of) == shards.records
         decoder = zstandard.ZstdDecompressor()
         decoded = b"".join(decoder.decompress(f, max_output_size=n) for f, n in frames)
