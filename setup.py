@@ -69,6 +69,7 @@ DEV = [
     "psutil>=5.9,<8",
     "pytest>=9,<10",
     "pytest-timeout>=2.3,<3",
+    "pytest-xdist>=3.6,<4",
     "pyyaml>=6,<7",
     "ruff>=0.17,<0.18",
     # Tests build the distributions with these, without network.

@@ -1,10 +1,21 @@
-"""Settings that all tests share."""
+"""Settings that all tests share, and what their marks do."""
 
+import collections
 import os
+import shutil
 import signal
+import tempfile
+from collections.abc import Generator
 
 import hypothesis
 import pytest
+
+from tests.support import shared
+
+# A test that takes longer is listed after the run, unless it is marked slow.
+QUICK_SECONDS = 3
+# One that takes longer fails.
+QUICK_TIMEOUT_SECONDS = 60
 
 # Before anything imports TensorFlow: no log on stderr, no search for accelerators.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -30,3 +41,46 @@ hypothesis.settings.load_profile("default")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keeps what tests and their processes cache out of the user's directories."""
     os.environ["GRISTMILL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the folder that the processes of this run share."""
+    if not hasattr(config, "workerinput"):
+        os.environ[shared.VARIABLE] = tempfile.mkdtemp(prefix="gristmill-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(shared.folder(), ignore_errors=True))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Says how many processes `-n auto` means: many tests wait for others or sleep."""
+    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests that run alone first, so that others wait for them once."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+    for item in items:
+        if not any(map(item.get_closest_marker, ("slow", "timeout"))):
+            item.add_marker(pytest.mark.timeout(QUICK_TIMEOUT_SECONDS))
+
+
+# Around all else, so that no timeout counts the time that a test waits here.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Lets nothing else run while a test that is marked `alone` does."""
+    with shared.running(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Lists the tests that should be marked slow."""
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport) and "slow" not in report.keywords:
+                seconds[report.nodeid] += report.duration
+    late = {name: s for name, s in seconds.items() if s > QUICK_SECONDS}
+    if late:
+        terminalreporter.section(f"over {QUICK_SECONDS} s and not marked slow")
+        for name in sorted(late, key=late.__getitem__, reverse=True):
+            terminalreporter.line(f"{late[name]:6.1f} s  {name}")

@@ -22,6 +22,7 @@ def dataset(tmp_path):
     return tmp_path / "texts"
 
 
+@pytest.mark.slow
 def test_verify_by_a_runner_says_the_same(dataset, tmp_path):
     here = json.loads(succeeded("verify", "texts", "--json", cwd=tmp_path))
     there = json.loads(succeeded("verify", "texts", *RUNNER, "--json", cwd=tmp_path))
@@ -47,6 +48,7 @@ def test_report_without_a_runner(dataset, tmp_path):
     assert (found.records, found.shards, found.findings) == (300, 3, ())
 
 
+@pytest.mark.slow
 def test_index_by_a_runner_writes_the_same(tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder / "old").mkdir(parents=True)

@@ -141,7 +141,8 @@ def test_a_cache_too_small_for_all_serves_what_it_has(
     assert (counts.hits, counts.evictions) == (2 * 700, 0)
 
 
-@pytest.mark.parametrize("share", [0.02, 1.0])
+@pytest.mark.alone
+@pytest.mark.parametrize("share", [pytest.param(0.02, marks=pytest.mark.slow), 1.0])
 def test_filling_takes_a_share_of_the_time_while_records_are_read(
     server: GcsServer,
     tmp_path: pathlib.Path,
@@ -182,6 +183,7 @@ def _read_until_cached(data: bytes, seconds: float) -> tuple[bool, Any, int]:
     return right, dataset.cache_counts, last.misses
 
 
+@pytest.mark.slow
 def test_processes_fill_one_cache_once(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
@@ -194,6 +196,7 @@ def test_processes_fill_one_cache_once(
     assert not list((tmp_path / "cache").rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_feed_of_worker_processes_says_what_the_cache_did(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
@@ -242,6 +245,7 @@ def start(server: GcsServer, tmp_path: pathlib.Path, then: str) -> Any:
     return process
 
 
+@pytest.mark.slow
 def test_what_another_process_reads_is_not_evicted_and_what_nobody_reads_is(
     server: GcsServer, tmp_path: pathlib.Path, converted: str
 ) -> None:
@@ -384,6 +388,7 @@ def test_a_shard_that_is_replaced_while_it_is_fetched_gets_no_copy(
     assert not copies(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_stops_nothing(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
@@ -404,6 +409,7 @@ def test_a_disk_that_is_full_stops_nothing(
     assert not list((tmp_path / "cache").rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_stops_nothing_that_has_copies(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

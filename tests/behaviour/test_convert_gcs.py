@@ -113,6 +113,7 @@ def test_the_bytes_are_those_of_a_local_conversion(
     assert manifest.splits["train"].records == len(records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "files"),
     [
@@ -221,6 +222,7 @@ def test_finished_shards_are_kept(server: GcsServer, local: pathlib.Path) -> Non
     assert not [kind for kind, _, _ in server.log if kind in ("insert", "start")]
 
 
+@pytest.mark.slow
 def test_faults_change_nothing(server: GcsServer, local: pathlib.Path) -> None:
     for kind in ("503", "429", "reset", "cut", "short"):
         for skip in (3, 9, 20):
@@ -365,6 +367,7 @@ def test_a_missing_bucket_is_named_before_any_work(server: GcsServer) -> None:
     assert not server.objects.buckets["out"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_uploads_overlap_and_local_bytes_are_bounded(
     server: GcsServer,

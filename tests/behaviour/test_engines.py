@@ -160,6 +160,7 @@ def run(*options: str, **transform) -> None:
             client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned inside", "prepared"])
 @pytest.mark.parametrize("engine", ["dask", "job service"])
 def test_the_same_bytes(engine, prepared, inputs, tmp_path, request):
@@ -176,6 +177,7 @@ def test_the_same_bytes(engine, prepared, inputs, tmp_path, request):
     assert contents(tmp_path / "out") == contents(tmp_path / "reference")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["dask", "job service"])
 def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):
     """And nothing is committed."""
@@ -196,6 +198,7 @@ def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):
     assert not (tmp_path / "out" / "dataset.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path):
     """The last test of the workers: one of them is gone. The other does its work."""

@@ -74,6 +74,7 @@ def shorter(scenario: Scenario) -> list[Fault]:
     return faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scenario", SCENARIOS, ids=[scenario.name for scenario in SCENARIOS]
 )

@@ -94,6 +94,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_a_plain_script_ends_in_silence_and_leaves_nothing(run, end):
     # absl's flags are not parsed; feed and batches are alive when Python ends.
@@ -115,6 +116,7 @@ if __name__ == "__main__":
     assert script.leftovers(children) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_trainer_and_its_workers_at_once(run):
     script = run("""
 if __name__ == "__main__":
@@ -133,6 +135,7 @@ if __name__ == "__main__":
     assert script.leftovers(children) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_workers_start_is_the_trainers_alone(run):
     script = run("""
 if __name__ == "__main__":
@@ -150,6 +153,7 @@ if __name__ == "__main__":
     assert script.leftovers(children) == []
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_trainer(run):
     script = run("""
 if __name__ == "__main__":
@@ -166,6 +170,7 @@ if __name__ == "__main__":
     script.end()
 
 
+@pytest.mark.slow
 def test_no_worker_runs_the_script_with_an_accelerator_in_sight(run):
     # At its top level, where workers run it as well, a script may start JAX.
     script = run("""
@@ -183,6 +188,7 @@ if __name__ == "__main__":
     assert stderr == ""
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_so(run):
     script = run("""
 feed = make_feed(workers=1)

@@ -98,6 +98,7 @@ def restored(directory, step):
         return manager.restore(step, args=both)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "workers"), [(2, 1), (4, 0)])
 def test_model_and_feed_go_on_together(batches, whole, directory, step, workers):
     found = restored(directory, step)

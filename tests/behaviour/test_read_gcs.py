@@ -215,6 +215,7 @@ def test_threads_share_a_dataset(server: GcsServer, opened: loader.Dataset) -> N
     assert sum(name.endswith(".index") for _, name, _ in server.log) == 3
 
 
+@pytest.mark.alone
 def test_threads_take_turns_where_few_requests_may_be_in_flight(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
@@ -454,6 +455,8 @@ def test_a_burst_of_429_lowers_the_concurrency_for_a_while(
     assert places.taken == 0
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_stragglers_get_a_second_request(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

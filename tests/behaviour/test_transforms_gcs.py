@@ -46,6 +46,7 @@ def stored(folder: str) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_read_write_verify(server: GcsServer, tmp_path: pathlib.Path) -> None:
     options = {"num_shards": 3, "shard_bytes": 50_000}
     local = WriteArrayRecords(str(tmp_path / "data"), **options)

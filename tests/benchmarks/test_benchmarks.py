@@ -155,6 +155,7 @@ class TestC4Like:
 
 
 class TestMeasureCommand:
+    @pytest.mark.alone
     def test_counts_cpu_of_a_process_left_behind(self) -> None:
         spin = (
             "import time; end = time.process_time() + 0.5\n"
@@ -168,6 +169,7 @@ class TestMeasureCommand:
         assert cost.exit_code == 0
         assert cost.cpu_seconds >= 0.5
 
+    @pytest.mark.alone
     def test_sums_memory_over_the_tree(self) -> None:
         hold = "import time; data = bytearray(b'x') * (64 << 20); time.sleep(0.8)"
         both = (
@@ -399,6 +401,7 @@ class TestCommandLine:
             convert.parse_arguments(["--rounds", "0"])
         assert "--rounds must be at least 1, got 0" in capsys.readouterr().err
 
+    @pytest.mark.slow
     def test_bare_loop_end_to_end(
         self, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

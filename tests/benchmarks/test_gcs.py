@@ -56,6 +56,7 @@ def test_the_server_sends_what_is_asked_for(
         assert counters["connections"] == 1
 
 
+@pytest.mark.alone
 def test_latency_and_bandwidth_are_kept(folder: pathlib.Path) -> None:
     more = "--connection-mb-per-second=1", "--slow-every=3", "--slow-ms=200"
     with gcs.serve(folder, 50, 100, *more) as url, requests.Session() as session:
@@ -70,6 +71,7 @@ def test_latency_and_bandwidth_are_kept(folder: pathlib.Path) -> None:
         assert whole.elapsed.total_seconds() >= 0.05
 
 
+@pytest.mark.slow
 def test_a_tiny_run_reports_every_reader(tmp_path: pathlib.Path) -> None:
     out, table = tmp_path / "out.json", tmp_path / "out.md"
     arguments = ["--quick", "--json", str(out), "--markdown", str(table)]

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import faults, gcs_convert
 
 
+@pytest.mark.slow
 def test_conversion_beside_the_local_one(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,6 +39,7 @@ def test_conversion_beside_the_local_one(
     assert f"| {dollars:.4f} |" in report.read_text()
 
 
+@pytest.mark.slow
 def test_faults(tmp_path: pathlib.Path) -> None:
     document = tmp_path / "document.md"
     begin, end = "<!-- conversion: begin -->", "<!-- conversion: end -->"

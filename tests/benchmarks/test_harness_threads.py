@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.harness_threads import main
 
 
+@pytest.mark.slow
 def test_a_small_run(capsys, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "")  # The benchmark sets its own.
     runs = main(["--threads", "2", "--shards", "2", "--shard-bytes", "2000000"])

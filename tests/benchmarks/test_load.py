@@ -73,6 +73,7 @@ def test_batches_are_random_and_have_every_record_once_an_epoch(
     assert (np.diff(first) != 1).any()
 
 
+@pytest.mark.slow
 def test_tiny_run(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["gristmill_read", "official_read", "feed_2"]
     status = load.main(
@@ -199,6 +200,7 @@ def test_a_crash_is_quoted(tmp_path: pathlib.Path) -> None:
     assert "shards.json" in error
 
 
+@pytest.mark.slow
 def test_timeout_is_a_failure_with_a_reason(work_dir: pathlib.Path) -> None:
     measured = load.run_once("feed_2", work_dir, seconds=60, timeout_seconds=1)
     assert measured == ([], "killed after 1 s")

@@ -365,7 +365,7 @@ def test_a_location_is_plain_values(inputs, tmp_path):
     )
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_feed_names_the_record_that_does_not_decode(tmp_path, workers):
     (tmp_path / "in").mkdir()
     records = [bytes(8)] * 30

@@ -364,6 +364,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_script_whose_import_line_changed(tmp_path: pathlib.Path, inputs: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

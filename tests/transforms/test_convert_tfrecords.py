@@ -84,7 +84,15 @@ class TestDeterminism:
         run(*RUNNERS[runner], jobs=(job,))
         assert contents(tmp_path / "out") == reference[plan[0]]
 
-    @pytest.mark.parametrize("runner", RUNNERS)
+    @pytest.mark.parametrize(
+        "runner",
+        [
+            "in memory",
+            "every bundle twice",
+            pytest.param("two processes", marks=pytest.mark.slow),
+            "with retries",
+        ],
+    )
     def test_prepared_before(self, inputs, reference, tmp_path, runner):
         job = job_of(inputs[0], tmp_path / "out", plan=PLANS[0])
         prepared = prepared_of(job)
@@ -112,6 +120,7 @@ def flaky(record):
     return [record, b"+"] if record else None
 """
 
+    @pytest.mark.slow
     def test_a_function_that_fails_at_first(self, tmp_path, monkeypatch):
         calls = tmp_path / "calls"
         (tmp_path / "flaky_at_first.py").write_text(self.FLAKY.format(calls=str(calls)))

@@ -136,7 +136,10 @@ def assert_whole(output: pathlib.Path) -> None:
     assert not list(output.glob("index/*.write.json"))
 
 
-@pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
+@pytest.mark.parametrize(
+    "argv",
+    [IN_MEMORY, BUNDLES_TWICE, pytest.param(BUNDLE_BASED, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("options", [{"num_shards": 4}, {"shard_bytes": 90_000}])
 def test_same_bytes_from_every_runner(
     tmp_path: pathlib.Path, argv: tuple[str, ...], options: dict[str, Any]
@@ -153,6 +156,7 @@ def test_same_bytes_from_every_runner(
     assert_whole(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_worker_processes(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "a", name="data", num_shards=3, argv=WORKER_PROCESSES)
     write(tmp_path / "b", name="data", num_shards=3)
@@ -471,6 +475,7 @@ def random_records(count: int, size: int) -> Iterator[bytes]:
         yield chance.bytes(size)
 
 
+@pytest.mark.alone
 def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
     """240 MB go through a process that may take 120 MB more than it has."""
     count, size = 3000, 80_000
@@ -490,6 +495,8 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
     assert commit_write(plan, reports).records == count
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_memory_a_record_is_bounded(tmp_path: pathlib.Path) -> None:
     """What is kept of each record is small, and stated."""
     count = 100_000

@@ -23,6 +23,7 @@ def reports_of(count: int) -> list[ShardReport]:
     return [report(shard, spans=shard % 4) for shard in range(count)]
 
 
+@pytest.mark.slow
 @given(
     order=st.permutations(range(9)).map(lambda order: [*order, *order[:3]]),
     cuts=st.lists(st.integers(0, 12), max_size=3),

@@ -60,6 +60,7 @@ class TestRoundTrip:
             assert table.digest(shard) == item.written
         assert table.digest() == RecordsDigest.total(item.written for item in reports)
 
+    @pytest.mark.slow
     def test_same_shards_give_the_same_bytes(self):
         first = table_of(20).encode()
         time.sleep(2.1)  # More than the resolution of times in a zip file.
@@ -79,6 +80,7 @@ class TestRoundTrip:
             blob, ends = file["path_blob"], file["path_ends"]
             assert bytes(blob[: ends[0]]).decode() == report(0).path
 
+    @pytest.mark.alone
     @pytest.mark.parametrize(
         "rows", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
     )

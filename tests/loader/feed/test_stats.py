@@ -69,7 +69,8 @@ def slow(records):
     return records
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.alone
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_slow_decode_makes_the_trainer_wait(batches, workers):
     with batches.feed(
         process_index=1, process_count=2, workers=workers, prefetch=1, decode=slow
@@ -85,6 +86,7 @@ def test_a_slow_decode_makes_the_trainer_wait(batches, workers):
     assert 0 < stats.read_cpu_seconds <= stats.read_seconds + 0.01
 
 
+@pytest.mark.alone
 def test_a_slow_trainer_finds_batches_ready(batches):
     with batches.feed(process_index=0, process_count=1, prefetch=3) as feed:
         for _ in range(5):

@@ -53,6 +53,7 @@ def reads_of(batches, rows=slice(None)) -> WindowReads:
     return reads
 
 
+@pytest.mark.slow
 @given(
     num_records=st.integers(1, 400),
     block_records=st.integers(1, 40),

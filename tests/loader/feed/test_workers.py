@@ -68,7 +68,7 @@ def assert_same_tree(got, expected):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("workers", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_stream_does_not_depend_on_the_workers_and_ends(batches, workers):
     whole = [batches.read(step) for step in range(batches.steps)]
     with feed_of(batches, workers=workers) as feed:
@@ -78,6 +78,7 @@ def test_the_stream_does_not_depend_on_the_workers_and_ends(batches, workers):
     assert gone(multiprocessing.active_children())
 
 
+@pytest.mark.slow
 def test_resumed_with_other_workers_in_the_middle_the_rest_is_the_same(batches):
     expected = [decoders.lengths(batches.read(step)) for step in range(batches.steps)]
     state, got = feed_of(batches).get_state(), []
@@ -95,6 +96,7 @@ def test_resumed_with_other_workers_in_the_middle_the_rest_is_the_same(batches):
         one["lengths"][0] = 7  # the batch is the trainer's own
 
 
+@pytest.mark.slow
 def test_no_worker_sees_an_accelerator_or_stays_after_the_feed(batches, monkeypatch):
     # What a machine with accelerators has: workers must not look.
     monkeypatch.setenv("JAX_PLATFORMS", "tpu,cpu")
@@ -118,6 +120,7 @@ def test_no_worker_sees_an_accelerator_or_stays_after_the_feed(batches, monkeypa
     assert gone(workers)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_within_seconds_and_the_state_is_good(path):
     batches = loader.global_batches(loader.open(path), batch_size=12)
     with feed_of(batches, workers=2, decode=decoders.large) as feed:
@@ -202,6 +205,7 @@ def test_an_error_of_decode_comes_back_from_a_worker_with_its_place(batches):
     assert "decoders.py" in "".join(traceback.format_exception(raised.value))
 
 
+@pytest.mark.slow
 def test_a_worker_that_leaves_without_a_word_is_an_error(batches, monkeypatch):
     monkeypatch.setattr(feed_workers, "_SILENT_SECONDS", 1)
     decode = decoders.Failing(batches.read(1)[3], "leave_at_once")
@@ -212,6 +216,7 @@ def test_a_worker_that_leaves_without_a_word_is_an_error(batches, monkeypatch):
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_an_error_that_names_the_step(path, tmp_path):
     copy = convert(tmp_path, FILES)
     dataset = loader.open(copy)

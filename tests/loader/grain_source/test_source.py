@@ -191,6 +191,7 @@ def test_data_loader_checkpoint_moves_from_one_source_to_the_other(
     assert list(ours) == list(theirs)
 
 
+@pytest.mark.slow
 def test_guide_pipeline_with_workers_in_a_plain_script(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -77,7 +77,14 @@ def wait_until(condition):
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize(
+    "processes",
+    [
+        1,
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(4, marks=pytest.mark.slow),
+    ],
+)
 def test_global_arrays_are_the_batch_on_any_mesh_from_any_processes(
     path, processes, tmp_path
 ):
@@ -313,6 +320,7 @@ def test_an_iterator_without_states_cannot_be_set_to_one():
         feed.set_state(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code", "last_line"),
     [

@@ -59,6 +59,7 @@ def test_steps_are_the_epochs_cut_into_batches(schedule):
     assert [schedule.indices(step).tolist() for step in range(len(cut))] == cut
 
 
+@pytest.mark.slow
 @given(schedule=schedules(endless=True))
 @settings(max_examples=60, deadline=None)
 def test_a_schedule_without_end_goes_on(schedule):

@@ -38,6 +38,7 @@ def bench_json(*arguments: object) -> dict[str, Any]:
     return json.loads(bench(*arguments, "--json", "--seconds", 0.4))
 
 
+@pytest.mark.alone
 def test_a_trainer_that_takes_no_time_is_limited_by_decoding(dataset):
     found = bench_json(dataset, "--batch-size", 500)
     alone, fed = found["alone"], found["fed"]
@@ -52,6 +53,7 @@ def test_a_trainer_that_takes_no_time_is_limited_by_decoding(dataset):
     assert found["records_per_second"] == pytest.approx(expected)
 
 
+@pytest.mark.alone
 def test_a_slow_trainer_is_the_limit(dataset):
     found = bench_json(dataset, "--step-ms", 60, "--batch-size", 100)
     assert found["limit"] == "trainer"
@@ -59,6 +61,7 @@ def test_a_slow_trainer_is_the_limit(dataset):
     assert found["records_per_second"] < 100 / 0.06
 
 
+@pytest.mark.alone
 def test_a_decode_takes_its_share(dataset, tmp_path, monkeypatch):
     (tmp_path / "slow_module.py").write_text(
         "def decode(records):\n"
@@ -73,6 +76,8 @@ def test_a_decode_takes_its_share(dataset, tmp_path, monkeypatch):
     assert found["alone"]["decode_seconds"] > found["alone"]["read_seconds"]
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 def test_slow_storage_is_the_limit(dataset, tmp_path, monkeypatch):
     monkeypatch.setenv("GRISTMILL_CACHE_DIR", str(tmp_path / "cache"))
     with GcsServer("bucket") as server:
@@ -84,6 +89,7 @@ def test_slow_storage_is_the_limit(dataset, tmp_path, monkeypatch):
     assert found["alone"]["io_seconds"] > 3 * found["alone"]["read_seconds"]
 
 
+@pytest.mark.slow
 def test_a_cache_of_shards_is_filled_and_reported(dataset, tmp_path, monkeypatch):
     cache = ["--cache-dir", tmp_path, "--cache-bytes", "1GiB"]
     with GcsServer("bucket") as server:
@@ -98,6 +104,7 @@ def test_a_cache_of_shards_is_filled_and_reported(dataset, tmp_path, monkeypatch
     assert "not a size" in bench(dataset, "--cache-bytes", "much", code=2)
 
 
+@pytest.mark.slow
 def test_people_get_a_table_and_workers_are_used(dataset, tmp_path):
     command = pathlib.Path(sys.executable).parent / "gristmill"
     options = ["--workers", "2", "--batch-size", "64", "--seconds", "0.5"]

@@ -233,6 +233,7 @@ def test_check_sample_writes_the_same_dataset(source, dataset, tmp_path):
                 assert other.read_bytes() == path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_beam_runner_writes_the_same_bytes(source, dataset, tmp_path):
     succeeded(
         *("convert", "*.tfrecord", tmp_path / "texts", "--num-shards", "5"),
@@ -244,6 +245,7 @@ def test_beam_runner_writes_the_same_bytes(source, dataset, tmp_path):
             assert (tmp_path / "texts" / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_beam_error_is_our_message(tmp_path):
     (tmp_path / "bad.tfrecord").write_bytes(b"no frame at all")
     for options in ([], ["--", "--direct_running_mode=multi_processing"]):
@@ -283,6 +285,7 @@ def test_exit_codes_and_messages(tmp_path, arguments, code, message):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_verify_finds_a_flipped_byte(source, tmp_path):
     output = tmp_path / "out"
     succeeded("convert", "*.tfrecord", output, "--num-shards", "3", cwd=source)
@@ -336,6 +339,7 @@ def test_head_decodes_examples(tmp_path):
     assert "score: 0.5" in text
 
 
+@pytest.mark.slow
 def test_index_of_existing_files(tmp_path):
     shards = [text_records(50, seed=seed) for seed in range(3)]
     for number, records in enumerate(shards):

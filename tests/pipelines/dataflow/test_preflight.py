@@ -229,12 +229,14 @@ def test_near(location, regions, region, near):
     assert bucket.near(region) is near
 
 
+@pytest.mark.slow
 def test_a_storage_that_fails_is_told(cloud):
     cloud.storage.fail("503", "permissions", times=1000)
     message = refused(cloud)
     assert "cannot look at the bucket" in message
 
 
+@pytest.mark.slow
 def test_a_hiccup_of_the_storage_is_passed_over(cloud):
     cloud.storage.fail("503", "permissions", times=1)
     accepted(cloud)
@@ -250,6 +252,7 @@ def test_inputs_that_are_not_there(cloud):
     assert "no object whose name begins with gs://raw/text/" in message
 
 
+@pytest.mark.slow
 def test_an_output_that_is_committed(cloud):
     done = cloud.gristmill(*CONVERT[:2], "gs://data/done")
     assert done.code == 0, done.stderr
@@ -282,6 +285,7 @@ def test_a_function_that_workers_would_not_have(cloud):
     accepted(cloud, *CONVERT, "--map", "mine:shout")
 
 
+@pytest.mark.slow
 def test_shards_that_do_not_fit_on_a_disk(cloud):
     twelve = (
         "--number_of_worker_harness_threads=12",

@@ -48,6 +48,7 @@ def said_unfinished(text: str) -> None:
         assert word not in text
 
 
+@pytest.mark.slow
 def test_a_job_is_asked_for_with_all_options(cloud: Cloud):
     done = cloud.submit(
         *CONVERT,
@@ -111,6 +112,7 @@ def test_what_is_not_given_has_defaults(cloud: Cloud):
     assert "/data/gristmill-tmp/" in job["environment"]["tempStoragePrefix"]
 
 
+@pytest.mark.slow
 def test_two_jobs_do_not_write_to_one_output(cloud: Cloud):
     assert cloud.submit(*CONVERT, IMAGE).code == 0
     again = cloud.submit(*CONVERT, IMAGE)
@@ -207,6 +209,7 @@ def test_waiting_for_a_job_that_left_no_dataset():
         assert "not a committed dataset" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "index"])
 def test_other_pipelines_are_submitted(cloud: Cloud, command: str):
     cloud.gristmill(*CONVERT)

@@ -171,6 +171,7 @@ class TestLossless:
 class TestNestedPayloads:
     """Records that hold frames themselves, cut in their middle."""
 
+    @pytest.mark.slow
     @given(
         files=st.lists(small_records(max_records=5), min_size=1, max_size=3),
         shards=st.integers(1, 12),

@@ -189,6 +189,7 @@ class TestPlanByBytes:
         for shard in (0, 1, 2, count // 3, count - 1, count):
             assert plan.cut_bytes[shard] == total * shard // count
 
+    @pytest.mark.alone
     def test_a_million_shards_of_a_petabyte_are_planned_quickly(self):
         sizes = np.full(100_000, 10**10, np.int64)
         splittable = np.arange(100_000) % 2 == 0
@@ -346,6 +347,8 @@ class TestPlanByRecords:
             (9, 0),
         ]
 
+    @pytest.mark.alone
+    @pytest.mark.slow
     def test_a_million_shards_are_planned_quickly(self):
         records = 2_000_000
         offsets = tuple(range(0, records * 100, 400))

@@ -1,0 +1,60 @@
+"""What the processes of one run of the tests share: a folder, and locks in it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+
+# Names the folder: the first process sets it, and those that it starts inherit it.
+VARIABLE = "GRISTMILL_TESTS_SHARED"
+
+
+def folder() -> pathlib.Path:
+    """Returns the folder, which is removed after the run."""
+    return pathlib.Path(os.environ[VARIABLE])
+
+
+@contextlib.contextmanager
+def locked(name: str, *, shared: bool = False) -> Iterator[None]:
+    """Holds a lock: one process does, or any number that share it.
+
+    A lock belongs to this process alone: one that it forked and left behind cannot
+    keep it.
+    """
+    with (folder() / f"{name}.lock").open("a+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(file, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def running(*, alone: bool) -> Iterator[None]:
+    """Runs a test beside others, or alone once those that run have ended."""
+    with contextlib.ExitStack() as stack:
+        # Held by a test that waits to be alone: no other begins meanwhile.
+        with locked("next"):
+            stack.enter_context(locked("running", shared=not alone))
+        yield
+
+
+def made_once(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
+    """Returns a folder that the first process that asks for it fills.
+
+    Args:
+        name: Of the folder.
+        make: Fills the folder, which exists and is empty.
+    """
+    path = folder() / name
+    with locked(name):
+        if not (folder() / f"{name}.made").exists():
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir()
+            make(path)
+            (folder() / f"{name}.made").touch()
+    return path
