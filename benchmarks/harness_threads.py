@@ -35,7 +35,7 @@ def make_shards(output: str, threads: int, shards: int) -> dict[str, float]:
     import apache_beam  # noqa: F401  As in a worker: it counts as import.
 
     from gristmill.transforms import ConversionJob, PlanOptions
-    from gristmill.transforms.conversion.prepare import prepare
+    from gristmill.transforms.conversion.take_output import begin_job
     from gristmill.transforms.conversion.tasks import make_shard, shard_tasks
 
     job = ConversionJob(
@@ -44,7 +44,7 @@ def make_shards(output: str, threads: int, shards: int) -> dict[str, float]:
         name="texts",
         plan=PlanOptions(kind="num_shards", value=shards),
     )
-    tasks = list(shard_tasks(prepare(job).prepared))
+    tasks = list(shard_tasks(begin_job(job).prepared))
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cpu, begin = time.process_time(), time.perf_counter()
     with (

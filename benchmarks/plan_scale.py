@@ -40,7 +40,8 @@ def measure(shards: int) -> dict[str, float]:
 
     from gristmill import loader
     from gristmill.transforms import ConversionJob, ConvertTFRecords
-    from gristmill.transforms.conversion.prepare import plan_job, take_output
+    from gristmill.transforms.conversion.plan_job import plan_job
+    from gristmill.transforms.conversion.take_output import take_output
     from gristmill.transforms.conversion.tasks import (
         GatheredResults,
         commit_shards,

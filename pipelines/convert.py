@@ -14,7 +14,8 @@ import numpy as np
 
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.local.pool import map_unordered
-from gristmill.transforms.conversion.prepare import Preparation, count_file, prepare
+from gristmill.transforms.conversion.plan_job import count_file
+from gristmill.transforms.conversion.take_output import TakenOutput, begin_job
 from gristmill.transforms.conversion.tasks import (
     ConversionResult,
     GatheredResults,
@@ -86,7 +87,7 @@ def convert(
     jobs = tuple(jobs)
     check_jobs(jobs)
     preparations = [
-        prepare(
+        begin_job(
             job,
             overwrite=overwrite,
             count_files=functools.partial(_count_files, workers=workers),
@@ -123,8 +124,8 @@ def convert(
     )
 
 
-def _notes(preparation: Preparation) -> list[str]:
-    return preparation.prepared.files.notes()
+def _notes(taken: TakenOutput) -> list[str]:
+    return taken.prepared.files.notes()
 
 
 def _count_files(

@@ -8,10 +8,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+from gristmill.dataset.findings import Finding
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import default_workers, map_unordered
 from gristmill.pipelines.results.text import plural, size_text
-from gristmill.transforms.checking.findings import Finding
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.combiners import ToListCombineFn
 
-from gristmill.transforms.conversion.prepare import (
-    Overwrite,
+from gristmill.transforms.conversion.plan_job import (
     count_file,
     list_inputs,
     needs_count,
     plan_job,
-    take_output,
 )
+from gristmill.transforms.conversion.take_output import Overwrite, take_output
 from gristmill.transforms.conversion.tasks import (
     ConversionResult,
     GatheredResults,
@@ -109,9 +108,9 @@ class _PlanFn(beam.DoFn):
             }
             ordered = [counts[file] for file in sorted(counts)]
             prepared = plan_job(task.job, task.files, ordered)
-            preparation = take_output(prepared, overwrite=self._overwrite)
+            taken = take_output(prepared, overwrite=self._overwrite)
             for shard_task in shard_tasks(prepared):
-                if preparation.committed is not None:
+                if taken.committed is not None:
                     yield ShardResult(shard_task, None)
                     break
                 yield shard_task

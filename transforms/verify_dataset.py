@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
-from gristmill.transforms.checking.findings import Finding
+from gristmill.dataset.findings import Finding
 from gristmill.transforms.checking.metadata import (
     VerifyTask,
     plan_verify,

@@ -23,6 +23,7 @@ import re
 from gristmill.dataset.errors import InputError, InvalidDatasetError
 
 DATASET_JSON = "dataset.json"
+TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 

@@ -7,10 +7,11 @@ import dataclasses
 import pathlib
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
+from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.errors import (
     InvalidDatasetError,
     JobChangedError,
@@ -25,10 +26,11 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import compile_pattern
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion import commit
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.finish_split import finish_split
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.conversion.tasks import (
+    GatheredResults,
     ShardResult,
     commit_shards,
     make_shard,
@@ -81,7 +83,7 @@ def job_of(
 
 
 def convert(job: ConversionJob) -> Manifest:
-    tasks = list(shard_tasks(prepare(job).prepared))
+    tasks = list(shard_tasks(begin_job(job).prepared))
     with concurrent.futures.ThreadPoolExecutor(SHARDS) as pool:
         return commit_shards([job], list(pool.map(make_shard, tasks))).manifest
 
@@ -200,7 +202,7 @@ def test_the_table_has_the_checksums_of_the_objects(server: GcsServer) -> None:
 
 def test_finished_shards_are_kept(server: GcsServer, local: pathlib.Path) -> None:
     job = job_of("gs://in", "gs://out/c4")
-    tasks = list(shard_tasks(prepare(job).prepared))
+    tasks = list(shard_tasks(begin_job(job).prepared))
     make_shard(tasks[0])
     make_shard(tasks[2])
     # A crash between a shard and its index, and a shard that was damaged since.
@@ -217,7 +219,7 @@ def test_finished_shards_are_kept(server: GcsServer, local: pathlib.Path) -> Non
     first = layout.shard_name("c4", "train", 0, SHARDS)
     assert not {name for name in written if first in name}
     server.log.clear()
-    again = prepare(job)
+    again = begin_job(job)
     assert again.committed is not None
     assert not [kind for kind, _, _ in server.log if kind in ("insert", "start")]
 
@@ -240,7 +242,7 @@ def test_faults_change_nothing(server: GcsServer, local: pathlib.Path) -> None:
 
 def test_two_workers_make_one_shard(server: GcsServer, local: pathlib.Path) -> None:
     job = job_of("gs://in", "gs://out/c4")
-    tasks = list(shard_tasks(prepare(job).prepared)) * 3
+    tasks = list(shard_tasks(begin_job(job).prepared)) * 3
     with concurrent.futures.ThreadPoolExecutor(len(tasks)) as pool:
         results = list(pool.map(make_shard, tasks))
     written = [name for kind, name, _ in server.log if kind in ("insert", "start")]
@@ -253,7 +255,7 @@ def test_a_worker_of_an_earlier_job_damages_nothing(
     server: GcsServer, local: pathlib.Path
 ) -> None:
     old = job_of("gs://in", "gs://out/c4")
-    task = next(shard_tasks(prepare(old).prepared))
+    task = next(shard_tasks(begin_job(old).prepared))
     begun, go_on = threading.Event(), threading.Event()
 
     def progress(records: int, raw_bytes: int) -> None:
@@ -268,7 +270,7 @@ def test_a_worker_of_an_earlier_job_damages_nothing(
         changed = frames_of(text_records(901, seed=7))
         server.objects.put("in", f"raw data/{first}", changed)
         (local / "raw data" / first).write_bytes(changed)
-        prepared = prepare(old, overwrite=True).prepared
+        prepared = begin_job(old, overwrite=True).prepared
         results = [make_shard(task) for task in shard_tasks(prepared)]
         commit_shards([old], results)
         done = dict(server.objects.buckets["out"])
@@ -282,7 +284,7 @@ def test_a_worker_of_an_earlier_job_damages_nothing(
 def test_an_input_that_changes_after_it_was_listed_is_named(
     server: GcsServer,
 ) -> None:
-    tasks = list(shard_tasks(prepare(job_of("gs://in", "gs://out/c4")).prepared))
+    tasks = list(shard_tasks(begin_job(job_of("gs://in", "gs://out/c4")).prepared))
     name = f"raw data/{next(iter(FILES))}"
     server.objects.put("in", name, server.objects.buckets["in"][name].data)
     with pytest.raises(StorageChangedError, match="raw data"):
@@ -290,22 +292,7 @@ def test_an_input_that_changes_after_it_was_listed_is_named(
 
 
 def _results(job: ConversionJob) -> list[ShardResult]:
-    return [make_shard(task) for task in shard_tasks(prepare(job).prepared)]
-
-
-def _meanwhile(
-    monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], object]
-) -> None:
-    """Lets something else happen once, right after `commit.name` was called."""
-    real = getattr(commit, name)
-
-    def call(*args: object) -> object:
-        result = real(*args)
-        monkeypatch.setattr(commit, name, real)
-        action()
-        return result
-
-    monkeypatch.setattr(commit, name, call)
+    return [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
 
 
 @pytest.mark.parametrize("place", ["gs", "local"])
@@ -313,19 +300,19 @@ def test_of_two_commits_one_is_told(
     server: GcsServer,
     tmp_path: pathlib.Path,
     place: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     output = "gs://out/c4" if place == "gs" else str(tmp_path / "c4")
     train = job_of("gs://in", output)
     test = job_of("gs://in", output, split="test")
     train_results, test_results = _results(train), _results(test)
-    _meanwhile(
-        monkeypatch,
-        "read_versioned_manifest",
-        lambda: commit_shards([test], test_results),
-    )
+    gathered = GatheredResults.of(train_results).splits["train"]
+    split, _ = finish_split(gathered.task.prepared, gathered.reports)
+
+    def commit_other() -> None:
+        commit_shards([test], test_results)
+
     with pytest.raises(StorageChangedError, match=r"dataset\.json"):
-        commit_shards([train], train_results)
+        commit_dataset(output, train.name, {"train": split}, check=commit_other)
     assert set(open_manifest(output).splits) == {"test"}
     # The cure that the message names.
     assert set(convert(train).splits) == {"test", "train"}
@@ -338,7 +325,7 @@ def test_of_two_jobs_that_begin_at_once_one_is_told(server: GcsServer) -> None:
     def begin(job: ConversionJob) -> str:
         barrier.wait(30)
         try:
-            tasks = list(shard_tasks(prepare(job).prepared))
+            tasks = list(shard_tasks(begin_job(job).prepared))
             commit_shards([job], [make_shard(task) for task in tasks])
         except (InvalidDatasetError, JobChangedError, StorageChangedError) as error:
             return str(error)
@@ -361,9 +348,9 @@ def test_of_two_jobs_that_begin_at_once_one_is_told(server: GcsServer) -> None:
 
 def test_a_missing_bucket_is_named_before_any_work(server: GcsServer) -> None:
     with pytest.raises(StorageError, match="bucket does not exist"):
-        prepare(job_of("gs://in", "gs://none/c4"))
+        begin_job(job_of("gs://in", "gs://none/c4"))
     with pytest.raises(StorageError, match="bucket does not exist"):
-        prepare(job_of("gs://none", "gs://out/c4"))
+        begin_job(job_of("gs://none", "gs://out/c4"))
     assert not server.objects.buckets["out"]
 
 

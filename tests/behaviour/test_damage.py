@@ -23,7 +23,8 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.tfrecord.frames import encode_frame, mask
-from gristmill.transforms.conversion.prepare import count_file, list_inputs, prepare
+from gristmill.transforms.conversion.plan_job import count_file, list_inputs
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.conversion import (
     contents,
@@ -511,4 +512,4 @@ def test_names_that_are_no_utf8_leave_json_that_anybody_can_read(
     described = [fields["job"] for fields in found if "job" in fields]
     assert described[0]["inputs"] == list(job.inputs)
     # And what was written is found to be the same job.
-    assert prepare(job).committed is not None
+    assert begin_job(job).committed is not None

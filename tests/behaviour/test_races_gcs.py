@@ -22,7 +22,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.conversion.tasks import commit_shards, make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
@@ -55,7 +55,7 @@ def job_of(shards: int = 2, split: str = "train") -> ConversionJob:
 
 
 def convert(job: ConversionJob, *, overwrite: bool = False) -> None:
-    prepared = prepare(job, overwrite=overwrite).prepared
+    prepared = begin_job(job, overwrite=overwrite).prepared
     commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])
 
 
@@ -154,7 +154,7 @@ def test_the_same_command_twice_at_once_is_no_race(server: GcsServer) -> None:
 def test_an_upload_that_arrives_after_the_commit_changes_nothing(
     server: GcsServer, hold: str, again: str
 ) -> None:
-    task = next(shard_tasks(prepare(job_of()).prepared))
+    task = next(shard_tasks(begin_job(job_of()).prepared))
     server.fail("hold", "insert", name=hold)
     zombie = in_background(convert_shard, task.prepared, 0)
     assert server.held.wait(30)
@@ -177,7 +177,7 @@ def test_a_commit_that_arrives_after_another_job_changes_nothing(
     server: GcsServer,
 ) -> None:
     job = job_of()
-    results = [make_shard(task) for task in shard_tasks(prepare(job).prepared)]
+    results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
     server.fail("hold", "insert", name=layout.table_path("c4", "train"))
     zombie = in_background(commit_shards, [job], results)
     assert server.held.wait(30)
@@ -197,7 +197,7 @@ def test_a_commit_that_stops_before_its_last_file_asks_whose_the_output_is(
     server: GcsServer,
 ) -> None:
     job = job_of()
-    results = [make_shard(task) for task in shard_tasks(prepare(job).prepared)]
+    results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
     server.fail("hold", "media", name="dataset.json")
     zombie = in_background(commit_shards, [job], results)
     assert server.held.wait(30)
@@ -223,7 +223,7 @@ def test_whoever_stops_in_the_middle_of_overwriting_deletes_nothing_of_others(
     server: GcsServer, operation: str, name: str
 ) -> None:
     server.fail("hold", operation, name=name)
-    zombie = in_background(prepare, job_of(), overwrite=True)
+    zombie = in_background(begin_job, job_of(), overwrite=True)
     assert server.held.wait(30)
     convert(job_of())
     server.release.set()
@@ -240,10 +240,10 @@ def test_a_split_that_is_committed_while_another_is_overwritten_stays(
 ) -> None:
     convert(job_of())
     test = job_of(split="test")
-    results = [make_shard(task) for task in shard_tasks(prepare(test).prepared)]
+    results = [make_shard(task) for task in shard_tasks(begin_job(test).prepared)]
     # With train taken out, `dataset.json` goes.
     server.fail("hold", "delete", name="dataset.json")
-    overwriting = in_background(prepare, job_of(3), overwrite=True)
+    overwriting = in_background(begin_job, job_of(3), overwrite=True)
     assert server.held.wait(30)
     commit_shards([test], results)
     server.release.set()
@@ -254,9 +254,9 @@ def test_a_split_that_is_committed_while_another_is_overwritten_stays(
     server.held.clear()
     server.release.clear()
     other = job_of(split="other")
-    results = [make_shard(task) for task in shard_tasks(prepare(other).prepared)]
+    results = [make_shard(task) for task in shard_tasks(begin_job(other).prepared)]
     server.fail("hold", "insert", name="dataset.json")
-    overwriting = in_background(prepare, job_of(3), overwrite=True)
+    overwriting = in_background(begin_job, job_of(3), overwrite=True)
     assert server.held.wait(30)
     commit_shards([other], results)
     server.release.set()
@@ -273,7 +273,7 @@ def test_splits_that_are_committed_at_once_are_all_there_in_the_end(
 ) -> None:
     jobs = [job_of(split=f"part{number}") for number in range(4)]
     results = {
-        job.split: [make_shard(task) for task in shard_tasks(prepare(job).prepared)]
+        job.split: [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
         for job in jobs
     }
     barrier = threading.Barrier(len(jobs))

@@ -24,7 +24,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
-from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.conversion.tasks import make_shard, shard_tasks
 from gristmill.transforms.indexing.index_shard import (
     commit_index,
@@ -176,11 +176,11 @@ class TestUnfinished:
         with monkeypatch.context() as patch:
             patch.setattr(LocalStorage, "write", write)
             with pytest.raises(KeyboardInterrupt):
-                prepare(job)
+                begin_job(job)
         assert list(contents(job.output)) == ["index/data-train.job.json"]
         other = dataclasses.replace(job, writer=WriterOptions(group_size=2))
         with pytest.raises(InvalidDatasetError, match="lacks its list of files"):
-            prepare(other)
+            begin_job(other)
         convert(dataclasses.replace(job, max_corrupt=max_corrupt))
         assert read_output(job.output) == RECORDS
 
@@ -246,7 +246,7 @@ class TestUnfinished:
     def test_a_missing_shard_is_named_at_the_commit(self, half_done):
         from gristmill.dataset.errors import DataLossError
         from gristmill.dataset.metadata.report_columns import ReportCollector
-        from gristmill.transforms.conversion.commit import finish_split
+        from gristmill.transforms.conversion.finish_split import finish_split
 
         prepared = prepared_of(half_done)
         reports = [finished_shard(prepared, shard) for shard in (0, 2, 5)]
@@ -403,9 +403,9 @@ class TestCommitted:
     def test_the_same_again_does_nothing(self, job):
         first = convert(job)
         before = states(job.output)
-        preparation = prepare(job)
-        assert preparation.committed == first.manifest
-        results = [make_shard(task) for task in shard_tasks(preparation.prepared)]
+        taken = begin_job(job)
+        assert taken.committed == first.manifest
+        results = [make_shard(task) for task in shard_tasks(taken.prepared)]
         assert all(result.report is not None for result in results)
         assert states(job.output) == before
 
@@ -414,7 +414,7 @@ class TestCommitted:
 
         manifest = convert(job).manifest
         before = states(job.output)
-        task = next(shard_tasks(prepare(job).prepared))
+        task = next(shard_tasks(begin_job(job).prepared))
         result = commit_shards([job], [ShardResult(task, None)])
         assert result.committed_before == ("train",)
         assert result.manifest == manifest
@@ -424,7 +424,7 @@ class TestCommitted:
         convert(job)
         before = states(job.output)
         with pytest.raises(JobChangedError, match="group_size was 1, is 4"):
-            prepare(dataclasses.replace(job, writer=WriterOptions(group_size=4)))
+            begin_job(dataclasses.replace(job, writer=WriterOptions(group_size=4)))
         assert states(job.output) == before
 
     def test_a_second_split_is_added(self, job, tmp_path):
@@ -458,7 +458,7 @@ class TestCommitted:
     def test_a_split_without_description_is_known_by_the_dataset(self, job):
         convert(job)
         pathlib.Path(job.output, "index", "data-train.job.json").unlink()
-        assert prepare(job).committed is not None
+        assert begin_job(job).committed is not None
         other = dataclasses.replace(job, writer=WriterOptions(group_size=4))
         with pytest.raises(JobChangedError, match="from another source"):
             convert(other)
@@ -481,7 +481,7 @@ class TestCommitted:
         assert convert(job).manifest == manifest
         assert read_output(job.output) == RECORDS
         assert before.items() <= states(job.output).items()
-        assert prepare(job).committed == manifest
+        assert begin_job(job).committed == manifest
 
     def test_a_split_that_was_indexed_since_is_not_what_was_converted(self, job):
         manifest = convert(job).manifest

@@ -10,7 +10,7 @@ import pytest
 from gristmill.dataset.errors import InputError
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.conversion import contents, job_of
 from tests.support.records import frames_of, text_records, write_array_records
@@ -38,7 +38,7 @@ def test_a_shard_that_no_reader_would_open(tmp_path, out, names, name):
     (tmp_path / "a\\b").write_bytes(frames_of(RECORDS))
     job = job_of(f"{tmp_path}/a*b", out, names=names, plan=("match_shards", None))
     with pytest.raises(InputError, match=re.escape(repr(name))):
-        prepare(job)
+        begin_job(job)
     assert contents(out) == {}
 
 
@@ -48,7 +48,7 @@ def test_a_shard_in_the_place_of_a_file_of_the_dataset(tmp_path, out, name):
     names = ShardNames(kind="inputs")
     job = job_of(tmp_path / name, out, names=names, plan=("match_shards", None))
     with pytest.raises(InputError, match="cannot be the name of a shard"):
-        prepare(job)
+        begin_job(job)
 
 
 def test_index_refuses_them_too(out):

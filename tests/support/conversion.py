@@ -10,7 +10,7 @@ from typing import Any
 
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.tfrecord.frames import encode_frame
-from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.conversion.tasks import (
     ConversionResult,
     ShardTask,
@@ -47,9 +47,9 @@ def job_of(
 
 def prepared_of(job: ConversionJob, **options: Any) -> PreparedJob:
     """Prepares a job that is not committed yet."""
-    preparation = prepare(job, **options)
-    assert preparation.committed is None
-    return preparation.prepared
+    taken = begin_job(job, **options)
+    assert taken.committed is None
+    return taken.prepared
 
 
 def convert(
@@ -60,7 +60,7 @@ def convert(
     Args:
         *jobs: The jobs.
         tasks: Shards to make first, such as in another order, or some of them twice.
-        **options: As `prepare` takes them.
+        **options: As `begin_job` takes them.
     """
     results = [make_shard(task) for task in tasks or ()]
     for job in jobs:

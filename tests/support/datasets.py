@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
-from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.conversion.tasks import commit_shards, make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
@@ -36,6 +36,6 @@ def convert(
         writer=WriterOptions(group_size=group_size, compression=compression),
         allow_empty_files=True,
     )
-    prepared = prepare(job).prepared
+    prepared = begin_job(job).prepared
     commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])
     return job.output

@@ -14,12 +14,12 @@ import pytest
 
 from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
 from gristmill.dataset.errors import NotADatasetError, StorageError
+from gristmill.dataset.findings import Finding
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.checking import shard as shard_check
-from gristmill.transforms.checking.findings import Finding
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import ShardCheck, verify_shard
 from gristmill.transforms.indexing.index_shard import (

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.metadata import layout
@@ -27,14 +28,12 @@ from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
-from gristmill.transforms.conversion.commit import commit_dataset
 from gristmill.transforms.planning.write_plan import (
     WriteJob,
     WritePlan,
     encode_key,
     group_of,
 )
-from gristmill.transforms.writing import write_shards
 from gristmill.transforms.writing.record_spool import content_hash
 from gristmill.transforms.writing.write_shards import (
     WriteResult,
@@ -383,7 +382,7 @@ def test_unfinished_conversion_is_left_alone(tmp_path: pathlib.Path) -> None:
 
 
 def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path,
 ) -> None:
     out = tmp_path / "out"
     plan = plan_of(out, RECORDS, num_shards=4)
@@ -391,16 +390,14 @@ def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
     list(write_group(plan, 0, groups[0]))
     list(write_group(plan, 2, groups[2]))
     assert not (out / "dataset.json").exists()
-    made: list[int] = []
-    original = write_shards._write_shard
-
-    def counted(plan: WritePlan, shard: int, *rest: Any) -> Any:
-        made.append(shard)
-        return original(plan, shard, *rest)
-
-    monkeypatch.setattr(write_shards, "_write_shard", counted)
+    before = {path: path.stat() for path in out.glob("*.array_record-*")}
+    assert sorted(path.name for path in before) == [
+        "data-train.array_record-00000-of-00004",
+        "data-train.array_record-00002-of-00004",
+    ]
     result = write(out, name="data", num_shards=4)
-    assert sorted(made) == [1, 3]
+    for path, stat in before.items():
+        assert path.stat() == stat
     assert result.records == len(RECORDS)
     assert_whole(out)
 
@@ -435,7 +432,7 @@ def test_late_attempts_do_no_harm(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_write_that_begins_at_the_commit_of_another_is_left_alone(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path,
 ) -> None:
     out = tmp_path / "out"
     begun: list[WritePlan] = []
@@ -445,9 +442,10 @@ def test_a_write_that_begins_at_the_commit_of_another_is_left_alone(
         begun.append(plan_of(out, RECORDS[:500], num_shards=2, overwrite=True))
         return manifest
 
-    with monkeypatch.context() as patch:
-        patch.setattr(write_shards, "commit_dataset", commit_then_begin)
-        assert write_plainly(out, num_shards=2).records == len(RECORDS)
+    plan = plan_of(out, RECORDS, num_shards=2)
+    groups = groups_of(plan, RECORDS).items()
+    reports = [r for number, group in groups for r in write_group(plan, number, group)]
+    assert commit_write(plan, reports, commit=commit_then_begin).records == len(RECORDS)
     (plan,) = begun
     groups = groups_of(plan, RECORDS[:500]).items()
     reports = [r for number, group in groups for r in write_group(plan, number, group)]

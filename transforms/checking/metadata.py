@@ -6,23 +6,20 @@ Opens no shard: it lists those to read, which is `shard_check`.
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Split, open_manifest, read_table
-from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.checking.findings import (
-    UNREADABLE,
-    Finding,
-    finding_of,
-    wrong_size,
+from gristmill.dataset.commit.split_check import (
+    Listings,
+    compare_indexes,
+    compare_shards,
+    read_checked_table,
 )
-from gristmill.transforms.conversion.output_split import shard_prefix
+from gristmill.dataset.commit.split_files import shard_prefix
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.findings import UNREADABLE, Finding, finding_of
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.shard_table import ShardTable
 
 
 class VerifyTask(NamedTuple):
@@ -76,26 +73,25 @@ def plan_verify(dataset: str) -> VerifyPlan:
     manifest = open_manifest(dataset)
     findings: list[Finding] = []
     tasks: list[VerifyTask] = []
-    listings = _Listings(dataset)
+    listings = Listings(dataset)
     owners: dict[str, str] = {}
     readable = []
     for name, split in manifest.splits.items():
         try:
-            table = _table(dataset, split)
+            table = read_checked_table(dataset, split)
         except UNREADABLE as error:
             findings.append(finding_of(split.table, error))
             continue
         readable.append(name)
-        own = list(_tasks(dataset, table))
         for path in table.paths:
             if path in owners:
                 findings.append(
                     Finding(path, f"shard of two splits, {owners[path]} and {name}")
                 )
             owners[path] = name
-        tasks += own
-        findings += _compare_shards(own, listings)
-        findings += _compare_indexes(table, listings)
+        tasks += _tasks(dataset, table)
+        findings += compare_shards(table, listings)
+        findings += compare_indexes(table, listings)
     for name in readable:
         prefix = shard_prefix(manifest.name, name)
         findings += [
@@ -104,26 +100,6 @@ def plan_verify(dataset: str) -> VerifyPlan:
             if file.startswith(prefix) and file not in owners
         ]
     return VerifyPlan(findings, tasks)
-
-
-def check_split(dataset: str, split: Split) -> list[Finding]:
-    """Compares the table of one split with listings: opens no shard, and no manifest.
-
-    Args:
-        dataset: The dataset's directory; it need not be committed yet.
-        split: The split.
-
-    Returns:
-        Shards and indexes that are missing or not the ones that were written, or why
-        the table cannot be read.
-    """
-    try:
-        table = _table(dataset, split)
-    except UNREADABLE as error:
-        return [finding_of(split.table, error)]
-    # One listing after the other: of a million files each takes half a gigabyte.
-    findings = _compare_shards(_tasks(dataset, table), _Listings(dataset))
-    return findings + _compare_indexes(table, _Listings(dataset))
 
 
 def _tasks(dataset: str, table: ShardTable) -> Iterator[VerifyTask]:
@@ -135,67 +111,3 @@ def _tasks(dataset: str, table: ShardTable) -> Iterator[VerifyTask]:
             file_crc32c=int(table.file_crc32cs[shard]),
             digest=table.digest(shard),
         )
-
-
-def _compare_shards(tasks: Iterable[VerifyTask], listings: _Listings) -> list[Finding]:
-    findings: list[Finding] = []
-    for task in tasks:
-        findings += _compare_listed(task, listings.find(task.path))
-    return findings
-
-
-def _compare_indexes(table: ShardTable, listings: _Listings) -> list[Finding]:
-    return [
-        Finding(path, "shard index is missing")
-        for path in map(layout.index_path, table.paths)
-        if listings.find(path) is None
-    ]
-
-
-def _table(dataset: str, split: Split) -> ShardTable:
-    table = read_table(dataset, split)
-    table.check_paths(where=layout.join(dataset, split.table))
-    return table
-
-
-class _Listings:
-    """What the storage says of the files of a dataset, one listing a directory."""
-
-    def __init__(self, dataset: str):
-        self._dataset = dataset
-        self._storage = storage_for(dataset)
-        self._directories: dict[str, dict[str, FileInfo]] = {}
-
-    def of(self, directory: str) -> dict[str, FileInfo]:
-        """Returns the files of a directory of the dataset, by name."""
-        if directory not in self._directories:
-            listing = self._storage.list(layout.join(self._dataset, directory))
-            self._directories[directory] = {
-                posixpath.basename(info.path): info for info in listing
-            }
-        return self._directories[directory]
-
-    def find(self, path: str) -> FileInfo | None:
-        """Returns a file, None if it is not there."""
-        directory, name = posixpath.split(path)
-        return self.of(directory).get(name)
-
-
-def _compare_listed(task: VerifyTask, found: FileInfo | None) -> list[Finding]:
-    """Compares a shard with what the storage says of it."""
-    path, file_crc32c = task.path, task.file_crc32c
-    if found is None:
-        return [Finding(path, "shard is missing")]
-    if found.size_bytes != task.file_bytes:
-        return [wrong_size(path, task.file_bytes, found.size_bytes)]
-    # Buckets keep a checksum of every object; a local disk has none.
-    if found.crc32c not in (None, file_crc32c):
-        return [
-            Finding(
-                path,
-                "shard is not the file that was written",
-                expected=f"crc32c {file_crc32c:#010x}",
-                got=f"{found.crc32c:#010x}",
-            )
-        ]
-    return []

@@ -29,11 +29,7 @@ from gristmill.dataset.errors import (
     StorageError,
     TransposedChunkError,
 )
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
-from gristmill.dataset.storage.base import FileInfo, Storage
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.checking.findings import (
+from gristmill.dataset.findings import (
     UNREADABLE,
     Finding,
     fact_of,
@@ -41,6 +37,10 @@ from gristmill.transforms.checking.findings import (
     first_line,
     wrong_size,
 )
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
+from gristmill.dataset.storage.base import FileInfo, Storage
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.checking.metadata import VerifyTask
 
 _BLOCK_BYTES = 4 << 20

@@ -9,34 +9,27 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
+from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_dataset
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest, Split, read_table
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.commit import (
-    ExtraFiles,
-    check_files,
-    commit_dataset,
-    finish_split,
-)
 from gristmill.transforms.conversion.convert_shard import (
     ProgressFile,
     convert_shard,
 )
+from gristmill.transforms.conversion.finish_split import finish_split
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     PreparedJob,
     check_current,
     load_prepared,
 )
-from gristmill.transforms.tfds.directory import (
-    DATASET_INFO_JSON,
-    TfdsDirectory,
-    read_tfds_directory,
-)
+from gristmill.transforms.tfds.directory import TfdsDirectory, read_tfds_directory
 from gristmill.transforms.tfds.metadata import check_records_read, tfds_metadata
 
 _TURN = threading.Lock()
@@ -257,7 +250,7 @@ def _tfds_files(
         }
         return list(tfds_metadata(source, name=manifest.name, tables=tables).values())
 
-    return ExtraFiles((*source.files, DATASET_INFO_JSON), make)
+    return ExtraFiles((*source.files, TFDS_INFO_JSON), make)
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:

@@ -11,22 +11,21 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
-from gristmill import __version__
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.official_reader import (
     BATCH_BYTES,
     read_with_official_reader,
 )
+from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
+from gristmill.dataset.commit.ownership import check_other_splits
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, Split, read_manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.transforms.conversion.commit import check_files, commit_dataset
-from gristmill.transforms.conversion.owners import check_other_splits
 from gristmill.transforms.sources.input_files import InputFiles, find_inputs
 
 _TFDS_NAME = re.compile(r"(?P<name>.+)-(?P<split>\w+)\.array_record-\d{5,}-of-(\d{5,})")
@@ -214,17 +213,15 @@ def commit_index(
     splits = {}
     for split, found in by_split.items():
         found.sort(key=lambda pair: pair[0].shard_index)
-        table = ShardTable.of([report for report, _ in found])
-        encoded = table.encode()
-        path = layout.table_path(plan.name, split)
-        place = layout.join(plan.dataset, path)
-        storage_for(place).write(place, encoded, replaces=version_of(place))
-        splits[split] = Split.of_table(
-            table,
-            encoded,
-            path=path,
+        place = layout.join(plan.dataset, layout.table_path(plan.name, split))
+        splits[split] = write_table(
+            plan.dataset,
+            plan.name,
+            split,
+            ShardTable.of([report for report, _ in found]),
+            replaces=version_of(place),
             writer_options=" | ".join(sorted({options for _, options in found})),
-            source={"indexed": list(inputs), "gristmill_version": __version__},
+            source={"indexed": list(inputs)},
         )
     return commit_dataset(
         plan.dataset,

@@ -7,6 +7,7 @@ itself with it, so that nobody finishes another job's work.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -19,7 +20,12 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from gristmill.dataset.arrayrecord.shard_writer import Check, WriterOptions
-from gristmill.dataset.errors import InputError, InvalidDatasetError, JobChangedError
+from gristmill.dataset.errors import (
+    InputError,
+    InvalidDatasetError,
+    JobChangedError,
+    StorageError,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import load_arrays
 from gristmill.dataset.storage.lookup import storage_for, version_of
@@ -362,6 +368,20 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
             cure="run one conversion at a time into one output",
         )
     return found
+
+
+def described_shards(output: str, name: str, split: str) -> set[str]:
+    """Returns the shards of the job that is described beside an output.
+
+    They need not be there, nor have the names that TFDS gives to shards of the split.
+    Empty if there is no description, or if it cannot be read.
+    """
+    # What cannot be read any more must not prevent a fresh start.
+    with contextlib.suppress(InvalidDatasetError, StorageError):
+        old = PreparedJob.load(output, name, split)
+        if old is not None:
+            return {old.shard_path(shard) for shard in range(old.plan.shards)}
+    return set()
 
 
 def check_current(prepared: PreparedJob) -> None:

@@ -20,16 +20,16 @@ from typing import Any, Literal, NamedTuple
 from gristmill.dataset.arrayrecord.shard_writer import Check, WriterOptions
 from gristmill.dataset.errors import GristmillError, InputError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
-DATASET_INFO_JSON = "dataset_info.json"
 FEATURES_JSON = "features.json"
 
 FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _INFORMATION = re.compile(r"LICENSE|.+\.(?:json|txt|subwords|tokens)")
-_OWN = (DATASET_INFO_JSON, layout.DATASET_JSON)
+_OWN = (TFDS_INFO_JSON, layout.DATASET_JSON)
 _MAX_INFORMATION_BYTES = 64 << 20  # 64 MiB; vocabularies stay far below.
 _SHOWN = 3
 
@@ -91,7 +91,7 @@ class TfdsConversion(NamedTuple):
 
 def is_tfds_directory(path: str) -> bool:
     """Tells whether a path is a directory with metadata of TFDS."""
-    return storage_for(path).stat(layout.join(path, DATASET_INFO_JSON)) is not None
+    return storage_for(path).stat(layout.join(path, TFDS_INFO_JSON)) is not None
 
 
 def read_tfds_directory(path: str) -> TfdsDirectory:
@@ -105,14 +105,14 @@ def read_tfds_directory(path: str) -> TfdsDirectory:
     """
     path = path.rstrip("/") or "/"
     storage = storage_for(path)
-    place = layout.join(path, DATASET_INFO_JSON)
+    place = layout.join(path, TFDS_INFO_JSON)
     there = {info.path.rpartition("/")[2]: info for info in storage.list(path)}
-    missing = [name for name in (DATASET_INFO_JSON, FEATURES_JSON) if name not in there]
+    missing = [name for name in (TFDS_INFO_JSON, FEATURES_JSON) if name not in there]
     if missing:
         raise InputError(
             "not a whole TFDS directory",
             where=path,
-            expected=f"{DATASET_INFO_JSON} and {FEATURES_JSON}",
+            expected=f"{TFDS_INFO_JSON} and {FEATURES_JSON}",
             got=f"no {' and no '.join(missing)}",
             cure="copy the missing file from where the dataset was made, or give the "
             "TFRecord files themselves as input",
@@ -238,7 +238,7 @@ def _unusable(place: str, got: str) -> InputError:
         f"{place.rpartition('/')[2]} cannot be used",
         where=place,
         expected="what TFDS writes: a JSON object with name, fileFormat and splits"
-        if place.endswith(DATASET_INFO_JSON)
+        if place.endswith(TFDS_INFO_JSON)
         else "a JSON object, as TFDS writes it",
         got=got,
         cure="copy it again from where the dataset was made, or give the TFRecord "
@@ -302,7 +302,7 @@ def _parse_split(path: str, dataset: str, fields: Mapping[str, Any]) -> TfdsSpli
     if len(set(relative)) != len(relative):
         raise ValueError(f"split {name} names several files alike: {template}")
     for file in relative[:1]:
-        layout.check_relative(file, where=layout.join(path, DATASET_INFO_JSON))
+        layout.check_relative(file, where=layout.join(path, TFDS_INFO_JSON))
     return TfdsSplit(
         name=name,
         files=tuple(layout.join(path, file) for file in relative),
@@ -329,7 +329,7 @@ def _check_files(path: str, split: TfdsSplit) -> None:
     if missing or surplus:
         what, files = ("missing", missing) if missing else ("not among them", surplus)
         raise InputError(
-            f"the files of split {split.name} are not those that {DATASET_INFO_JSON} "
+            f"the files of split {split.name} are not those that {TFDS_INFO_JSON} "
             "lists",
             where=f"{path}, {what}: "
             + ", ".join(file.rpartition("/")[2] for file in files[:_SHOWN])
@@ -346,7 +346,7 @@ def _check_files(path: str, split: TfdsSplit) -> None:
             raise InputError(
                 f"a file of split {split.name} is empty",
                 where=file,
-                expected=f"{records:,} records, as {DATASET_INFO_JSON} says",
+                expected=f"{records:,} records, as {TFDS_INFO_JSON} says",
                 got="0 bytes, as after an interrupted copy",
                 cure="copy it again from where the dataset was made",
             )

@@ -9,10 +9,9 @@ import numpy as np
 
 from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.tfds.directory import (
-    DATASET_INFO_JSON,
     FILEPATH_TEMPLATE,
     TfdsDirectory,
     TfdsSplit,
@@ -47,12 +46,12 @@ def check_records_read(split: TfdsSplit, table: ShardTable, *, where: str) -> No
     file = int(np.flatnonzero(differs)[0])
     path = split.files[file] if file < len(split.files) else "a file that came later"
     raise DataLossError(
-        f"split {split.name} does not hold the records that {DATASET_INFO_JSON} says",
+        f"split {split.name} does not hold the records that {TFDS_INFO_JSON} says",
         where=f"{where}, {int(differs.sum()):,} of {len(got):,} files, such as {path}",
         expected=f"{int(expected.sum()):,} records, {expected[file]:,} in this file",
         got=f"{int(got.sum()):,} records, {got[file]:,} in this file",
         cure="copy the dataset again from where it was made. If the files are right, "
-        f"correct shardLengths in {DATASET_INFO_JSON}; finished shards are kept",
+        f"correct shardLengths in {TFDS_INFO_JSON}; finished shards are kept",
     )
 
 
@@ -98,29 +97,4 @@ def tfds_metadata(
     # The other formats did not come along.
     info.pop("alternativeFileFormats", None)
     text = json.dumps(info, indent=2) + "\n"
-    return {**source.files, DATASET_INFO_JSON: text.encode()}
-
-
-def withdraw_tfds_metadata(output: str, *, name: str, split: str) -> None:
-    """Removes the `dataset_info.json` that tells of a split whose shards are to go.
-
-    Without it TFDS takes the directory for unfinished, which it then is. The one of
-    somebody else's dataset, or of TFRecords in the same directory, stays.
-
-    Args:
-        output: The dataset's directory.
-        name: Its name.
-        split: The split.
-    """
-    storage = storage_for(output)
-    path = layout.join(output, DATASET_INFO_JSON)
-    if storage.stat(path) is None:
-        return
-    try:
-        info = json.loads(storage.read(path))
-        found = info["name"], info["fileFormat"]
-        splits = [each["name"] for each in info["splits"]]
-    except (KeyError, TypeError, ValueError):
-        return
-    if found == (name, "array_record") and split in splits:
-        storage.delete(path)
+    return {**source.files, TFDS_INFO_JSON: text.encode()}

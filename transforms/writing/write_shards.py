@@ -9,19 +9,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill import __version__
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
+from gristmill.dataset.commit.ownership import (
+    check_dataset_name,
+    check_no_strangers,
+    check_removal,
+)
 from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.commit.split_check import check_split
+from gristmill.dataset.commit.split_files import (
+    committed_shards,
+    list_shards,
+    remove_split,
+)
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     DataLossError,
-    InputError,
     JobChangedError,
     StorageChangedError,
 )
@@ -37,15 +47,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.transforms.checking.metadata import check_split
-from gristmill.transforms.conversion.commit import check_files, commit_dataset
-from gristmill.transforms.conversion.output_split import (
-    known_shards,
-    list_shards,
-    remove_split,
-    shard_prefix,
-)
-from gristmill.transforms.conversion.owners import check_removal
+from gristmill.transforms.jobs.conversion_job import described_shards
 from gristmill.transforms.planning.write_plan import WriteJob, WritePlan
 from gristmill.transforms.writing.record_spool import RecordSpool
 
@@ -108,14 +110,8 @@ def plan_write(
     plan = WritePlan(job=job, digests=tuple(by_group))
     manifest, version = read_versioned_manifest(job.output)
     seen = storage_for(job.output).load(_marker_path(job))
-    if manifest is not None and manifest.name != job.name:
-        raise InputError(
-            "the output holds a dataset of another name",
-            where=job.output,
-            expected=manifest.name,
-            got=job.name,
-            cure=f"use the name {manifest.name} to add a split, or another output",
-        )
+    if manifest is not None:
+        check_dataset_name(job.output, manifest, job.name)
     split = manifest.splits.get(job.split) if manifest is not None else None
     if (
         split is not None
@@ -127,7 +123,8 @@ def plan_write(
     if overwrite:
         if not _is_ours(plan, seen):
             place = job.output, job.name, job.split
-            shards = known_shards(*place, manifest)
+            shards = described_shards(*place)
+            shards |= committed_shards(job.output, manifest, job.split)
             check_removal(*place, manifest=manifest, shards=shards)
             remove_split(*place, manifest=manifest, version=version, shards=shards)
             seen = None
@@ -212,17 +209,8 @@ def _check_free(plan: WritePlan, split: Split | None, marker: Content | None) ->
             where=f"{job.output}, split {job.split}",
             cure=f"finish it first, or {cure}",
         )
-    if marker is not None:
-        return
-    prefix = layout.join(job.output, shard_prefix(job.name, job.split))
-    for info in storage.list(job.output):
-        if info.path.startswith(prefix):
-            raise InputError(
-                "a file with the name of a shard is there already",
-                where=info.path,
-                got="no description of a write that made it",
-                cure=cure,
-            )
+    if marker is None:
+        check_no_strangers(job.output, job.name, job.split)
 
 
 def write_group(
@@ -317,7 +305,12 @@ def _write_shard(
     return report
 
 
-def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult:
+def commit_write(
+    plan: WritePlan,
+    reports: Iterable[ShardReport],
+    *,
+    commit: Callable[..., Manifest] = commit_dataset,
+) -> WriteResult:
     """Checks that all records are in the shards, and commits the dataset.
 
     Groups without records have nobody who writes them: their empty shards are written
@@ -326,6 +319,7 @@ def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult
     Args:
         plan: The plan.
         reports: Of the shards, in any order; a shard may be there twice.
+        commit: Commits the split, called as `commit_dataset` is.
 
     Raises:
         DataLossError: Shards are missing, or do not hold all records.
@@ -351,35 +345,29 @@ def commit_write(plan: WritePlan, reports: Iterable[ShardReport]) -> WriteResult
             cure="run again; if it repeats, please report it",
         )
     table = ShardTable.of([by_shard[shard] for shard in range(plan.shards)])
-    encoded = table.encode()
-    path = layout.table_path(job.name, job.split)
-    place = layout.join(job.output, path)
-    storage = storage_for(job.output)
+    place = layout.join(job.output, layout.table_path(job.name, job.split))
     seen = version_of(place)
     # Then: whoever takes over the output from here on is not written over.
     marker = _check_current(plan)
-    storage.write(place, encoded, replaces=seen)
-    split = Split.of_table(
+    split = write_table(
+        job.output,
+        job.name,
+        job.split,
         table,
-        encoded,
-        path=path,
+        replaces=seen,
         writer_options=job.writer.official,
-        source={
-            "write": plan.fingerprint,
-            "options": job.options(),
-            "gristmill_version": __version__,
-        },
+        source={"write": plan.fingerprint, "options": job.options()},
     )
 
     def check() -> None:
         _check_current(plan)
         check_files(job.output, {job.split: split})
 
-    manifest = commit_dataset(job.output, job.name, {job.split: split}, check=check)
+    manifest = commit(job.output, job.name, {job.split: split}, check=check)
     # That of a write that has begun since stays: without it, its shards are nobody's.
     with contextlib.suppress(StorageChangedError):
         if marker:
-            storage.delete(_marker_path(job), version=marker)
+            storage_for(job.output).delete(_marker_path(job), version=marker)
     return _result(plan, manifest)
 
 

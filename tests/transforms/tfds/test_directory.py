@@ -22,7 +22,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.tfrecord.frames import encode_frame
-from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.conversion.tasks import (
     ConversionResult,
     ShardResult,
@@ -73,9 +73,9 @@ def run(
 ) -> ConversionResult:
     results = []
     for job in jobs:
-        preparation = prepare(job, overwrite=overwrite)
-        for task in shard_tasks(preparation.prepared):
-            done = preparation.committed is not None
+        taken = begin_job(job, overwrite=overwrite)
+        for task in shard_tasks(taken.prepared):
+            done = taken.committed is not None
             results.append(ShardResult(task, None) if done else make_shard(task))
     return commit_shards(jobs, results, tfds_directory=tfds_directory)
 
@@ -244,7 +244,7 @@ def test_overwriting_withdraws_the_metadata_first(
     convert(made, tmp_path)
     plan = PlanOptions(kind="num_shards", value=4)
     jobs = tfds_jobs(str(made), str(tmp_path), splits=("train",), plan=plan).jobs
-    prepare(jobs[0], overwrite=True)
+    begin_job(jobs[0], overwrite=True)
     assert not (tmp_path / "dataset_info.json").exists()
     run(jobs, tfds_directory=str(made), overwrite=False)
     assert [len(n) for n in lengths(tmp_path).values()] == [4, 1]

@@ -1,44 +1,24 @@
-"""The commit: proves that nothing is missing, then makes the directory a dataset."""
+"""Finishing a split: proves that every byte of its inputs is in a shard, once."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gristmill import __version__
-from gristmill.dataset.errors import DataLossError, InputError
+from gristmill.dataset.commit.commit import write_table
+from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
-    Split,
-    read_table,
-    read_versioned_manifest,
-)
+from gristmill.dataset.metadata.manifest import Split
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
-from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.transforms.checking.metadata import check_split
+from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
-from gristmill.transforms.conversion.owners import check_other_splits
 from gristmill.transforms.jobs.conversion_job import PreparedJob, check_current
 from gristmill.transforms.sources.quarantine import too_many
 
 Convert = Callable[..., ShardReport]
-
-
-class ExtraFiles(NamedTuple):
-    """Small files that describe a dataset to others.
-
-    Attributes:
-        names: [files], in the order in which they are written.
-        make: Returns the content of each for the dataset that is committed.
-    """
-
-    names: Sequence[str]
-    make: Callable[[Manifest], Sequence[bytes]]
 
 
 class _Reached(NamedTuple):
@@ -162,9 +142,8 @@ def finish_split(
             where=f"{job.output}, " + prepared.shard_path(int(missing[0])),
             cure="run the same command again: finished shards are kept",
         )
-    path = layout.table_path(job.name, job.split)
-    place = layout.join(job.output, path)
-    seen = version_of(place)
+    table_path = layout.table_path(job.name, job.split)
+    seen = version_of(layout.join(job.output, table_path))
     # Then: whoever takes over the output from here on is not written over.
     check_current(prepared)
     again = close_gaps(prepared, reports, **options)
@@ -183,123 +162,25 @@ def finish_split(
             allowed,
             where=layout.join(job.output, layout.QUARANTINE_DIR),
         )
-    encoded = table.encode()
-    storage_for(job.output).write(place, encoded, replaces=seen)
     read = reports.read
-    source = {
-        "job": prepared.fingerprint,
-        "inputs": list(job.inputs),
-        "files": len(prepared.files),
-        "file_bytes": int(prepared.files.sizes.sum()),
-        "file_list_digest": prepared.files.digest,
-        "file_list": layout.inputs_path(job.name, job.split),
-        "records": read.records,
-        "raw_bytes": read.raw_bytes,
-        "records_digest": read.hex,
-        "options": job.options(),
-        "gristmill_version": __version__,
-    }
-    split = Split.of_table(
+    split = write_table(
+        job.output,
+        job.name,
+        job.split,
         table,
-        encoded,
-        path=path,
+        replaces=seen,
         writer_options=job.writer.official,
-        source=source,
+        source={
+            "job": prepared.fingerprint,
+            "inputs": list(job.inputs),
+            "files": len(prepared.files),
+            "file_bytes": int(prepared.files.sizes.sum()),
+            "file_list_digest": prepared.files.digest,
+            "file_list": layout.inputs_path(job.name, job.split),
+            "records": read.records,
+            "raw_bytes": read.raw_bytes,
+            "records_digest": read.hex,
+            "options": job.options(),
+        },
     )
     return split, len(again)
-
-
-def check_files(output: str, splits: Mapping[str, Split]) -> None:
-    """Checks that all files of splits are in the output, as their tables say.
-
-    Raises:
-        DataLossError: One is not: it was deleted or replaced after it was written.
-    """
-    for name, split in splits.items():
-        findings = check_split(output, split)
-        if findings:
-            raise DataLossError(
-                "a file of a finished split is not there any more",
-                where=f"{output}, split {name}",
-                got=f"{findings[0]}"
-                + (f", and {len(findings) - 1:,} more" if len(findings) > 1 else ""),
-                cure="see that nobody else writes to this output, then run the same "
-                "command again: it makes what is missing",
-            )
-
-
-def commit_dataset(
-    output: str,
-    name: str,
-    splits: Mapping[str, Split],
-    *,
-    keeps: Iterable[str] = (),
-    features: Mapping[str, Any] | None = None,
-    extra_files: ExtraFiles | None = None,
-    check: Callable[[], None] = lambda: None,
-) -> Manifest:
-    """Writes `dataset.json`, last of all. Splits that are there already stay.
-
-    Args:
-        output: The dataset's directory.
-        name: Its name.
-        splits: The finished splits, by name.
-        keeps: Splits that are there already, as far as the caller knows.
-        features: The schema, where known.
-        extra_files: Small files to write before it.
-        check: Called when nothing is left but to write: raises if the splits are not
-            to be committed after all.
-
-    Raises:
-        InputError: The directory holds a dataset of another name, or another split
-            has a file of these.
-        DataLossError: A split of `keeps` is not there, or there is no split at all.
-        StorageChangedError: Another conversion committed at the same moment.
-    """
-    place = layout.join(output, layout.DATASET_JSON)
-    storage = storage_for(output)
-    # First: what is written from here on by another commit is not replaced.
-    names = () if extra_files is None else extra_files.names
-    extra = storage.stat_all([layout.join(output, name) for name in names])
-    old, seen = read_versioned_manifest(output)
-    there = {} if old is None else old.splits
-    gone = sorted(set(keeps) - there.keys())
-    if gone or not (splits or there):
-        raise DataLossError(
-            "a split that was there is gone" if gone else "no split to commit",
-            where=", split ".join((output, *gone)),
-            cure="run one conversion at a time into one output, and this one again",
-        )
-    if old is not None and not splits and features in (None, old.features):
-        return old
-    if old is None:
-        old = Manifest(name=name, splits={})
-    if old.name != name:
-        raise InputError(
-            "the output holds a dataset of another name",
-            where=output,
-            expected=old.name,
-            got=name,
-            cure=f"use --name {old.name} to add a split, or another output",
-        )
-    if old.splits.keys() - splits.keys():
-        tables = [read_table(output, split) for split in splits.values()]
-        paths = {path for table in tables for path in table.paths}
-        check_other_splits(output, old, splits=splits, takes=paths.__contains__)
-    check()
-    manifest = dataclasses.replace(
-        old,
-        splits={**there, **splits},
-        features=old.features if features is None else features,
-        created_by=f"gristmill {__version__}",
-    )
-    if extra_files is not None:
-        versions = [info.version if info else "" for info in extra]
-        for name, data, version in zip(
-            names, extra_files.make(manifest), versions, strict=True
-        ):
-            storage.write(layout.join(output, name), data, replaces=version)
-    storage.write(place, manifest.encode(), replaces=seen)
-    for split in () if storage.remote else splits:
-        storage.delete_tree(layout.temporary_dir(output, manifest.name, split))
-    return manifest

@@ -1,4 +1,4 @@
-"""Whose a file is: what a job must not replace or delete, although it has the name."""
+"""Ownership: files that a writer must not replace or delete, whatever their names."""
 
 from __future__ import annotations
 
@@ -8,35 +8,60 @@ import os
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from gristmill.dataset.commit.split_files import shard_prefix, shards_of
 from gristmill.dataset.errors import InputError, InvalidDatasetError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.output_split import shard_prefix, shards_of
-from gristmill.transforms.jobs.conversion_job import PreparedJob
 
 
-def check_inputs_stay(prepared: PreparedJob, shards: Collection[str]) -> None:
-    """Checks that a conversion reads nothing that it replaces or deletes.
+def check_dataset_name(output: str, manifest: Manifest, name: str) -> None:
+    """Checks that a dataset has the name that a writer gives it.
+
+    Raises:
+        InputError: It has another one.
+    """
+    if manifest.name != name:
+        raise InputError(
+            "the output holds a dataset of another name",
+            where=output,
+            expected=manifest.name,
+            got=name,
+            cure=f"use the name {manifest.name} to add or replace a split, or choose "
+            "another output",
+        )
+
+
+def check_inputs_stay(
+    output: str,
+    name: str,
+    split: str,
+    *,
+    inputs: Iterable[str],
+    shards: Collection[str],
+) -> None:
+    """Checks that a writer reads nothing that it replaces or deletes.
 
     Args:
-        prepared: The conversion.
-        shards: Those that it writes or deletes, relative to the dataset.
+        output: The dataset's directory.
+        name: Its name.
+        split: The split that is written.
+        inputs: Paths of the files that are read.
+        shards: Those that are written or deleted, relative to the dataset.
 
     Raises:
         InputError: It would.
     """
-    job = prepared.job
-    prefix = shard_prefix(job.name, job.split)
+    prefix = shard_prefix(name, split)
     described = (
         layout.DATASET_JSON,
-        layout.job_path(job.name, job.split),
-        layout.inputs_path(job.name, job.split),
-        layout.table_path(job.name, job.split),
-        layout.write_path(job.name, job.split),
+        layout.job_path(name, split),
+        layout.inputs_path(name, split),
+        layout.table_path(name, split),
+        layout.write_path(name, split),
     )
-    temporary = layout.temporary_dir("", job.name, job.split) + "/"
-    for path, inside in _inside(job.output, prepared.files.paths):
+    temporary = layout.temporary_dir("", name, split) + "/"
+    for path, inside in _inside(output, inputs):
         if (
             inside in described
             or inside.startswith(temporary)
@@ -120,7 +145,7 @@ def check_other_splits(
     splits: Collection[str],
     takes: Callable[[str], bool],
 ) -> None:
-    """Checks that no file belongs to other splits than these.
+    """Checks that files that are to be written or deleted belong to no other split.
 
     Args:
         output: The dataset's directory.
@@ -145,3 +170,38 @@ def check_other_splits(
                     got=f"one of split {name}",
                     cure=f"choose another output, or work on split {name}",
                 )
+
+
+def check_no_strangers(
+    output: str,
+    name: str,
+    split: str,
+    *,
+    shards: Collection[str] = (),
+    written: Collection[str] = (),
+) -> None:
+    """Checks that no file has the name of a shard that is to be written.
+
+    Readers find shards by a pattern: they would take it for one of the split.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        split: The split. All names that TFDS gives to its shards are looked for.
+        shards: Other names to look for.
+        written: Files that may be there.
+
+    Raises:
+        InputError: There is one.
+    """
+    prefix = shard_prefix(name, split)
+    for info in storage_for(output).list(output):
+        file = posixpath.basename(info.path)
+        if file not in written and (file in shards or file.startswith(prefix)):
+            raise InputError(
+                "a file with the name of a shard is there already",
+                where=info.path,
+                got="no job that is known to have written it",
+                cure="choose another output, or replace the split with --overwrite "
+                "(in Python, overwrite=True)",
+            )

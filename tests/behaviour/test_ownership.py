@@ -1,4 +1,4 @@
-"""Whose the files in an output are: inputs and files of others outlive every job."""
+"""Ownership: no job replaces or deletes inputs, or files that it does not own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,8 @@ from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.prepare import (
-    list_inputs,
-    plan_job,
-    prepare,
-    take_output,
-)
+from gristmill.transforms.conversion.plan_job import list_inputs, plan_job
+from gristmill.transforms.conversion.take_output import begin_job, take_output
 from gristmill.transforms.conversion.tasks import (
     ShardResult,
     commit_shards,
@@ -106,7 +102,7 @@ class TestInputs:
         (out / name).write_bytes(frames_of(RECORDS))
         before = contents(out)
         with pytest.raises(InputError, match="an input would be replaced"):
-            prepare(job_of(f"{out}/{name}", out), overwrite=True)
+            begin_job(job_of(f"{out}/{name}", out), overwrite=True)
         assert contents(out) == before
 
     @pytest.mark.parametrize(
@@ -127,14 +123,14 @@ class TestInputs:
         (out.parent / "link to directory").symlink_to(out)
         (out.parent / "link to file").symlink_to(out / name)
         with pytest.raises(InputError, match="an input would be replaced"):
-            prepare(job_of(spell(out, name), out), overwrite=True)
+            begin_job(job_of(spell(out, name), out), overwrite=True)
         assert (out / name).read_bytes() == frames_of(RECORDS)
 
     def test_a_link_in_the_output_to_a_file_elsewhere(self, out, source):
         name = "data-train.array_record-00000-of-00001"
         (out / name).symlink_to(source)
         with pytest.raises(InputError, match="an input would be replaced"):
-            prepare(job_of(f"{out}/{name}", out), overwrite=True)
+            begin_job(job_of(f"{out}/{name}", out), overwrite=True)
         assert (out / name).is_symlink()
 
     def test_inputs_beside_the_shards_are_fine(self, out):
@@ -217,7 +213,7 @@ class TestOneFileOfTwoSplits:
 
     @pytest.mark.parametrize("committed", [False, True])
     def test_runs_that_began_at_once(self, jobs, out, committed):
-        (first,), (second,) = (list(shard_tasks(prepare(job).prepared)) for job in jobs)
+        first, second = (next(shard_tasks(begin_job(job).prepared)) for job in jobs)
         result = make_shard(first)
         if committed:
             commit_shards(jobs[:1], [result])
@@ -232,7 +228,7 @@ class TestOneFileOfTwoSplits:
     def test_what_the_first_has_not_committed_is_not_the_seconds_to_replace(
         self, jobs, out
     ):
-        first, _ = (next(shard_tasks(prepare(job).prepared)) for job in jobs)
+        first, _ = (next(shard_tasks(begin_job(job).prepared)) for job in jobs)
         make_shard(first)
         before = contents(out)
         writer = WriterOptions(group_size=2)
@@ -244,7 +240,7 @@ class TestOneFileOfTwoSplits:
         assert contents(out) == before
 
     def test_commit_refuses_the_second(self, jobs, out):
-        prepared = [prepare(job).prepared for job in jobs]
+        prepared = [begin_job(job).prepared for job in jobs]
         tasks = [next(shard_tasks(one)) for one in prepared]
         commit_shards(jobs[:1], [make_shard(tasks[0])])
         report = convert_shard(prepared[1], 0)

@@ -7,13 +7,12 @@ import dataclasses
 import posixpath
 from collections.abc import Iterable, Iterator
 
+from gristmill.dataset.commit.tfds_info import withdraw_tfds_info
 from gristmill.dataset.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.storage.base import FileInfo, changed_error
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.transforms.jobs.conversion_job import PreparedJob
-from gristmill.transforms.tfds.metadata import withdraw_tfds_metadata
 
 _SUFFIXES = {
     "": ("",),
@@ -43,27 +42,19 @@ def shards_of(path: str) -> Iterator[str]:
             yield file.removesuffix(suffix)
 
 
-def known_shards(
-    output: str, name: str, split: str, manifest: Manifest | None
-) -> set[str]:
-    """Returns the shards that a split has, or will have, as far as that can be read.
+def committed_shards(output: str, manifest: Manifest | None, split: str) -> set[str]:
+    """Returns the shards that a split has, as far as that can be read.
 
     Args:
         output: The dataset's directory.
-        name: The dataset's name.
-        split: The split.
         manifest: The dataset as it is, None if there is none.
+        split: The split.
     """
-    found: set[str] = set()
-    # What cannot be read any more does not keep anybody from starting over.
+    # A table that cannot be read any more must not prevent a fresh start.
     with contextlib.suppress(InvalidDatasetError, StorageError):
-        old = PreparedJob.load(output, name, split)
-        if old is not None:
-            found |= {old.shard_path(shard) for shard in range(old.plan.shards)}
-    if manifest is not None and split in manifest.splits:
-        with contextlib.suppress(InvalidDatasetError, StorageError):
-            found |= set(read_table(output, manifest.splits[split]).paths)
-    return found
+        if manifest is not None and split in manifest.splits:
+            return set(read_table(output, manifest.splits[split]).paths)
+    return set()
 
 
 def list_shards(
@@ -146,7 +137,7 @@ def remove_split(
             expected=version or "no dataset",
             got=now or "no dataset",
         )
-    withdraw_tfds_metadata(output, name=name, split=split)
+    withdraw_tfds_info(output, name=name, split=split)
     if manifest is None and version:
         storage.delete(place, version=version)
     if manifest is not None and split in manifest.splits:

@@ -8,16 +8,13 @@ import random
 
 import pytest
 
+from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.metadata.report_columns import ReportCollector
-from gristmill.transforms.conversion.commit import (
-    close_gaps,
-    commit_dataset,
-    finish_split,
-)
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.prepare import prepare
+from gristmill.transforms.conversion.finish_split import close_gaps, finish_split
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.conversion.tasks import (
     ShardResult,
     commit_shards,
@@ -279,11 +276,11 @@ class TestCommitShards:
         """Another run may overwrite it, once it was found that nothing is to do."""
         train, test = jobs
         convert(train)
-        done = ShardResult(next(shard_tasks(prepare(train).prepared)), None)
+        done = ShardResult(next(shard_tasks(begin_job(train).prepared)), None)
         tasks = [next(shard_tasks(prepared_of(job))) for job in (test,)[:others]]
         results = [done, *map(make_shard, tasks)]
         # The other run has begun: the split is not there until it ends.
-        prepare(train, overwrite=True)
+        begin_job(train, overwrite=True)
         with pytest.raises(DataLossError, match="gone") as caught:
             commit_shards([train, test][: others + 1], results)
         assert "train" in str(caught.value)

@@ -1,0 +1,169 @@
+"""The commit: tables and `dataset.json`, which make a directory a dataset.
+
+Writers of any kind end with the same steps, in this order:
+
+1. Publish every shard (`publish_shard`).
+2. `write_table` for each split.
+3. `commit_dataset`, which calls `check` and then writes `dataset.json`, last of all.
+
+Every write names the version that it replaces: of two writers at once, one fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gristmill import __version__
+from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
+from gristmill.dataset.commit.split_check import check_split
+from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    Split,
+    read_table,
+    read_versioned_manifest,
+)
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.storage.lookup import storage_for
+
+
+class ExtraFiles(NamedTuple):
+    """Small files that describe a dataset to others.
+
+    Attributes:
+        names: [files], in the order in which they are written.
+        make: Returns the content of each for the dataset that is committed.
+    """
+
+    names: Sequence[str]
+    make: Callable[[Manifest], Sequence[bytes]]
+
+
+def write_table(
+    output: str,
+    name: str,
+    split: str,
+    table: ShardTable,
+    *,
+    replaces: str,
+    writer_options: str,
+    source: Mapping[str, Any],
+) -> Split:
+    """Writes the table of a finished split, and returns what a commit says of it.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        split: The split.
+        table: All shards of the split.
+        replaces: The version of the table that is there, "" for none. Read it before
+            the last check that the output still belongs to the writer: then whoever
+            takes over the output afterwards is not written over.
+        writer_options: How the shards are encoded.
+        source: Where the records come from, as plain values.
+
+    Raises:
+        StorageChangedError: Another writer has written the table meanwhile.
+    """
+    encoded = table.encode()
+    path = layout.table_path(name, split)
+    storage_for(output).write(layout.join(output, path), encoded, replaces=replaces)
+    return Split.of_table(
+        table,
+        encoded,
+        path=path,
+        writer_options=writer_options,
+        source={**source, "gristmill_version": __version__},
+    )
+
+
+def check_files(output: str, splits: Mapping[str, Split]) -> None:
+    """Checks that all files of splits are in the output, as their tables say.
+
+    Raises:
+        DataLossError: One is not: it was deleted or replaced after it was written.
+    """
+    for name, split in splits.items():
+        findings = check_split(output, split)
+        if findings:
+            raise DataLossError(
+                "a file of a finished split is not there any more",
+                where=f"{output}, split {name}",
+                got=f"{findings[0]}"
+                + (f", and {len(findings) - 1:,} more" if len(findings) > 1 else ""),
+                cure="see that nobody else writes to this output, then run the same "
+                "command again: it makes what is missing",
+            )
+
+
+def commit_dataset(
+    output: str,
+    name: str,
+    splits: Mapping[str, Split],
+    *,
+    keeps: Iterable[str] = (),
+    features: Mapping[str, Any] | None = None,
+    extra_files: ExtraFiles | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Manifest:
+    """Writes `dataset.json`, last of all. Splits that are there already stay.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        splits: The finished splits, by name.
+        keeps: Splits that are there already, as far as the caller knows.
+        features: The schema, where known.
+        extra_files: Small files to write before it.
+        check: Called when nothing is left but to write: raises if the splits are not
+            to be committed after all.
+
+    Raises:
+        InputError: The directory holds a dataset of another name, or another split
+            has a file of these.
+        DataLossError: A split of `keeps` is not there, or there is no split at all.
+        StorageChangedError: Another conversion committed at the same moment.
+    """
+    place = layout.join(output, layout.DATASET_JSON)
+    storage = storage_for(output)
+    # First: what is written from here on by another commit is not replaced.
+    names = () if extra_files is None else extra_files.names
+    extra = storage.stat_all([layout.join(output, name) for name in names])
+    old, seen = read_versioned_manifest(output)
+    there = {} if old is None else old.splits
+    gone = sorted(set(keeps) - there.keys())
+    if gone or not (splits or there):
+        raise DataLossError(
+            "a split that was there is gone" if gone else "no split to commit",
+            where=", split ".join((output, *gone)),
+            cure="run one conversion at a time into one output, and this one again",
+        )
+    if old is not None and not splits and features in (None, old.features):
+        return old
+    if old is None:
+        old = Manifest(name=name, splits={})
+    check_dataset_name(output, old, name)
+    if old.splits.keys() - splits.keys():
+        tables = [read_table(output, split) for split in splits.values()]
+        paths = {path for table in tables for path in table.paths}
+        check_other_splits(output, old, splits=splits, takes=paths.__contains__)
+    check()
+    manifest = dataclasses.replace(
+        old,
+        splits={**there, **splits},
+        features=old.features if features is None else features,
+        created_by=f"gristmill {__version__}",
+    )
+    if extra_files is not None:
+        versions = [info.version if info else "" for info in extra]
+        for name, data, version in zip(
+            names, extra_files.make(manifest), versions, strict=True
+        ):
+            storage.write(layout.join(output, name), data, replaces=version)
+    storage.write(place, manifest.encode(), replaces=seen)
+    for split in () if storage.remote else splits:
+        storage.delete_tree(layout.temporary_dir(output, manifest.name, split))
+    return manifest

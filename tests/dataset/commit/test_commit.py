@@ -1,0 +1,218 @@
+"""The commit as a plain writer uses it: shards of several workers, one commit."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import pathlib
+
+import google_crc32c
+import pytest
+
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WriterOptions
+from gristmill.dataset.commit.commit import (
+    ExtraFiles,
+    check_files,
+    commit_dataset,
+    write_table,
+)
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.commit.split_files import committed_shards, remove_split
+from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    Split,
+    open_manifest,
+    read_manifest,
+    read_versioned_manifest,
+)
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.storage.lookup import storage_for, version_of
+from tests.support.records import read_array_records, text_records
+
+NAME = "data"
+OPTIONS = WriterOptions()
+
+
+def write_shard(output: str, split: str, shard: int, shards: int) -> ShardReport:
+    """Writes one shard of ten records, as a worker does."""
+    place = ShardPlace.look(output, layout.shard_name(NAME, split, shard, shards))
+    records = text_records(10, seed=shard)
+    temporary = layout.temporary_dir(output, NAME, split)
+    with storage_for(output).temporary(temporary) as local:
+        writer = ShardWriter(local, options=OPTIONS)
+        writer.write(records, [google_crc32c.value(record) for record in records])
+        written = writer.finish()
+        report = ShardReport(
+            path=place.path,
+            shard_index=shard,
+            job="written by a test",
+            file_bytes=written.file_bytes,
+            file_crc32c=written.file_crc32c,
+            read=written.digest,
+            written=written.digest,
+        )
+        place.publish(local, written, report)
+    return report
+
+
+def finish(output: str, split: str, reports: list[ShardReport]) -> Split:
+    """Writes the table of a split."""
+    return write_table(
+        output,
+        NAME,
+        split,
+        ShardTable.of(reports),
+        replaces=version_of(layout.join(output, layout.table_path(NAME, split))),
+        writer_options=OPTIONS.official,
+        source={"made": "here"},
+    )
+
+
+def written(output: str, split: str = "train", shards: int = 2) -> Split:
+    reports = [write_shard(output, split, shard, shards) for shard in range(shards)]
+    return finish(output, split, reports)
+
+
+@pytest.fixture
+def output(tmp_path: pathlib.Path) -> str:
+    return str(tmp_path / "out")
+
+
+def test_several_processes_and_one_commit(output: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
+        futures = [pool.submit(write_shard, output, "train", n, 3) for n in range(3)]
+        reports = [future.result() for future in futures]
+    assert read_manifest(output) is None
+    split = finish(output, "train", reports)
+    assert read_manifest(output) is None
+    manifest = commit_dataset(output, NAME, {"train": split})
+    assert open_manifest(output) == manifest
+    assert manifest.splits["train"].records == 30
+    assert manifest.splits["train"].source["made"] == "here"
+    for shard, report in enumerate(reports):
+        path = pathlib.Path(output, report.path)
+        assert read_array_records(path) == text_records(10, seed=shard)
+    assert not list(pathlib.Path(output).glob("tmp-*"))
+
+
+def test_a_second_split_is_added(output: str) -> None:
+    commit_dataset(output, NAME, {"train": written(output)})
+    commit_dataset(output, NAME, {"test": written(output, "test")})
+    assert set(open_manifest(output).splits) == {"test", "train"}
+
+
+def test_of_two_commits_at_once_one_fails(output: str) -> None:
+    train, test = written(output), written(output, "test")
+
+    def commit_test() -> None:
+        commit_dataset(output, NAME, {"test": test})
+
+    with pytest.raises(StorageChangedError, match=r"dataset\.json"):
+        commit_dataset(output, NAME, {"train": train}, check=commit_test)
+    assert set(open_manifest(output).splits) == {"test"}
+
+
+def test_a_check_that_fails_stops_the_commit(output: str) -> None:
+    split = written(output)
+    pathlib.Path(output, layout.shard_name(NAME, "train", 1, 2)).unlink()
+    with pytest.raises(DataLossError, match=r"(?s)not there any more.*00001-of-00002"):
+        commit_dataset(
+            output,
+            NAME,
+            {"train": split},
+            check=lambda: check_files(output, {"train": split}),
+        )
+    assert read_manifest(output) is None
+
+
+def test_a_table_that_another_writer_wrote_meanwhile_stays(output: str) -> None:
+    report = write_shard(output, "train", 0, 1)
+    finish(output, "train", [report])
+    before = pathlib.Path(output, layout.table_path(NAME, "train")).read_bytes()
+    with pytest.raises(StorageChangedError):
+        write_table(
+            output,
+            NAME,
+            "train",
+            ShardTable.of([report, report]),
+            replaces="",
+            writer_options="",
+            source={},
+        )
+    after = pathlib.Path(output, layout.table_path(NAME, "train")).read_bytes()
+    assert after == before
+
+
+def test_a_shard_that_another_writer_published_meanwhile_stays(output: str) -> None:
+    place = ShardPlace.look(output, layout.shard_name(NAME, "train", 0, 1))
+    report = write_shard(output, "train", 0, 1)
+    assert place.report() is None
+    found = ShardPlace.look(output, place.path)
+    assert found.report() == report
+    assert found.finished("another job") is None
+    with storage_for(output).temporary(output) as local:
+        writer = ShardWriter(local, options=OPTIONS)
+        writer.write([b"other"], [google_crc32c.value(b"other")])
+        other = writer.finish()
+        with pytest.raises(StorageChangedError):
+            place.publish(local, other, report)
+    assert ShardPlace.look(output, place.path).report() == report
+
+
+def test_extra_files_are_written_before_the_manifest(output: str) -> None:
+    def make(manifest: Manifest) -> list[bytes]:
+        assert read_manifest(output) is None
+        return [manifest.name.encode()]
+
+    extra = ExtraFiles(["about.txt"], make)
+    commit_dataset(output, NAME, {"train": written(output)}, extra_files=extra)
+    assert pathlib.Path(output, "about.txt").read_bytes() == b"data"
+
+
+def test_another_name(output: str) -> None:
+    commit_dataset(output, NAME, {"train": written(output)})
+    with pytest.raises(InputError, match=r"(?s)another name.*use the name data"):
+        commit_dataset(output, "other", {"test": written(output, "test")})
+
+
+@pytest.mark.parametrize("keeps", [(), ("test",)])
+def test_without_any_split(output: str, keeps: tuple[str, ...]) -> None:
+    with pytest.raises(DataLossError, match=r"no split|is gone"):
+        commit_dataset(output, NAME, {}, keeps=keeps)
+    assert read_manifest(output) is None
+
+
+def test_a_removed_split_leaves_no_file(output: str) -> None:
+    commit_dataset(output, NAME, {"train": written(output)})
+    commit_dataset(output, NAME, {"test": written(output, "test", 3)})
+    kept = {path: path.stat() for path in pathlib.Path(output).rglob("*test*")}
+    manifest, version = read_versioned_manifest(output)
+    assert manifest is not None
+    left = remove_split(
+        output,
+        NAME,
+        "train",
+        manifest=manifest,
+        version=version,
+        shards=committed_shards(output, manifest, "train"),
+    )
+    assert left == open_manifest(output)
+    assert set(left.splits) == {"test"}
+    assert not list(pathlib.Path(output).rglob("*train*"))
+    for path, stat in kept.items():
+        assert path.stat() == stat
+
+
+def test_a_split_is_not_removed_from_a_dataset_that_changed(output: str) -> None:
+    commit_dataset(output, NAME, {"train": written(output)})
+    manifest, version = read_versioned_manifest(output)
+    commit_dataset(output, NAME, {"test": written(output, "test")})
+    with pytest.raises(StorageChangedError, match="committed by somebody else"):
+        remove_split(
+            output, NAME, "train", manifest=manifest, version=version, shards=()
+        )
+    assert set(open_manifest(output).splits) == {"test", "train"}
