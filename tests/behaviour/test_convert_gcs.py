@@ -265,11 +265,12 @@ def test_a_worker_of_an_earlier_job_damages_nothing(
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         zombie = pool.submit(convert_shard, task.prepared, 0, progress=progress)
         assert begun.wait(30)
-        # Meanwhile somebody starts over, from an input that has changed.
-        first = next(iter(FILES))
+        # Meanwhile another run starts over, from an input that has changed: not the
+        # one that the worker may be reading still.
+        last = list(FILES)[-1]
         changed = frames_of(text_records(901, seed=7))
-        server.objects.put("in", f"raw data/{first}", changed)
-        (local / "raw data" / first).write_bytes(changed)
+        server.objects.put("in", f"raw data/{last}", changed)
+        (local / "raw data" / last).write_bytes(changed)
         prepared = begin_job(old, overwrite=True).prepared
         results = [make_shard(task) for task in shard_tasks(prepared)]
         commit_shards([old], results)
