@@ -12,7 +12,7 @@ from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
-    from gristmill.transforms.checking.findings import Finding
+    from gristmill.dataset.findings import Finding
     from gristmill.transforms.conversion.tasks import ConversionResult
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
     from gristmill.transforms.index_arrayrecords import IndexArrayRecords
@@ -52,7 +52,7 @@ _HOMES = {
     "ConversionJob": "gristmill.transforms.jobs.conversion_job",
     "ConversionResult": "gristmill.transforms.conversion.tasks",
     "ConvertTFRecords": "gristmill.transforms.convert_tfrecords",
-    "Finding": "gristmill.transforms.checking.findings",
+    "Finding": "gristmill.dataset.findings",
     "IndexArrayRecords": "gristmill.transforms.index_arrayrecords",
     "PlanOptions": "gristmill.transforms.planning.shard_plan",
     "PreparedJob": "gristmill.transforms.jobs.conversion_job",
