@@ -1,11 +1,4 @@
-"""Riegeli chunks: decodes simple ones, many at a time, for records or checksums.
-
-A chunk is a header of 40 bytes (header hash, data size, data hash, type and number of
-records, decoded size), then one byte of compression type, a varint size of the
-compressed record sizes, those, and the compressed records end to end. Source:
-riegeli/doc/riegeli_records_file_format.md. The two hashes are left to the official
-reader: every record has a crc32c of its own in a shard's index.
-"""
+"""Decoding simple chunks, many at a time, for records, checksums or lengths."""
 
 from __future__ import annotations
 
@@ -19,149 +12,23 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.compression import (
-    COMPRESSIONS,
-    decompress_parts,
+from gristmill.dataset.arrayrecord.compression import decompress_parts
+from gristmill.dataset.arrayrecord.damaged_chunks import damaged_chunks
+from gristmill.dataset.arrayrecord.simple_chunks import (
+    MAX_CHUNK_DECODED_BYTES,
+    IntArray,
+    Parts,
+    SimpleChunks,
+    parse_chunks,
 )
 from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
-from gristmill.dataset.varints import MAX_VARINT_BYTES, decode_varints, varints_at
-
-CHUNK_HEADER_BYTES = 40
-
-# No single chunk of a sane file decodes to more: the official writer buffers whole
-# chunks in memory. Above it, a length field is taken for damage.
-MAX_CHUNK_DECODED_BYTES = 1 << 31
-
-SIMPLE, _TRANSPOSED = ord("r"), ord("t")  # Types of chunks.
-_KNOWN_COMPRESSION = np.isin(np.arange(256), COMPRESSIONS)
-
-IntArray = npt.NDArray[np.int64]
-
-
-_HEADER_DTYPE = np.dtype(
-    [
-        ("header_hash", "<u8"),
-        ("data_size", "<u8"),
-        ("data_hash", "<u8"),
-        ("type_and_records", "<u8"),
-        ("decoded_data_size", "<u8"),
-    ]
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Parts:
-    """One of the two parts of each chunk, still compressed. All are [chunks].
-
-    buffer[begin[i] : end[i]] decodes to as many bytes as decoded_bytes[i] claims.
-    """
-
-    begin: IntArray
-    end: IntArray
-    decoded_bytes: IntArray
-
-
-@dataclasses.dataclass(frozen=True)
-class _Chunks:
-    """Parsed simple chunks of one logical buffer. All are [chunks]."""
-
-    records: IntArray
-    compression: npt.NDArray[np.uint8]
-    sizes: _Parts
-    values: _Parts
-
-
-def _parse(
-    data: npt.NDArray[np.uint8],
-    starts: IntArray,
-    ends: IntArray | int,
-    max_decoded_bytes: IntArray | int,
-) -> _Chunks:
-    """Parses the headers of chunks; raises ValueError where they make no sense."""
-    begin = starts + CHUNK_HEADER_BYTES
-    if (begin + 2 > ends).any():
-        raise ValueError("a chunk's header reaches past the end of the data")
-    # An array of what would lie at every byte: only headers are copied.
-    count = max(0, len(data) - CHUNK_HEADER_BYTES + 1)
-    header = np.ndarray(count, _HEADER_DTYPE, data, strides=(1,))[starts]
-    kinds = header["type_and_records"] & 0xFF
-    if (kinds == _TRANSPOSED).any():
-        raise TransposedChunkError("chunk is transposed")
-    if (kinds != SIMPLE).any():
-        raise ValueError(f"chunk type {kinds[kinds != SIMPLE][0]:#04x}, not simple")
-    if (header["data_size"] > (ends - begin).astype(np.uint64)).any():
-        raise ValueError("a chunk reaches past the end of the data")
-    end = begin + header["data_size"].astype(np.int64)
-    compression = data[begin]
-    unknown = compression[~_KNOWN_COMPRESSION[compression]]
-    if len(unknown):
-        raise ValueError(f"unknown compression type {unknown[0]:#04x}")
-    sizes_bytes, sizes_begin = varints_at(data, begin + 1)
-    if (sizes_bytes > end - sizes_begin).any():
-        raise ValueError("a chunk's record sizes reach past its end")
-    sizes_end = sizes_begin + sizes_bytes
-    chunks = _Chunks(
-        records=(header["type_and_records"] >> np.uint64(8)).astype(np.int64),
-        compression=compression,
-        sizes=_parts(data, compression, sizes_begin, sizes_end),
-        values=_parts(data, compression, sizes_end, end),
-    )
-    _check_claims(chunks, header["decoded_data_size"], max_decoded_bytes)
-    return chunks
-
-
-def _parts(
-    data: npt.NDArray[np.uint8],
-    compression: npt.NDArray[np.uint8],
-    begin: IntArray,
-    end: IntArray,
-) -> _Parts:
-    decoded_bytes, begin = end - begin, begin.copy()
-    # What is compressed begins with the size that it decodes to.
-    packed = np.flatnonzero(compression)
-    decoded_bytes[packed], begin[packed] = varints_at(data, begin[packed])
-    if (begin > end).any():
-        raise ValueError("a compressed part of a chunk is cut short")
-    return _Parts(begin=begin, end=end, decoded_bytes=decoded_bytes)
-
-
-def _check_claims(
-    chunks: _Chunks,
-    decoded_data_size: npt.NDArray[np.uint64],
-    max_decoded_bytes: IntArray | int,
-) -> None:
-    """Checks all sizes against each other, before anything is allocated by them."""
-    limits = np.broadcast_to(max_decoded_bytes, decoded_data_size.shape)
-    wrong = np.flatnonzero(decoded_data_size > limits.astype(np.uint64))
-    if len(wrong):
-        raise ValueError(
-            f"a chunk claims to decode to {decoded_data_size[wrong[0]]:,} bytes, over "
-            f"the limit of {limits[wrong[0]]:,}"
-        )
-    claims = chunks.values.decoded_bytes
-    wrong = np.flatnonzero(claims != decoded_data_size.astype(np.int64))
-    if len(wrong):
-        raise ValueError(
-            f"a chunk's records claim to decode to {claims[wrong[0]]:,} bytes instead "
-            f"of {decoded_data_size[wrong[0]]:,}"
-        )
-    claims = chunks.sizes.decoded_bytes
-    wrong = np.flatnonzero(
-        (claims < chunks.records)
-        | (claims > MAX_VARINT_BYTES * chunks.records)
-        | (claims > MAX_CHUNK_DECODED_BYTES)
-    )
-    if len(wrong):
-        raise ValueError(
-            f"the sizes of {chunks.records[wrong[0]]:,} records in a chunk claim to "
-            f"decode to {claims[wrong[0]]:,} bytes"
-        )
+from gristmill.dataset.varints import decode_varints
 
 
 def _decode_parts(
     buffer: bytes | memoryview,
-    chunks: _Chunks,
-    parts: _Parts,
+    chunks: SimpleChunks,
+    parts: Parts,
     members: IntArray | None = None,
 ) -> Iterator[Any]:
     """Decompresses one part of each chunk, or of each member."""
@@ -175,7 +42,7 @@ def _decode_parts(
     )
 
 
-def _lengths(buffer: bytes | memoryview, chunks: _Chunks) -> IntArray:
+def _lengths(buffer: bytes | memoryview, chunks: SimpleChunks) -> IntArray:
     """Returns int64 [records], the length of each record, without the records."""
     single = chunks.records == 1
     if single.all():
@@ -251,10 +118,10 @@ class _Run:
     max_decoded_bytes: IntArray | int
     ends: IntArray | None = None
 
-    def parse(self) -> _Chunks:
+    def parse(self) -> SimpleChunks:
         data = np.frombuffer(self.buffer, np.uint8)
         ends = len(data) if self.ends is None else self.ends
-        chunks = _parse(data, self.starts, ends, self.max_decoded_bytes)
+        chunks = parse_chunks(data, self.starts, ends, self.max_decoded_bytes)
         if self.chunk_records is not None:
             wrong = np.flatnonzero(chunks.records != self.chunk_records)
             if len(wrong):
@@ -312,17 +179,14 @@ class _Run:
         try:
             yield
         except (ValueError, IndexError) as e:
-            where, error = self.path, e
-            # Found by decoding one at a time.
-            for index in range(len(self.starts)):
-                try:
-                    records, _ = self.single(index).decode()
-                    for _ in records:
-                        pass
-                except (ValueError, IndexError) as found:
-                    where = f"{self.path}, chunk {self.first_chunk + index:,}"
-                    error = found
-                    break
+            where = self.path
+            error: Exception = e
+            damaged = damaged_chunks(
+                len(self.starts), self._decode_one, errors=(ValueError, IndexError)
+            )
+            if first := next(damaged, None):
+                index, error = first
+                where = f"{self.path}, chunk {self.first_chunk + index:,}"
             if isinstance(error, TransposedChunkError):
                 raise TransposedChunkError(
                     "transposed chunk",
@@ -337,6 +201,11 @@ class _Run:
                 cure="restore the file from a copy, or convert this shard again",
             ) from e
 
+    def _decode_one(self, index: int) -> None:
+        records, _ = self.single(index).decode()
+        for _ in records:
+            pass
+
 
 def decode_chunks(
     buffer: bytes | memoryview,
@@ -345,7 +214,7 @@ def decode_chunks(
     path: str,
     first_chunk: int = 0,
     chunk_records: IntArray | None = None,
-    max_decoded_bytes: int = MAX_CHUNK_DECODED_BYTES,
+    max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES,
 ) -> list[bytes]:
     """Decodes simple chunks: every compression, any number of records in each.
 
@@ -357,7 +226,7 @@ def decode_chunks(
         chunk_records: int64 [chunks], how many records each has to hold, from the
             footer or an index. Without it, one flipped bit can make one record of
             all that are in a chunk.
-        max_decoded_bytes: Most bytes that one chunk may decode to.
+        max_decoded_bytes: Most bytes that one chunk may decode to, or int64 [chunks].
 
     Returns:
         The records of all chunks, in order.
@@ -435,7 +304,7 @@ def checksum_chunks(
     path: str,
     first_chunk: int = 0,
     chunk_records: IntArray | None = None,
-    max_decoded_bytes: int = MAX_CHUNK_DECODED_BYTES,
+    max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES,
 ) -> tuple[npt.NDArray[np.uint32], IntArray]:
     """Decodes chunks as `decode_chunks` does, for the checksums of their records.
 
@@ -456,7 +325,7 @@ def measure_chunks(
     path: str,
     first_chunk: int = 0,
     chunk_records: IntArray | None = None,
-    max_decoded_bytes: int = MAX_CHUNK_DECODED_BYTES,
+    max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES,
 ) -> IntArray:
     """Returns the lengths of the records of chunks, without decoding the records.
 

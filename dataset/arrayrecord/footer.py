@@ -17,22 +17,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunks import (
+from gristmill.dataset.arrayrecord.chunks import decode_joined
+from gristmill.dataset.arrayrecord.simple_chunks import (
     CHUNK_HEADER_BYTES,
     MAX_CHUNK_DECODED_BYTES,
-    decode_joined,
+    IntArray,
 )
-from gristmill.dataset.errors import CorruptShardError
-from gristmill.dataset.varints import decode_varints
+from gristmill.dataset.errors import CorruptShardError, GristmillError
+from gristmill.dataset.varints import decode_varints, varint_at
 
 BLOCK_BYTES = 1 << 16
 BLOCK_HEADER_BYTES = 24
 
 _MAGIC = 0x71930E704FDAE05E  # array_record::kMagic, in the postscript.
 
-IntArray = npt.NDArray[np.int64]
 ReadRange = Callable[[int, int], bytes | memoryview]
 
 
@@ -113,7 +112,7 @@ def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
         raise CorruptShardError(
             "ArrayRecord footer cannot be read",
             where=path,
-            got=" ".join(str(e).split()),
+            got=(e.got or e.what) if isinstance(e, GristmillError) else e,
             cure=cure,
         ) from e
 
@@ -176,33 +175,22 @@ def _scan(message: bytes) -> list[tuple[int, int | bytes]]:
     fields: list[tuple[int, int | bytes]] = []
     position = 0
 
-    def varint() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80 and value < 1 << 63:
-                return value
-            if byte < 0x80 or shift > 63:
-                raise ValueError("varint above 2**63")
-
     while position < len(message):
-        key = varint()
+        key, position = varint_at(message, position)
         wire = key & 7
         if wire == 0:
-            fields.append((key >> 3, varint()))
+            value, position = varint_at(message, position)
+            fields.append((key >> 3, value))
             continue
         if wire not in (1, 2):
             raise ValueError(f"unexpected wire type {wire}")
-        size = 8 if wire == 1 else varint()
+        size = 8
+        if wire == 2:
+            size, position = varint_at(message, position)
         data = message[position : position + size]
         if len(data) < size:
             raise ValueError("a field reaches past the end of its message")
-        value = data if wire == 2 else int.from_bytes(data, "little")
-        fields.append((key >> 3, value))
+        fields.append((key >> 3, data if wire == 2 else int.from_bytes(data, "little")))
         position += size
     return fields
 

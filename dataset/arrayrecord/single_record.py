@@ -1,6 +1,6 @@
 """One record of a simple chunk, decoded where a call of numpy would cost more.
 
-What is not as usual is left to `chunk_codec`: this says nothing of what is wrong.
+What is not as usual is left to `chunks`: this says nothing of what is wrong.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import struct
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunks import (
+from gristmill.dataset.arrayrecord.compression import decompress_frame
+from gristmill.dataset.arrayrecord.simple_chunks import (
     CHUNK_HEADER_BYTES,
     MAX_CHUNK_DECODED_BYTES,
     SIMPLE,
 )
-from gristmill.dataset.arrayrecord.compression import decompress_frame
 from gristmill.dataset.varints import MAX_VARINT_BYTES, decode_varints, varint_at
 
 _HEADER = struct.Struct("<8xQ8xQQB")

@@ -18,9 +18,10 @@ from typing import Literal, cast
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunks import CHUNK_HEADER_BYTES
+from gristmill.dataset.arrayrecord.damaged_chunks import damaged_chunks
 from gristmill.dataset.arrayrecord.footer import BLOCK_HEADER_BYTES
 from gristmill.dataset.arrayrecord.official_reader import OfficialReader
+from gristmill.dataset.arrayrecord.simple_chunks import CHUNK_HEADER_BYTES
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import (
     CorruptShardError,
@@ -323,14 +324,13 @@ class BatchReader:
         self, plan: ReadPlan, pieces: list[bytes], out: list[bytes]
     ) -> list[int]:
         """Decodes chunks one by one, and returns those that cannot be."""
-        found = []
-        for chunk, piece in enumerate(pieces):
-            try:
-                one = plan.part(chunk, chunk + 1)
-                decode_window(one, [piece], out, name=self.shards.name)
-            except CorruptShardError:
-                found.append(chunk)
-        return found
+
+        def decode(chunk: int) -> None:
+            one = plan.part(chunk, chunk + 1)
+            decode_window(one, [pieces[chunk]], out, name=self.shards.name)
+
+        damaged = damaged_chunks(len(pieces), decode, errors=(CorruptShardError,))
+        return [chunk for chunk, _ in damaged]
 
     @property
     def _fetcher(self) -> RangeFetcher:

@@ -9,17 +9,17 @@ import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import decode_chunks, decode_records
+from gristmill.dataset.arrayrecord.damaged_chunks import (
+    CHUNK_ERRORS,
+    damaged_chunks,
+)
 from gristmill.dataset.arrayrecord.footer import (
     BLOCK_HEADER_BYTES,
     blocks_before,
     logical,
 )
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
-from gristmill.dataset.errors import (
-    CorruptShardError,
-    GristmillError,
-    TransposedChunkError,
-)
+from gristmill.dataset.errors import CorruptShardError, GristmillError
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.read_plan import ReadPlan
 from gristmill.loader.reading.shard_files import ShardFile
@@ -112,7 +112,7 @@ def _decode(
             chunk_records=window.count,
             max_decoded_bytes=window.limit,
         )
-    except (CorruptShardError, TransposedChunkError) as e:
+    except CHUNK_ERRORS as e:
         _explain(window, pieces, e, name)
     deliver(window, records, out, name)
 
@@ -143,23 +143,24 @@ def _explain(
     window: ReadPlan, pieces: list[Any], error: GristmillError, name: str
 ) -> NoReturn:
     """Finds the damaged chunk by decoding one at a time, and says which."""
-    for chunk, piece in enumerate(pieces):
-        try:
-            decode_chunks(
-                piece,
-                np.array([0]),
-                path=name,
-                chunk_records=window.count[chunk : chunk + 1],
-                max_decoded_bytes=int(window.limit[chunk]),
-            )
-        except (CorruptShardError, TransposedChunkError) as e:
-            raise corrupt_record(
-                window.files[window.file[chunk]],
-                int(window.number[np.searchsorted(window.chunk, chunk)]),
-                int(window.begin[chunk]),
-                name=name,
-                got=str(e.__cause__ or e),
-            ) from e
+
+    def decode(chunk: int) -> None:
+        decode_chunks(
+            pieces[chunk],
+            np.array([0]),
+            path=name,
+            chunk_records=window.count[chunk : chunk + 1],
+            max_decoded_bytes=int(window.limit[chunk]),
+        )
+
+    for chunk, found in damaged_chunks(len(pieces), decode, errors=CHUNK_ERRORS):
+        raise corrupt_record(
+            window.files[window.file[chunk]],
+            int(window.number[np.searchsorted(window.chunk, chunk)]),
+            int(window.begin[chunk]),
+            name=name,
+            got=found.got or found.what,
+        ) from found
     raise error
 
 

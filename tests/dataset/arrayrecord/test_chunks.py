@@ -1,4 +1,4 @@
-"""Chunks: right records or an error of ours, whatever the bytes say."""
+"""Chunks (`simple_chunks`, `damaged_chunks`): right records or an error of ours."""
 
 from __future__ import annotations
 

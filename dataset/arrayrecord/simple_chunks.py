@@ -1,0 +1,149 @@
+"""Simple chunks of Riegeli: where their parts lie, and whether their sizes agree.
+
+A chunk is a header of 40 bytes (header hash, data size, data hash, type and number of
+records, decoded size), then one byte of compression type, a varint size of the
+compressed record sizes, those, and the compressed records end to end. Source:
+riegeli/doc/riegeli_records_file_format.md. The two hashes are left to the official
+reader: every record has a crc32c of its own in a shard's index.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.compression import COMPRESSIONS
+from gristmill.dataset.errors import TransposedChunkError
+from gristmill.dataset.varints import MAX_VARINT_BYTES, varints_at
+
+CHUNK_HEADER_BYTES = 40
+
+# No single chunk of a sane file decodes to more: the official writer buffers whole
+# chunks in memory. Above it, a length field is taken for damage.
+MAX_CHUNK_DECODED_BYTES = 1 << 31
+
+SIMPLE, _TRANSPOSED = ord("r"), ord("t")  # Types of chunks.
+_KNOWN_COMPRESSION = np.isin(np.arange(256), COMPRESSIONS)
+
+IntArray = npt.NDArray[np.int64]
+
+_HEADER_DTYPE = np.dtype(
+    [
+        ("header_hash", "<u8"),
+        ("data_size", "<u8"),
+        ("data_hash", "<u8"),
+        ("type_and_records", "<u8"),
+        ("decoded_data_size", "<u8"),
+    ]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """One of the two parts of each chunk, still compressed. All are [chunks].
+
+    buffer[begin[i] : end[i]] decodes to as many bytes as decoded_bytes[i] claims.
+    """
+
+    begin: IntArray
+    end: IntArray
+    decoded_bytes: IntArray
+
+
+@dataclasses.dataclass(frozen=True)
+class SimpleChunks:
+    """Parsed simple chunks of one logical buffer. All are [chunks]."""
+
+    records: IntArray
+    compression: npt.NDArray[np.uint8]
+    sizes: Parts
+    values: Parts
+
+
+def parse_chunks(
+    data: npt.NDArray[np.uint8],
+    starts: IntArray,
+    ends: IntArray | int,
+    max_decoded_bytes: IntArray | int,
+) -> SimpleChunks:
+    """Parses the headers of chunks; raises ValueError where they make no sense."""
+    begin = starts + CHUNK_HEADER_BYTES
+    if (begin + 2 > ends).any():
+        raise ValueError("a chunk's header reaches past the end of the data")
+    # An array of what would lie at every byte: only headers are copied.
+    count = max(0, len(data) - CHUNK_HEADER_BYTES + 1)
+    header = np.ndarray(count, _HEADER_DTYPE, data, strides=(1,))[starts]
+    kinds = header["type_and_records"] & 0xFF
+    if (kinds == _TRANSPOSED).any():
+        raise TransposedChunkError("chunk is transposed")
+    if (kinds != SIMPLE).any():
+        raise ValueError(f"chunk type {kinds[kinds != SIMPLE][0]:#04x}, not simple")
+    if (header["data_size"] > (ends - begin).astype(np.uint64)).any():
+        raise ValueError("a chunk reaches past the end of the data")
+    end = begin + header["data_size"].astype(np.int64)
+    compression = data[begin]
+    unknown = compression[~_KNOWN_COMPRESSION[compression]]
+    if len(unknown):
+        raise ValueError(f"unknown compression type {unknown[0]:#04x}")
+    sizes_bytes, sizes_begin = varints_at(data, begin + 1)
+    if (sizes_bytes > end - sizes_begin).any():
+        raise ValueError("a chunk's record sizes reach past its end")
+    sizes_end = sizes_begin + sizes_bytes
+    chunks = SimpleChunks(
+        records=(header["type_and_records"] >> np.uint64(8)).astype(np.int64),
+        compression=compression,
+        sizes=_parts(data, compression, sizes_begin, sizes_end),
+        values=_parts(data, compression, sizes_end, end),
+    )
+    _check_claims(chunks, header["decoded_data_size"], max_decoded_bytes)
+    return chunks
+
+
+def _parts(
+    data: npt.NDArray[np.uint8],
+    compression: npt.NDArray[np.uint8],
+    begin: IntArray,
+    end: IntArray,
+) -> Parts:
+    decoded_bytes, begin = end - begin, begin.copy()
+    # What is compressed begins with the size that it decodes to.
+    packed = np.flatnonzero(compression)
+    decoded_bytes[packed], begin[packed] = varints_at(data, begin[packed])
+    if (begin > end).any():
+        raise ValueError("a compressed part of a chunk is cut short")
+    return Parts(begin=begin, end=end, decoded_bytes=decoded_bytes)
+
+
+def _check_claims(
+    chunks: SimpleChunks,
+    decoded_data_size: npt.NDArray[np.uint64],
+    max_decoded_bytes: IntArray | int,
+) -> None:
+    """Checks all sizes against each other, before anything is allocated by them."""
+    limits = np.broadcast_to(max_decoded_bytes, decoded_data_size.shape)
+    wrong = np.flatnonzero(decoded_data_size > limits.astype(np.uint64))
+    if len(wrong):
+        raise ValueError(
+            f"a chunk claims to decode to {decoded_data_size[wrong[0]]:,} bytes, over "
+            f"the limit of {limits[wrong[0]]:,}"
+        )
+    claims = chunks.values.decoded_bytes
+    wrong = np.flatnonzero(claims != decoded_data_size.astype(np.int64))
+    if len(wrong):
+        raise ValueError(
+            f"a chunk's records claim to decode to {claims[wrong[0]]:,} bytes instead "
+            f"of {decoded_data_size[wrong[0]]:,}"
+        )
+    claims = chunks.sizes.decoded_bytes
+    wrong = np.flatnonzero(
+        (claims < chunks.records)
+        | (claims > MAX_VARINT_BYTES * chunks.records)
+        | (claims > MAX_CHUNK_DECODED_BYTES)
+    )
+    if len(wrong):
+        raise ValueError(
+            f"the sizes of {chunks.records[wrong[0]]:,} records in a chunk claim to "
+            f"decode to {claims[wrong[0]]:,} bytes"
+        )
