@@ -8,16 +8,16 @@ import importlib.util
 import json
 import pathlib
 import re
-import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from typing import Any
 
 import grimp
 import pytest
 from importlinter.cli import lint_imports
+
+from tests.support.distributions import setup_arguments
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -99,15 +99,6 @@ def package_imports(package: str) -> Iterator[tuple[str, str]]:
         source = path.read_text(encoding="utf-8")
         for line, module in imports_of(source, ".".join(["gristmill", *inside])):
             yield f"{path.relative_to(ROOT)}:{line}", module
-
-
-def setup_arguments() -> dict[str, Any]:
-    """Returns what setup.py hands to setuptools."""
-    captured: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setuptools.setup", lambda **kwargs: captured.update(kwargs))
-        runpy.run_path(str(ROOT / "setup.py"))
-    return captured
 
 
 def normalized(requirement: str) -> str:

@@ -7,9 +7,7 @@ requires are lent to it by this environment, and gristmill itself never is.
 import ast
 import email.message
 import email.parser
-import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,82 +18,17 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.test_imports import setup_arguments
-
-ROOT = pathlib.Path(__file__).parents[1]
-FOLDERS = ("dataset", "loader", "package", "pipelines", "transforms")
-FILES = (
-    "CHANGELOG.md",
-    "LICENSE",
-    "MANIFEST.in",
-    "README.md",
-    "pyproject.toml",
-    "requirements.txt",
-    "setup.py",
+from tests.support.distributions import (
+    FILES,
+    FOLDERS,
+    OFFLINE,
+    ROOT,
+    checked,
+    copy_source,
+    sdist,
+    setup_arguments,
+    wheel,
 )
-
-
-def checked(*command: str | pathlib.Path, cwd: pathlib.Path) -> str:
-    """Runs a command without this process's import path; returns what it printed."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}"
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A copy of what the distributions are built from."""
-    copy = tmp_path_factory.mktemp("source")
-    for name in FILES:
-        shutil.copy(ROOT / name, copy / name)
-    for name in FOLDERS:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    return copy
-
-
-@pytest.fixture(scope="module")
-def sdist(
-    source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
-) -> pathlib.Path:
-    """The source distribution, built by the command that Beam's launcher runs."""
-    folder = tmp_path_factory.mktemp("sdist")
-    checked(sys.executable, "setup.py", "sdist", "--dist-dir", folder, cwd=source)
-    (path,) = folder.iterdir()
-    return path
-
-
-@pytest.fixture(scope="module")
-def wheel(
-    sdist: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
-) -> pathlib.Path:
-    """The wheel, built from the source distribution alone."""
-    folder = tmp_path_factory.mktemp("wheel")
-    checked(
-        *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index"),
-        *("--no-build-isolation", "--wheel-dir", folder, sdist),
-        cwd=folder,
-    )
-    (path,) = folder.iterdir()
-    return path
-
-
-@pytest.fixture(scope="module")
-def metadata(wheel: pathlib.Path) -> email.message.Message:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
-        return email.parser.Parser().parsestr(archive.read(name).decode())
 
 
 def make_environment(folder: pathlib.Path) -> pathlib.Path:
@@ -115,8 +48,8 @@ def install(
     python: pathlib.Path, what: pathlib.Path, *options: str, cwd: pathlib.Path
 ) -> None:
     checked(
-        *(python, "-m", "pip", "install", "--no-deps", "--no-index"),
-        *("--no-build-isolation", "--ignore-installed", *options, what),
+        *(python, "-m", "pip", "install", *OFFLINE),
+        *("--ignore-installed", *options, what),
         cwd=cwd,
     )
 
@@ -175,24 +108,27 @@ def test_dev_holds_every_extra() -> None:
 
 
 @pytest.mark.slow
-def test_sdist_holds_what_a_worker_builds_from(sdist: pathlib.Path) -> None:
-    with tarfile.open(sdist) as archive:
+def test_sdist_holds_what_a_worker_builds_from() -> None:
+    with tarfile.open(sdist()) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert sources_of(ROOT) | set(FILES) <= names
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
 
 
 @pytest.mark.slow
-def test_wheel_holds_the_packages_alone(wheel: pathlib.Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
+def test_wheel_holds_the_packages_alone() -> None:
+    with zipfile.ZipFile(wheel()) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
     ours = {name.removeprefix("package/") for name in sources_of(ROOT)}
     assert names == {f"gristmill/{name}" for name in ours}
 
 
 @pytest.mark.slow
-def test_metadata(metadata: email.message.Message) -> None:
+def test_metadata() -> None:
     arguments = setup_arguments()
+    with zipfile.ZipFile(wheel()) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        metadata = email.parser.Parser().parsestr(archive.read(name).decode())
     assert metadata["Name"] == "gristmill"
     assert metadata["Version"] == arguments["version"]
     assert metadata["Requires-Python"] == ">=3.11"
@@ -217,10 +153,13 @@ IMPORT = "import {0} as package; print(package.__file__)"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sdist", "wheel", "folder"])
-def test_installation_imports_and_starts(
-    kind: str, request: pytest.FixtureRequest, tmp_path: pathlib.Path
-) -> None:
-    what = request.getfixturevalue("source" if kind == "folder" else kind)
+def test_installation_imports_and_starts(kind: str, tmp_path: pathlib.Path) -> None:
+    if kind == "folder":
+        what = tmp_path / "source"
+        what.mkdir()
+        copy_source(what)
+    else:
+        what = sdist() if kind == "sdist" else wheel()
     python = make_environment(tmp_path / "environment")
     install(python, what, cwd=tmp_path)
     # Nothing at the root of the repository shadows what is installed.
@@ -244,10 +183,11 @@ wrong: int = __version__
 
 @pytest.mark.slow
 def test_editable_installation_follows_edits_and_is_typed(
-    source: pathlib.Path, tmp_path: pathlib.Path
+    tmp_path: pathlib.Path,
 ) -> None:
     copy = tmp_path / "source"
-    shutil.copytree(source, copy)
+    copy.mkdir()
+    copy_source(copy)
     python = make_environment(tmp_path / "environment")
     options = ("--config-settings", "editable_mode=strict", "--editable")
     install(python, copy, *options, cwd=tmp_path)

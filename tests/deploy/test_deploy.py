@@ -21,9 +21,9 @@ from gristmill.pipelines.dataflow import machine as worker_size
 from gristmill.pipelines.options.definitions import PIPELINES, template_options
 from gristmill.pipelines.options.documents import metadata
 from tests.support.dataflow_server import DataflowServer
+from tests.support.distributions import setup_arguments
 from tests.support.gcs_server import GcsServer
 from tests.test_docs import blocks_of
-from tests.test_imports import setup_arguments
 
 ROOT = pathlib.Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from gristmill.pipelines.dataflow.package import write_source
-from tests.test_imports import setup_arguments
+from tests.support.distributions import setup_arguments, site
 
 ROOT = pathlib.Path(__file__).parents[3]
 SETUP = setup_arguments()
@@ -33,14 +33,6 @@ def checkout_modules() -> set[str]:
     }
 
 
-def copy_checkout(folder: pathlib.Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in FOLDERS:
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for name in ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"):
-        shutil.copy(ROOT / name, folder / name)
-
-
 def test_from_a_checkout_it_is_the_checkout(tmp_path):
     setup = write_source(tmp_path)
     assert setup.read_bytes() == (ROOT / "setup.py").read_bytes()
@@ -50,31 +42,14 @@ def test_from_a_checkout_it_is_the_checkout(tmp_path):
     assert not list(tmp_path.rglob("__pycache__"))
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory) -> pathlib.Path:
-    """A folder that gristmill was installed into, from a copy of the checkout."""
-    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    copy_checkout(source)
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"),
-            *("--no-index", "--no-build-isolation", "--no-compile"),
-            *("--target", site, source),
-        ],
-        check=True,
-        cwd=source,
-    )
-    return site
-
-
 def write_from(
-    site: pathlib.Path, folder: pathlib.Path
+    installed: pathlib.Path, folder: pathlib.Path
 ) -> subprocess.CompletedProcess[str]:
     """Calls `write_source` of an installed copy, in a process that sees no other."""
     folder.mkdir()
     return subprocess.run(
         [sys.executable, "-S", "-c", WRITE, folder],
-        env=os.environ | {"PYTHONPATH": str(site)},
+        env=os.environ | {"PYTHONPATH": str(installed)},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -82,9 +57,10 @@ def write_from(
     )
 
 
-def test_from_a_wheel_it_is_built_of_what_is_installed(site, tmp_path):
+@pytest.mark.slow
+def test_from_a_wheel_it_is_built_of_what_is_installed(tmp_path):
     folder = tmp_path / "source"
-    done = write_from(site, folder)
+    done = write_from(site(), folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(folder / "setup.py")
     subprocess.run(
@@ -108,9 +84,10 @@ def test_from_a_wheel_it_is_built_of_what_is_installed(site, tmp_path):
     }
 
 
-def test_without_metadata_it_is_refused(site, tmp_path):
+@pytest.mark.slow
+def test_without_metadata_it_is_refused(tmp_path):
     bare = tmp_path / "bare"
-    shutil.copytree(site / "gristmill", bare / "gristmill")
+    shutil.copytree(site() / "gristmill", bare / "gristmill")
     done = write_from(bare, tmp_path / "source")
     assert done.returncode != 0
     assert "this copy of gristmill cannot be sent to workers" in done.stderr

@@ -14,6 +14,7 @@ import tarfile
 
 import pytest
 
+from tests.support import shared
 from tests.support.cloud import (
     FILES,
     RECORDS,
@@ -24,8 +25,8 @@ from tests.support.cloud import (
     running,
     written_job,
 )
+from tests.support.distributions import ROOT, checked
 
-ROOT = pathlib.Path(__file__).parents[3]
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts", "--num-shards", "5")
 # Where a test is about something else: it takes seconds to build the package.
 IMAGE = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"
@@ -220,40 +221,26 @@ def test_other_pipelines_are_submitted(cloud: Cloud, command: str):
     assert job_of(cloud)["labels"]["gristmill"] == command
 
 
-# The environment of a worker: made once, since that takes most of a minute.
-
-
-def quietly(*command: str | pathlib.Path, **options) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        **options,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A fresh environment with requirements.txt and the staged package, no more."""
-    folder = tmp_path_factory.mktemp("worker")
-    quietly(sys.executable, "-m", "venv", folder / "environment")
+def make_worker(folder: pathlib.Path) -> None:
+    """Makes an environment with requirements.txt and the staged package, no more."""
+    checked(sys.executable, "-m", "venv", folder / "environment", cwd=folder)
     python = folder / "environment" / "bin" / "python"
     pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")
-    quietly(*pip, "--requirement", ROOT / "requirements.txt")
+    checked(*pip, "--requirement", ROOT / "requirements.txt", cwd=folder)
     with running() as cloud:
         assert cloud.submit(*CONVERT).code == 0
         package = folder / "workflow.tar.gz"
         package.write_bytes(cloud.staged(job_of(cloud))["workflow.tar.gz"])
-    quietly(*pip, "--no-deps", package)
-    quietly(python, "-m", "pip", "check")
+    checked(*pip, "--no-deps", package, cwd=folder)
+    checked(python, "-m", "pip", "check", cwd=folder)
     code = "import gristmill.transforms as found; print(found.__file__)"
-    assert quietly(python, "-c", code, cwd=folder).startswith(str(folder))
-    return python
+    assert checked(python, "-c", code, cwd=folder).startswith(str(folder))
+
+
+@pytest.fixture(scope="session")
+def worker() -> pathlib.Path:
+    """The Python of a worker's environment, which takes most of a minute to make."""
+    return shared.made_once("worker", make_worker) / "environment" / "bin" / "python"
 
 
 def entry_point(
