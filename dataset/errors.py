@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Self
+
+# How the message of an error calls its attributes.
+_LABELS = {"where": "where", "expected": "expected", "got": "got", "cure": "to do"}
+_FACT = re.compile(r"  ({}):\s+(.*)".format("|".join(_LABELS.values())))
 
 
 class GristmillError(Exception):
@@ -47,9 +52,25 @@ class GristmillError(Exception):
         facts = self.facts()
         lines = [facts.pop("what")]
         for name, value in facts.items():
-            label = "to do" if name == "cure" else name
-            lines.append(f"  {label + ':':<9} {value}")
+            lines.append(f"  {_LABELS[name] + ':':<9} {value}")
         return "\n".join(lines)
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Returns the error that has a message: the inverse of `str(error)`.
+
+        For errors that other programs pass on as text. A line without a label belongs
+        to the attribute before it.
+        """
+        names = {label: name for name, label in _LABELS.items()}
+        facts: dict[str, str] = {}
+        name = "what"
+        for line in text.splitlines():
+            match = _FACT.fullmatch(line)
+            if match is not None and "what" in facts:
+                name, line = names[match[1]], match[2]
+            facts[name] = f"{facts[name]}\n{line}" if name in facts else line
+        return cls(**{"what": "", **facts})
 
 
 class InputError(GristmillError, ValueError):

@@ -5,45 +5,100 @@ from __future__ import annotations
 import _thread
 import contextlib
 import itertools
+import pickle
 import re
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineResult
 
 from gristmill.dataset import errors
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.errors import GristmillError, JobError, StorageChangedError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import worker_died
 
 _OUR_ERROR = re.compile(r"\bgristmill\.[\w.]+\.(\w+Error): ")
-_STAGE_NOTE = re.compile(r" \[while running '.*?'\]")
+_STEP_NOTE = re.compile(r" \[while running '.*?'\]")
+
+T = TypeVar("T")
 
 
 def run_pipeline(
-    transform: beam.PTransform[Any, Any], label: str, beam_options: Sequence[str]
-) -> None:
-    """Runs a transform as a whole pipeline, and waits for its end.
+    transform: beam.PTransform[beam.pvalue.PBegin, beam.PCollection[T]],
+    label: str,
+    beam_options: Sequence[str],
+    *,
+    results_dir: str,
+) -> T:
+    """Runs a transform as a whole pipeline, waits for its end, and returns its result.
+
+    Runners do not hand elements back to the process that started them. So the last step
+    writes the result to a file, which is read and deleted here.
 
     Args:
-        transform: Applied to a pipeline.
+        transform: Applied to a pipeline; gives one element.
         label: Its label.
         beam_options: Options of the pipeline, `--runner` among them.
+        results_dir: A directory that both the workers and this process reach.
+
+    Returns:
+        The element. If the runner repeated the last step, the first one that it gave:
+        a repeated step finds the work done and counts nothing.
 
     Raises:
-        GristmillError: What one of our own steps found wrong, as it said it.
+        GristmillError: One of our own steps failed, or the result did not arrive.
     """
+    path = layout.join(results_dir, f".result-{uuid.uuid4().hex}")
     pipeline = beam.Pipeline(options=PipelineOptions(list(beam_options)))
-    _ = pipeline | label >> transform
+    _ = pipeline | label >> transform | "HandOver" >> beam.Map(_hand_over, path)
     try:
         with _dead_workers_noticed():
-            pipeline.run().wait_until_finish()
+            _wait(pipeline.run())
+        return cast("T", _received(path, runner_options=beam_options))
     except Exception as e:
-        ours = _beam_error(e)
+        ours = _our_error(e)
         if ours is None:
             raise
+        if ours is e:
+            raise
         raise ours from e
+    finally:
+        with contextlib.suppress(GristmillError):
+            storage_for(path).delete(path)
+
+
+def _wait(result: PipelineResult) -> None:
+    try:
+        result.wait_until_finish()
+    finally:
+        # Beam leaves Dask's client open.
+        client = getattr(result, "client", None)
+        if client is not None:
+            client.close()
+
+
+def _hand_over(result: Any, path: str) -> None:
+    with contextlib.suppress(StorageChangedError):
+        storage_for(path).write(path, pickle.dumps(result), replaces="")
+
+
+def _received(path: str, *, runner_options: Sequence[str]) -> Any:
+    content = storage_for(path).load(path)
+    if content is None:
+        raise JobError(
+            "the pipeline has ended, but its result did not arrive",
+            where=path,
+            expected="a file that the last step wrote",
+            got=f"none, with {' '.join(runner_options)}",
+            cure="use paths that the workers and this machine share, such as gs:// "
+            "paths; for verify, also give --temp_location or --report there",
+        )
+    return pickle.loads(content.data)
 
 
 @contextlib.contextmanager
@@ -75,22 +130,22 @@ def _dead_workers_noticed() -> Iterator[None]:
         threading.excepthook = inherited
 
 
-def _beam_error(error: Exception) -> GristmillError | None:
-    """Finds our own message in what a runner makes of an error.
+def _our_error(error: Exception) -> GristmillError | None:
+    """Finds our own error in what a runner makes of it.
 
-    In memory, runners raise our error with a note on the stage; across processes, a
-    RuntimeError whose text is the whole traceback, ours at the end.
+    In memory, runners raise our error with the name of the step after its first
+    argument; across processes, a RuntimeError whose text is the whole traceback, with
+    our message at its end.
     """
-    kind: type[GristmillError] = GristmillError
-    text = str(error)
     if isinstance(error, GristmillError):
-        kind = type(error)
-    else:
-        names = list(_OUR_ERROR.finditer(text))
-        if not names:
-            return None
-        kind = getattr(errors, names[-1][1], GristmillError)
-        text = text[names[-1].end() :]
-    first, *rest = text.splitlines()
-    facts = list(itertools.takewhile(lambda line: line.startswith("  "), rest))
-    return kind(_STAGE_NOTE.sub("", "\n".join([first, *facts])))
+        error.what = _STEP_NOTE.sub("", error.what)
+        error.args = (error.what, *error.args[1:])
+        return error
+    text = str(error)
+    names = list(_OUR_ERROR.finditer(text))
+    if not names:
+        return None
+    kind: type[GristmillError] = getattr(errors, names[-1][1], GristmillError)
+    first, *rest = _STEP_NOTE.sub("", text[names[-1].end() :]).splitlines()
+    facts = itertools.takewhile(lambda line: line.startswith("  "), rest)
+    return kind.from_text("\n".join([first, *facts]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import tempfile
 import time
@@ -12,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata import layout
 from gristmill.pipelines.local.pool import map_unordered
+from gristmill.pipelines.results.conversion import Outcome
 from gristmill.transforms.conversion.plan_job import count_file
 from gristmill.transforms.conversion.take_output import TakenOutput, begin_job
 from gristmill.transforms.conversion.tasks import (
@@ -32,29 +32,6 @@ from gristmill.transforms.sources.input_files import InputFiles
 _SMALL_SHARD_BYTES = 64 << 20
 
 ShowProgress = Callable[[Sequence[PreparedJob], str], AbstractContextManager[None]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a conversion did, for a person or a script.
-
-    Attributes:
-        output: The dataset's directory.
-        manifest: The committed dataset, None if the job still runs elsewhere.
-        splits: The splits that were asked for.
-        committed_before: Those of them for which there was nothing to do.
-        repaired_shards: Shards made again because their range began elsewhere.
-        notes: What a person should know.
-        seconds: How long it took.
-    """
-
-    output: str
-    manifest: Manifest | None
-    splits: tuple[str, ...]
-    committed_before: tuple[str, ...]
-    repaired_shards: int
-    notes: tuple[str, ...]
-    seconds: float
 
 
 def convert(
@@ -195,11 +172,10 @@ def _run_beam(
     beam_options: Sequence[str],
 ) -> ConversionResult:
     del workers
-    from gristmill.dataset.metadata.manifest import open_manifest
     from gristmill.pipelines.beam_run import run_pipeline
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 
-    run_pipeline(
+    return run_pipeline(
         ConvertTFRecords(
             jobs=tuple(job.job for job in prepared),
             features=features,
@@ -209,5 +185,5 @@ def _run_beam(
         ),
         "Convert",
         beam_options,
+        results_dir=layout.join(prepared[0].job.output, layout.INDEX_DIR),
     )
-    return ConversionResult(open_manifest(prepared[0].job.output), 0, ())

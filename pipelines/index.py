@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.local.pool import default_workers, map_unordered
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.indexing.index_shard import (
@@ -43,10 +45,15 @@ def index(
     )
     if beam_options is not None:
         from gristmill.pipelines.beam_run import run_pipeline
-        from gristmill.pipelines.dataflow.graphs import graph_of
+        from gristmill.transforms.index_arrayrecords import IndexArrayRecords
 
-        run_pipeline(graph_of(options), "Index", beam_options)
-        return open_manifest(plan.dataset), plan.dataset
+        manifest = run_pipeline(
+            IndexArrayRecords(**dataclasses.asdict(options)),
+            "Index",
+            beam_options,
+            results_dir=layout.join(plan.dataset, layout.INDEX_DIR),
+        )
+        return manifest, plan.dataset
     count = min(workers or default_workers(), len(plan.tasks))
     results = list(map_unordered(index_shard, plan.tasks, workers=count))
     return commit_index(plan, results, inputs=options.files), plan.dataset

@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import posixpath
 import tempfile
 import time
 from collections.abc import Sequence
 
-from gristmill.dataset.findings import Finding
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import default_workers, map_unordered
-from gristmill.pipelines.results.text import plural, size_text
+from gristmill.pipelines.results.verification import Verification
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
-
-_SHOWN = 20
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verification:
-    """What was looked at, and what is wrong.
-
-    Attributes:
-        dataset: The dataset.
-        quick: Whether only metadata, presence and sizes were looked at.
-        shards: Shards looked at.
-        records: Records decoded and compared; 0 when quick.
-        raw_bytes: Their size.
-        findings: What is wrong; empty if all is well.
-        seconds: How long it took, where that is known.
-    """
-
-    dataset: str
-    quick: bool
-    shards: int
-    records: int
-    raw_bytes: int
-    findings: Sequence[Finding]
-    seconds: float = 0.0
 
 
 def verify(
@@ -65,12 +38,12 @@ def verify(
     """
     started = time.monotonic()
     if beam_options is not None:
-        found = _verify_on_beam(dataset, quick, beam_options)
+        found = _verify_on_beam(dataset, quick, report, beam_options)
     else:
         found = _verify_here(dataset, quick, workers or default_workers())
     found = dataclasses.replace(found, seconds=time.monotonic() - started)
     if report is not None:
-        write_report(found, report)
+        found.write(report)
     return found
 
 
@@ -94,53 +67,24 @@ def _verify_here(dataset: str, quick: bool, workers: int) -> Verification:
 
 
 def _verify_on_beam(
-    dataset: str, quick: bool, beam_options: Sequence[str]
+    dataset: str, quick: bool, report: str | None, beam_options: Sequence[str]
 ) -> Verification:
+    from apache_beam.options.pipeline_options import (
+        GoogleCloudOptions,
+        PipelineOptions,
+    )
+
     from gristmill.pipelines.beam_run import run_pipeline
-    from gristmill.pipelines.dataflow.graphs import VerifyAndReport
+    from gristmill.transforms.verify_dataset import VerifyDataset
 
+    # Nothing is written to the dataset: whoever verifies it may only read it.
+    cloud = PipelineOptions(list(beam_options)).view_as(GoogleCloudOptions)
+    shared_dir = cloud.temp_location or (report and posixpath.dirname(report))
     with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
-        report = f"{directory}/report.json"
-        graph = VerifyAndReport(dataset=dataset, quick=quick, report=report)
-        run_pipeline(graph, "Verify", beam_options)
-        return read_report(report)
-
-
-def write_report(found: Verification, path: str) -> None:
-    """Writes what was found to a file, as JSON."""
-    data = verification_json(found) + "\n"
-    storage_for(path).write(path, data.encode("utf-8", "surrogateescape"))
-
-
-def read_report(path: str) -> Verification:
-    """Reads what `write_report` wrote."""
-    fields = json.loads(storage_for(path).read(path).decode("utf-8", "surrogateescape"))
-    fields["findings"] = tuple(Finding(**finding) for finding in fields["findings"])
-    return Verification(**fields)
-
-
-def verification_text(found: Verification) -> str:
-    """Returns the result for the eye."""
-    lines = [str(finding) for finding in found.findings[:_SHOWN]]
-    if len(found.findings) > _SHOWN:
-        lines.append(f"... and {len(found.findings) - _SHOWN:,} more")
-    looked = (
-        # A listing of a bucket has the checksums of what it stores.
-        f"metadata, sizes{' and checksums' if '://' in found.dataset else ''} of "
-        f"{plural(found.shards, 'shard')}"
-        if found.quick
-        else f"{plural(found.records, 'record')} ({size_text(found.raw_bytes)}) in "
-        f"{plural(found.shards, 'shard')}, every byte"
-    )
-    verdict = (
-        f"DAMAGED: {plural(len(found.findings), 'finding')}"
-        if found.findings
-        else "whole"
-    )
-    lines.append(f"{found.dataset}: {verdict}; {looked} in {found.seconds:,.1f} s")
-    return "\n".join(lines)
-
-
-def verification_json(found: Verification) -> str:
-    """Returns the result as one JSON object."""
-    return json.dumps(dataclasses.asdict(found), ensure_ascii=False)
+        found = run_pipeline(
+            VerifyDataset(dataset, quick=quick),
+            "Verify",
+            beam_options,
+            results_dir=shared_dir or directory,
+        )
+    return Verification(quick=quick, **found._asdict())

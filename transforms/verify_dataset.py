@@ -21,7 +21,7 @@ class VerifyResult(NamedTuple):
 
     Attributes:
         dataset: Its directory.
-        shards: Shards that were read.
+        shards: Shards that were checked.
         records: Records that were decoded and compared.
         raw_bytes: Their size.
         findings: What is wrong, sorted by file; empty if the dataset is whole.
@@ -38,8 +38,8 @@ def _plan(dataset: str, quick: bool) -> Iterator[ShardCheck | VerifyTask]:
     findings, tasks = plan_verify(dataset)
     # Metadata travels as the check of a shard without a path.
     yield ShardCheck("", 0, 0, tuple(findings))
-    if not quick:
-        yield from tasks
+    for task in tasks:
+        yield ShardCheck(task.path, 0, 0, ()) if quick else task
 
 
 def _check(task: ShardCheck | VerifyTask) -> ShardCheck:

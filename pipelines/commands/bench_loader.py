@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gristmill.pipelines.commands.main import _EPILOG, _json_option, _reported
+from gristmill.pipelines.commands.errors import EPILOG, errors_reported
+from gristmill.pipelines.commands.option_decorators import json_option
 
 if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
@@ -25,7 +26,7 @@ _LIMITS = {
 }
 
 
-@click.command(name="bench-loader", epilog=_EPILOG)
+@click.command(name="bench-loader", epilog=EPILOG)
 @click.argument("dataset")
 @click.option("--split", help="Needed where a dataset has several.")
 @click.option(
@@ -85,8 +86,8 @@ _LIMITS = {
     metavar="SIZE",
     help="Keep copies of whole shards there, up to this much: 500GiB.",
 )
-@_json_option
-@_reported
+@json_option
+@errors_reported
 def command(
     *,
     dataset: str,
@@ -148,7 +149,7 @@ def _json(measured: Measured) -> str:
 
 
 def _text(measured: Measured, how: str) -> str:
-    from gristmill.pipelines.results.text import size_text
+    from gristmill.pipelines.results.formatting import size_text
 
     alone, fed = measured.alone, measured.fed
 

@@ -1,66 +1,34 @@
-"""The demo: makes TFRecords of its own, with the frames that TensorFlow writes."""
+"""`gristmill demo`: TFRecords are made, converted and read back."""
 
 from __future__ import annotations
 
-import os
-import random
-import struct
+import click
 
-from gristmill.dataset.tfrecord.frames import encode_frame
-
-_TEXT = """
-the of and to in a is that for it was on are as with they be at this from have
-or by one had not but what all were when we there can an your which their said
-if do will each about how up out them then she many some so these would other
-into has more her two like him see time could no make than first been its who
-now people my made over did down only way find use may water long little very
-after words
-"""
+from gristmill.pipelines.commands.convert import run_conversion
+from gristmill.pipelines.commands.errors import EPILOG, errors_reported
+from gristmill.pipelines.options.definitions import ConvertOptions
 
 
-def _length_delimited(number: int, data: bytes) -> bytes:
-    size, prefix = len(data), bytearray((number << 3 | 2,))
-    while size > 0x7F:
-        prefix.append(size & 0x7F | 0x80)
-        size >>= 7
-    prefix.append(size)
-    return bytes(prefix) + data
+@click.command(name="demo", epilog=EPILOG)
+@click.argument("directory", required=False)
+@errors_reported
+def command(*, directory: str | None) -> None:
+    """Make TFRecord files, convert them, and show a few records.
 
-
-def _example(text: str, number: int) -> bytes:
-    """Encodes {"text": text, "id": number} as a tf.train.Example."""
-    words = struct.pack("B", number & 0x7F | 0x80) + struct.pack("B", number >> 7)
-    text_feature = _length_delimited(1, _length_delimited(1, text.encode()))
-    id_feature = _length_delimited(3, _length_delimited(1, words))
-    entries = b"".join(
-        _length_delimited(1, _length_delimited(1, name) + _length_delimited(2, value))
-        for name, value in ((b"text", text_feature), (b"id", id_feature))
-    )
-    return _length_delimited(1, entries)
-
-
-def write_demo_tfrecords(directory: str, *, files: int = 4, records: int = 1000) -> str:
-    """Writes TFRecord files of made-up text.
-
-    Args:
-        directory: Where; created if need be.
-        files: How many files.
-        records: How many records in each.
-
-    Returns:
-        A pattern that matches the files.
+    Writes to DIRECTORY, by default a new temporary one.
     """
-    os.makedirs(directory, exist_ok=True)
-    rng, words = random.Random(17), _TEXT.split()
-    for file in range(files):
-        path = os.path.join(directory, f"demo.tfrecord-{file:05d}-of-{files:05d}")
-        frames = []
-        for number in range(records):
-            text = " ".join(rng.choices(words, k=rng.randint(40, 600)))
-            frames.append(encode_frame(_example(text, file * records + number)))
-        data = b"".join(frames)
-        # Left alone where it is there: the demo can be run again like any conversion.
-        if not os.path.exists(path) or os.path.getsize(path) != len(data):
-            with open(path, "wb") as out:
-                out.write(data)
-    return os.path.join(directory, "demo.tfrecord-*")
+    import tempfile
+
+    from gristmill.dataset.shard_reader import first_records
+    from gristmill.pipelines.commands.demo_records import write_demo_tfrecords
+    from gristmill.pipelines.results.record import record_text
+
+    directory = directory or tempfile.mkdtemp(prefix="gristmill-demo-")
+    pattern = write_demo_tfrecords(f"{directory}/tfrecords")
+    output = f"{directory}/demo"
+    click.echo(f"$ gristmill convert '{pattern}' {output} --num-shards 8")
+    options = ConvertOptions(input=(pattern,), output=output, num_shards=8)
+    click.echo(run_conversion(options).text())
+    click.echo(f"\n$ gristmill head {output}")
+    for number, record in enumerate(first_records(output, "train", 3)):
+        click.echo(record_text(number, record))

@@ -81,7 +81,7 @@ def command_line(
 
 def main(pipeline: str) -> None:
     """Runs a pipeline with the arguments of this process."""
-    from gristmill.pipelines.commands.main import EXIT_USAGE
+    from gristmill.pipelines.commands.errors import EXIT_USAGE
     from gristmill.pipelines.commands.main import main as run
 
     try:

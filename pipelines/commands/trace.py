@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.pipelines.commands.main import _EPILOG, _json_option, _reported
+from gristmill.pipelines.commands.errors import EPILOG, errors_reported
+from gristmill.pipelines.commands.option_decorators import json_option
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import GlobalBatches
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from gristmill.loader.order.schedule import Sighting
 
 
-@click.command(name="trace", epilog=_EPILOG)
+@click.command(name="trace", epilog=EPILOG)
 @click.argument("dataset", nargs=-1, required=True)
 @click.option("--split", help="Needed where a dataset has several.")
 @click.option("--step", type=int, help="Tell what a row of this step is.")
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
     help="The state of a feed, as JSON, which says all of the order.",
 )
 @click.option("--show", is_flag=True, help="Show the record too, as `head` does.")
-@_json_option
+@json_option
 @click.pass_context
-@_reported
+@errors_reported
 def command(
     ctx: click.Context,
     /,
@@ -199,7 +200,7 @@ def _batches_of_state(
 
 
 def _print_record(number: int, records: list[bytes], *, as_json: bool) -> None:
-    from gristmill.pipelines.results.text import record_json, record_text
+    from gristmill.pipelines.results.record import record_json, record_text
 
     click.echo((record_json if as_json else record_text)(number, records[0]))
 

@@ -29,15 +29,16 @@ from gristmill.dataset.errors import GristmillError, InputError, JobError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.object_names import split_path
+from gristmill.pipelines.beam_graphs import graph_of
 from gristmill.pipelines.dataflow import preflight
-from gristmill.pipelines.dataflow.graphs import graph_of
-from gristmill.pipelines.dataflow.machine import (
+from gristmill.pipelines.dataflow.worker_disk import (
     DISK_GB,
     HARNESS_THREADS,
     MACHINE_TYPE,
     check_disk,
 )
-from gristmill.pipelines.dataflow.package import write_source
+from gristmill.pipelines.dataflow.worker_package import write_source
+from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
 from gristmill.pipelines.options.definitions import (
     PIPELINES,
     ConvertOptions,
@@ -45,7 +46,6 @@ from gristmill.pipelines.options.definitions import (
     Options,
     VerifyOptions,
 )
-from gristmill.pipelines.options.to_jobs import conversion_of, plan_of
 from gristmill.pipelines.results.submission import Submission
 
 

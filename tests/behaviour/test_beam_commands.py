@@ -7,7 +7,8 @@ import json
 import pytest
 
 from gristmill.pipelines.commands import main as cli
-from gristmill.pipelines.verify import read_report, verify
+from gristmill.pipelines.results.verification import Verification
+from gristmill.pipelines.verify import verify
 from tests.pipelines.commands.test_main import gristmill, succeeded
 from tests.support.conversion import contents
 from tests.support.records import text_records, write_array_records, write_tfrecords
@@ -36,7 +37,7 @@ def test_verify_by_a_runner_says_the_same(dataset, tmp_path):
     done = gristmill("verify", "texts", *RUNNER, "--report", "r.json", cwd=tmp_path)
     assert done.returncode == 3
     assert "DAMAGED" in done.stdout
-    found = read_report(str(tmp_path / "r.json"))
+    found = Verification.read(str(tmp_path / "r.json"))
     assert {finding.path for finding in found.findings} == {shard.name}
     quick = verify(str(dataset), quick=True, beam_options=["--runner=FnApiRunner"])
     assert (quick.quick, quick.records, quick.findings) == (True, 0, ())
@@ -44,7 +45,7 @@ def test_verify_by_a_runner_says_the_same(dataset, tmp_path):
 
 def test_report_without_a_runner(dataset, tmp_path):
     succeeded("verify", "texts", "--report", "r.json", cwd=tmp_path)
-    found = read_report(str(tmp_path / "r.json"))
+    found = Verification.read(str(tmp_path / "r.json"))
     assert (found.records, found.shards, found.findings) == (300, 3, ())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 from tests.support.conversion import (
     contents,
@@ -31,7 +33,7 @@ from tests.support.conversion import (
     prepared_of,
     varied_records,
 )
-from tests.support.records import write_tfrecords
+from tests.support.records import frames_of, write_tfrecords
 
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 
@@ -178,6 +180,26 @@ def test_the_same_bytes(engine, prepared, inputs, tmp_path, request):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["dask", "job service"])
+def test_the_result_comes_back(engine, tmp_path, request):
+    """Records hold frames, so that shards are made again by the commit."""
+    inner = frames_of([random.Random(n).randbytes(1000) for n in range(100)])
+    (tmp_path / "in").write_bytes(frames_of([b"before", inner, b"after"]))
+    plan = ("num_shards", 20)
+    here = run_conversion([job_of(tmp_path / "in", tmp_path / "here", plan=plan)])
+    if engine == "dask":
+        address, _ = request.getfixturevalue("dask_workers")
+        options = (DASK, f"--dask_client_address={address}", "--dask_partition_size=1")
+    else:
+        options = request.getfixturevalue("job_service")
+    there = run_conversion(
+        [job_of(tmp_path / "in", tmp_path / "there", plan=plan)], beam_options=options
+    )
+    assert there.repaired_shards == here.repaired_shards > 0
+    assert there.manifest == here.manifest
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+
+
 @pytest.mark.parametrize("engine", ["dask", "job service"])
 def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):
     """And nothing is committed."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gristmill.dataset.metadata import layout
-from gristmill.pipelines.verify import verification_text, verify
+from gristmill.pipelines.verify import verify
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from tests.support.conversion import convert, job_of
@@ -66,9 +66,7 @@ def flipped(data: bytes) -> bytes:
 def test_a_listing_proves_all_shards(server: GcsServer) -> None:
     found = verify(DATASET, quick=True)
     assert (found.findings, found.shards) == ((), SHARDS)
-    assert "whole; metadata, sizes and checksums of 7 shards" in verification_text(
-        found
-    )
+    assert "whole; metadata, sizes and checksums of 7 shards" in found.text()
     # Nothing but listings and the dataset's own small files.
     assert set(server.requests) == {"list", "media"}
     read = {name for kind, name, _ in server.log if kind == "media"}

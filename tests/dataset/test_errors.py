@@ -9,7 +9,12 @@ import pickle
 import pytest
 
 from gristmill.dataset import errors
-from gristmill.dataset.errors import CorruptFrameError, GristmillError
+from gristmill.dataset.errors import (
+    CorruptFrameError,
+    CorruptShardError,
+    GristmillError,
+    InputError,
+)
 
 CLASSES = [
     kind
@@ -56,3 +61,17 @@ def test_attributes_survive_a_trip():
     again = pickle.loads(pickle.dumps(error))
     assert (again.reason, again.offset, again.end) == ("data", 17, 40)
     assert again.detail == "expected"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("what"),
+        InputError("what", where="here", cure="do this"),
+        InputError("two\nlines", expected="to do: a thing", got="a\n  file x\nb"),
+        CorruptShardError("what", "where", 1, 2.5, "to do"),
+    ],
+)
+def test_errors_come_back_from_their_text(error):
+    again = type(error).from_text(str(error))
+    assert (type(again), again.facts()) == (type(error), error.facts())

@@ -17,9 +17,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from gristmill.pipelines.dataflow import machine as worker_size
+from gristmill.pipelines.dataflow import worker_disk
 from gristmill.pipelines.options.definitions import PIPELINES, template_options
-from gristmill.pipelines.options.documents import metadata
+from gristmill.pipelines.options.generated_files import metadata
 from tests.support.dataflow_server import DataflowServer
 from tests.support.distributions import setup_arguments
 from tests.support.gcs_server import GcsServer
@@ -329,7 +329,7 @@ def test_launch_asks_for_a_job_with_parameters(gcloud, script, arguments, parame
     known = {option.name for option in template_options(pipeline)}
     assert parameters.keys() <= known
     environment = asked["environment"]
-    assert environment["machineType"] == worker_size.MACHINE_TYPE
+    assert environment["machineType"] == worker_disk.MACHINE_TYPE
     assert environment["maxWorkers"] == 7
     assert environment["serviceAccountEmail"].startswith("worker@")
     assert environment["subnetwork"].endswith("/mine")
@@ -352,16 +352,16 @@ def test_launch_says_how_it_is_used(gcloud):
 
 def test_guide_has_the_numbers_of_the_code():
     text = " ".join((DEPLOY / "README.md").read_text(encoding="utf-8").split())
-    assert f"gristmill asks for **{worker_size.HARNESS_THREADS}**" in text
+    assert f"gristmill asks for **{worker_disk.HARNESS_THREADS}**" in text
     assert (
-        f"`{worker_size.MACHINE_TYPE}` (16 GB), {worker_size.DISK_GB} GB of disk"
+        f"`{worker_disk.MACHINE_TYPE}` (16 GB), {worker_disk.DISK_GB} GB of disk"
         in text
     )
-    cores = worker_size.cores_of(worker_size.MACHINE_TYPE)
-    room = worker_size.DISK_GB - worker_size.IMAGE_GB
-    each = room / (cores * worker_size.HARNESS_THREADS)
+    cores = worker_disk.cores_of(worker_disk.MACHINE_TYPE)
+    room = worker_disk.DISK_GB - worker_disk.IMAGE_GB
+    each = room / (cores * worker_disk.HARNESS_THREADS)
     assert f"shards may have {each} GB of input" in text
-    assert f"+ {worker_size.IMAGE_GB} GB of system and image" in text
+    assert f"+ {worker_disk.IMAGE_GB} GB of system and image" in text
     assert f"{round(96 * 2**30 / 1e9)} GB of disk for shards of 1 GiB" in text
 
 

@@ -10,8 +10,8 @@ from google.cloud.storage import Client
 
 from gristmill.dataset.errors import InputError, StorageError
 from gristmill.pipelines.dataflow import preflight
-from gristmill.pipelines.dataflow.machine import check_disk, cores_of
 from gristmill.pipelines.dataflow.preflight import Bucket
+from gristmill.pipelines.dataflow.worker_disk import check_disk, cores_of
 from gristmill.pipelines.options.definitions import VerifyOptions
 from tests.support.cloud import Cloud, running
 

@@ -17,10 +17,11 @@ from google.protobuf import json_format
 
 from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
 from gristmill.dataset.errors import GristmillError
+from gristmill.pipelines.beam_graphs import graph_of
 from gristmill.pipelines.commands.beam_arguments import part_arguments
-from gristmill.pipelines.commands.main import cli
+from gristmill.pipelines.commands.main import find_command
 from gristmill.pipelines.commands.template import command_line
-from gristmill.pipelines.dataflow.graphs import graph_of
+from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.definitions import (
     PIPELINES,
     ConvertOptions,
@@ -28,8 +29,7 @@ from gristmill.pipelines.options.definitions import (
     options_of,
     template_options,
 )
-from gristmill.pipelines.options.documents import documents, metadata, table
-from gristmill.pipelines.options.to_jobs import conversion_of
+from gristmill.pipelines.options.generated_files import documents, metadata, table
 from gristmill.transforms.index_arrayrecords import IndexArrayRecords
 from gristmill.transforms.indexing.index_shard import plan_index
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -48,7 +48,7 @@ def given_to(pipeline: str, *arguments: str) -> click.Context:
     places = [
         str(v[0] if isinstance(v, tuple) else v) for v in REQUIRED[pipeline].values()
     ]
-    command = cli.commands[pipeline]
+    command = find_command(pipeline)
     return command.make_context(pipeline, [*places, *arguments])
 
 
@@ -293,7 +293,7 @@ def test_documents_are_made_of_the_options():
         for path, text in documents(ROOT).items()
         if path.read_text(encoding="utf-8") != text
     ]
-    assert stale == [], "run python -m gristmill.pipelines.options.documents"
+    assert stale == [], "run python -m gristmill.pipelines.options.generated_files"
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for kind in (*PIPELINES.values(), LaunchOptions):
         assert table(options_of(kind)) in text
@@ -325,7 +325,7 @@ def test_no_parameter_has_a_name_of_beams():
     ],
 )
 def test_options_of_beam_are_told_from_ours(arguments, ours, beams):
-    command = cli.commands["convert"]
+    command = find_command("convert")
     found = part_arguments(command, ["convert", *arguments.split()])
     assert found == (["convert", *ours.split()], beams.split())
 

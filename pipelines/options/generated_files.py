@@ -1,6 +1,6 @@
 """What other files say of the options: metadata of templates, tables in documents.
 
-`python -m gristmill.pipelines.options.documents` writes them, in the root of a
+`python -m gristmill.pipelines.options.generated_files` writes them, in the root of a
 checkout; a test compares them. Google documents the format of the metadata under
 "Configure Flex Templates: Use template metadata"; regular expressions there are POSIX,
 and have to match the whole value.

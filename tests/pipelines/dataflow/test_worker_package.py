@@ -12,7 +12,7 @@ import tarfile
 import pytest
 from packaging.requirements import Requirement
 
-from gristmill.pipelines.dataflow.package import write_source
+from gristmill.pipelines.dataflow.worker_package import write_source
 from tests.support.distributions import setup_arguments, site
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -20,7 +20,7 @@ SETUP = setup_arguments()
 FOLDERS = SETUP["package_dir"].values()
 WRITE = """
 import pathlib, sys
-from gristmill.pipelines.dataflow.package import write_source
+from gristmill.pipelines.dataflow.worker_package import write_source
 print(write_source(pathlib.Path(sys.argv[1])))
 """
 

@@ -8,14 +8,14 @@ from typing import Any
 import apache_beam as beam
 
 from gristmill.dataset.errors import CorruptShardError
+from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.definitions import (
     ConvertOptions,
     Options,
     VerifyOptions,
 )
-from gristmill.pipelines.options.to_jobs import conversion_of
-from gristmill.pipelines.results.text import plural
-from gristmill.pipelines.verify import Verification, write_report
+from gristmill.pipelines.results.formatting import plural
+from gristmill.pipelines.results.verification import Verification
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 from gristmill.transforms.index_arrayrecords import IndexArrayRecords
 from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
@@ -25,23 +25,21 @@ from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
 class VerifyAndReport(
     beam.PTransform[beam.pvalue.PBegin, beam.PCollection[Verification]]
 ):
-    """Reads a whole dataset again, and says in a file what is wrong with it.
+    """Verifies a dataset, and fails the job if anything is wrong.
 
-    Applied to a pipeline; gives a PCollection of one `Verification`. Retries write the
-    same file again.
+    For jobs that run elsewhere: their state is all that the service shows. Applied to a
+    pipeline; gives a PCollection of one `Verification`. Retries write the same report
+    again.
 
     Attributes:
         dataset: The directory of a committed dataset.
         quick: Whether to look at metadata, presence and sizes only.
         report: The file, or None for none.
-        fail: Whether the pipeline fails if anything is wrong, for runners whose jobs
-            nobody waits for.
     """
 
     dataset: str
     quick: bool = False
     report: str | None = None
-    fail: bool = False
 
     def __post_init__(self) -> None:
         """Lets Beam initialise its part."""
@@ -59,8 +57,8 @@ class VerifyAndReport(
     def _report(self, result: VerifyResult) -> Verification:
         found = Verification(quick=self.quick, **result._asdict())
         if self.report is not None:
-            write_report(found, self.report)
-        if self.fail and found.findings:
+            found.write(self.report)
+        if found.findings:
             raise CorruptShardError(
                 f"the dataset is damaged: {plural(len(found.findings), 'finding')}",
                 where=found.dataset,
@@ -92,6 +90,5 @@ def graph_of(options: Options) -> beam.PTransform[beam.pvalue.PBegin, Any]:
             dataset=options.dataset,
             quick=options.quick,
             report=options.report,
-            fail=True,
         )
     return IndexArrayRecords(**dataclasses.asdict(options))

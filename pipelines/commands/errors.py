@@ -1,0 +1,85 @@
+"""What a command prints when it fails, and the exit code of each kind of failure."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_DAMAGED = 3
+EXIT_INTERRUPTED = 130
+
+EPILOG = (
+    "Exit codes: 0 done; 1 failed (storage, a worker, the --map function); 2 wrong "
+    "usage, inputs or options; 3 damaged input, shard or dataset; 130 interrupted."
+)
+
+
+def errors_reported(command: F) -> F:
+    """Makes a command end with a message and an exit code where it raises an error.
+
+    The message goes to standard error. With `--json`, standard output gets it too, as
+    one JSON object.
+    """
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        from gristmill.dataset.errors import GristmillError, WorkerDiedError
+
+        try:
+            return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            cure = "run the same command again to do what is missing"
+            click.echo(f"interrupted: {cure}", err=True)
+            if kwargs.get("as_json"):
+                print_error_json("KeyboardInterrupt", what="interrupted", cure=cure)
+            _exit_now(EXIT_INTERRUPTED)
+        except GristmillError as e:
+            click.echo(f"error: {e}", err=True)
+            if kwargs.get("as_json"):
+                print_error_json(type(e).__name__, **e.facts())
+            if isinstance(e, WorkerDiedError):
+                _exit_now(EXIT_FAILED)
+            sys.exit(_exit_code(e))
+
+    return wrapped  # type: ignore[return-value]
+
+
+def print_error_json(type_: str, **facts: str) -> None:
+    """Prints an error as one JSON object. Fields that are not known are null."""
+    names = ("what", "where", "expected", "got", "cure")
+    fields = {"type": type_, **{name: facts.get(name) for name in names}}
+    click.echo(json.dumps({"error": fields}, ensure_ascii=False))
+
+
+def _exit_code(error: Exception) -> int:
+    from gristmill.dataset import errors
+
+    damaged = (
+        errors.CorruptInputError,
+        errors.CorruptShardError,
+        errors.InvalidDatasetError,
+        errors.NotADatasetError,
+        errors.DataLossError,
+    )
+    if isinstance(error, damaged):
+        return EXIT_DAMAGED
+    if isinstance(error, (errors.InputError, errors.JobChangedError)):
+        return EXIT_USAGE
+    return EXIT_FAILED
+
+
+def _exit_now(code: int) -> NoReturn:
+    """Ends the process without waiting for threads that a runner may have left."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,63 @@
+"""`gristmill inspect`, `head` and `status`: commands that only look at a dataset."""
+
+from __future__ import annotations
+
+import click
+
+from gristmill.pipelines.commands.errors import EPILOG, errors_reported
+from gristmill.pipelines.commands.option_decorators import json_option
+
+
+@click.command(epilog=EPILOG)
+@click.argument("dataset")
+@json_option
+@errors_reported
+def inspect(*, dataset: str, as_json: bool) -> None:
+    """Show the splits, sizes and source of a dataset."""
+    from gristmill.dataset.metadata.manifest import open_manifest
+    from gristmill.pipelines.results.dataset import manifest_text
+
+    manifest = open_manifest(dataset)
+    if as_json:
+        click.echo(manifest.encode(), nl=False)
+    else:
+        click.echo(manifest_text(manifest, dataset))
+
+
+@click.command(epilog=EPILOG)
+@click.argument("dataset")
+@click.option(
+    "-n",
+    "--records",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Number of records.",
+)
+@click.option("--split", default="train", show_default=True, help="Split to read.")
+@json_option
+@errors_reported
+def head(*, dataset: str, records: int, split: str, as_json: bool) -> None:
+    """Show the first records of a dataset.
+
+    A record that is a tf.train.Example is decoded. With --json, prints one JSON object
+    per line.
+    """
+    from gristmill.dataset.shard_reader import first_records
+    from gristmill.pipelines.results.record import record_json, record_text
+
+    show = record_json if as_json else record_text
+    for number, record in enumerate(first_records(dataset, split, records)):
+        click.echo(show(number, record))
+
+
+@click.command(epilog=EPILOG)
+@click.argument("dataset")
+@json_option
+@errors_reported
+def status(*, dataset: str, as_json: bool) -> None:
+    """Show the progress of a conversion, wherever it runs."""
+    from gristmill.pipelines.results.status import read_status
+
+    found = read_status(dataset)
+    click.echo(found.json() if as_json else found.text())

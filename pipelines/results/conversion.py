@@ -1,0 +1,97 @@
+"""What a conversion did: the summary that is printed at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.pipelines.results.formatting import plural, size_text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a conversion did, for a person or a script.
+
+    Attributes:
+        output: The dataset's directory.
+        manifest: The committed dataset, None if the job still runs elsewhere.
+        splits: The splits that were asked for.
+        committed_before: Those of them for which there was nothing to do.
+        repaired_shards: Shards made again because their range began elsewhere.
+        notes: What a person should know.
+        seconds: How long it took.
+    """
+
+    output: str
+    manifest: Manifest | None
+    splits: tuple[str, ...]
+    committed_before: tuple[str, ...]
+    repaired_shards: int
+    notes: tuple[str, ...]
+    seconds: float
+
+    def text(self) -> str:
+        """Returns the summary for a person."""
+        lines = []
+        manifest = self.manifest
+        raw_bytes = 0
+        for name in self.splits:
+            if manifest is None:
+                continue
+            split = manifest.splits[name]
+            head = f"{manifest.name}/{name}"
+            if name in self.committed_before:
+                lines.append(
+                    f"{head}: committed already, {plural(split.records, 'record')} in "
+                    f"{plural(split.shards, 'shard')}; nothing to do"
+                )
+                continue
+            raw_bytes += split.source["raw_bytes"]
+            lines.append(
+                f"{head}: {plural(split.records, 'record')} in "
+                f"{plural(split.shards, 'shard')}, committed"
+            )
+            lines.append(
+                f"  read         {size_text(split.source['raw_bytes'])} in "
+                f"{plural(split.source['records'], 'record')} from "
+                f"{plural(split.source['files'], 'file')}"
+            )
+            lines.append(
+                f"  written      {size_text(split.file_bytes)} with "
+                f"{split.writer_options}"
+            )
+            if split.dropped_records or split.added_records:
+                lines.append(
+                    f"  --map        {split.dropped_records:,} records dropped, "
+                    f"{split.added_records:,} added"
+                )
+            if split.quarantined_regions:
+                regions = plural(split.quarantined_regions, "damaged region")
+                lines.append(
+                    f"  QUARANTINED  {regions}, "
+                    f"{size_text(split.quarantined_bytes)}: see "
+                    f"{self.output}/quarantine/"
+                )
+            lines.append(f"  digest       {split.records_digest}, in = out")
+        if self.repaired_shards:
+            lines.append(
+                f"  {plural(self.repaired_shards, 'shard')} made again from the right "
+                "offset"
+            )
+        lines += [f"note: {note}" for note in self.notes]
+        rate = raw_bytes / 1e6 / max(self.seconds, 1e-9)
+        lines.append(
+            f"{self.output}/dataset.json in {self.seconds:,.1f} s"
+            + (f", {rate:,.1f} MB/s" if raw_bytes else "")
+        )
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """Returns the summary as one JSON object."""
+        manifest = self.manifest
+        fields = {
+            **dataclasses.asdict(self),
+            "manifest": None if manifest is None else json.loads(manifest.encode()),
+        }
+        return json.dumps(fields, ensure_ascii=False)

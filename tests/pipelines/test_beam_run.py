@@ -1,0 +1,115 @@
+"""What a runner hands back: the result of the last step, or our own error."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import random
+
+import apache_beam as beam
+import pytest
+
+from gristmill.dataset.errors import CorruptInputError, JobError
+from gristmill.pipelines.beam_run import run_pipeline
+from gristmill.pipelines.convert import convert
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.verify import verify
+from tests.support.conversion import contents, job_of
+from tests.support.pipelines import (
+    BUNDLE_BASED,
+    BUNDLES_TWICE,
+    IN_MEMORY,
+    WORKER_PROCESSES,
+)
+from tests.support.records import frames_of, text_records, write_array_records
+
+RUNNERS = pytest.mark.parametrize(
+    "runner",
+    [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED, WORKER_PROCESSES],
+    ids=["in memory", "bundles twice", "bundle based", "processes"],
+)
+
+
+@pytest.fixture
+def nested(tmp_path) -> pathlib.Path:
+    """A file whose records hold frames: some ranges begin in the wrong place."""
+    inner = [random.Random(n).randbytes(1000) for n in range(100)]
+    records = [b"before", frames_of(inner), b"between", frames_of(inner), b"after"]
+    (tmp_path / "in").write_bytes(frames_of(records))
+    return tmp_path / "in"
+
+
+@RUNNERS
+def test_a_conversion_returns_what_its_commit_returned(runner, nested, tmp_path):
+    job = job_of(nested, tmp_path / "here", plan=("num_shards", 20))
+    here = convert([job])
+    job = dataclasses.replace(job, output=str(tmp_path / "there"))
+    there = convert([job], beam_options=runner)
+    assert here.repaired_shards == there.repaired_shards == 16
+    assert here.manifest == there.manifest
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+
+@RUNNERS
+def test_indexing_and_verifying_return_what_they_found(runner, tmp_path):
+    for folder in ("here", "there"):
+        (tmp_path / folder / "old").mkdir(parents=True)
+        write_array_records(tmp_path / folder / "old" / "x", text_records(40))
+    here, _ = index(IndexOptions(files=(f"{tmp_path}/here/old/x",)))
+    there, place = index(
+        IndexOptions(files=(f"{tmp_path}/there/old/x",)), beam_options=runner
+    )
+    assert here.splits["train"].records == there.splits["train"].records == 40
+    assert contents(tmp_path / "here").keys() == contents(tmp_path / "there").keys()
+    for quick in (False, True):
+        found = verify(place, quick=quick, beam_options=runner)
+        expected = verify(place, quick=quick, workers=1)
+        assert dataclasses.replace(found, seconds=expected.seconds) == expected
+        assert found.shards == 1
+
+
+@dataclasses.dataclass
+class One(beam.PTransform):
+    """Gives one element, or raises."""
+
+    error: Exception | None = None
+
+    def expand(self, begin):
+        return begin | beam.Create([1]) | beam.Map(self._step)
+
+    def _step(self, element):
+        if self.error is not None:
+            raise self.error
+        return element
+
+
+ERROR = CorruptInputError(
+    "not a frame", where="file 1", expected="a length", got=7, cure="look at it"
+)
+
+
+@RUNNERS
+def test_an_error_keeps_its_fields(runner, tmp_path):
+    with pytest.raises(CorruptInputError) as caught:
+        run_pipeline(One(ERROR), "One", runner, results_dir=str(tmp_path))
+    assert caught.value.facts() == ERROR.facts()
+    assert str(caught.value) == str(ERROR)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_errors_stay_as_they_are(tmp_path):
+    with pytest.raises(RuntimeError, match="KeyError: 1"):
+        run_pipeline(One(KeyError(1)), "One", IN_MEMORY, results_dir=str(tmp_path))
+
+
+class NoElement(beam.PTransform):
+    def expand(self, begin):
+        return begin | beam.Create([])
+
+
+def test_a_result_that_does_not_arrive_is_an_error(tmp_path):
+    """As where workers write to a disk of their own."""
+    with pytest.raises(JobError, match="its result did not arrive") as caught:
+        run_pipeline(NoElement(), "None", IN_MEMORY, results_dir=str(tmp_path))
+    assert "gs:// paths" in str(caught.value)
