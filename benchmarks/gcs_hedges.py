@@ -32,14 +32,14 @@ def measure(
     chance = np.random.default_rng(seed)
     for _ in range(20):
         opened.read(chance.integers(0, len(opened), _BATCH))
-    counts = opened._reader._fetcher.counts
-    before, seconds = counts.requests, []
+    before, seconds = opened.request_counts.requests, []
     for _ in range(_BATCHES):
         order = chance.integers(0, len(opened), _BATCH)
         begin = time.perf_counter()
         opened.read(order)
         seconds.append(time.perf_counter() - begin)
-    return seconds, (counts.requests - before) / (_BATCH * _BATCHES)
+    requests = opened.request_counts.requests - before
+    return seconds, requests / (_BATCH * _BATCHES)
 
 
 def main() -> None:

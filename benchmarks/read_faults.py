@@ -91,8 +91,7 @@ def run(scenario: Scenario, server: GcsProcess, local: str) -> dict[str, Any]:
         remote.read(np.arange(0, len(remote), 7))
         for _ in range(3):
             remote.read(chance.integers(0, len(remote), _BATCH))
-        counts = remote._reader._fetcher.counts
-        before = counts.requests, counts.retries + counts.hedges
+        before = remote.request_counts
         server.control(fail=_spread_out(scenario))
         scenario.change()
         begin, error, wrong = time.monotonic(), "", 0
@@ -105,11 +104,13 @@ def run(scenario: Scenario, server: GcsProcess, local: str) -> dict[str, Any]:
             error = str(e)
         seconds = time.monotonic() - begin
         server.control(clear=True)
+    after = remote.request_counts
+    again = after.retries + after.hedges - before.retries - before.hedges
     return {
         "name": scenario.name,
         "seconds": seconds,
-        "requests": counts.requests - before[0],
-        "again": counts.retries + counts.hedges - before[1],
+        "requests": after.requests - before.requests,
+        "again": again,
         "wrong": wrong,
         "error": error,
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.shard_report import SourceSpan
-    from gristmill.loader.batches import GlobalBatches, global_batches
+    from gristmill.loader.api import GlobalBatches, global_batches
     from gristmill.loader.cache.counts import CacheCounts
     from gristmill.loader.dataset import Dataset, ShardInfo
     from gristmill.loader.decode.examples import ExampleDecoder
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import open as open
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
-    from gristmill.loader.remote.range_fetch import ReadOptions
+    from gristmill.loader.remote.range_fetch import ReadCounts, ReadOptions
 
 __all__ = [
     "ArrayRecordDataSource",
@@ -71,6 +71,7 @@ __all__ = [
     "PaddedFeature",
     "Ragged",
     "RaggedFeature",
+    "ReadCounts",
     "ReadOptions",
     "ShardInfo",
     "SourceSpan",
@@ -98,7 +99,7 @@ _HOMES = {
     "Feed": "gristmill.loader.feed.feed",
     "FeedStats": "gristmill.loader.feed.stats",
     "FixedFeature": "gristmill.loader.decode.features",
-    "GlobalBatches": "gristmill.loader.batches",
+    "GlobalBatches": "gristmill.loader.api",
     "GlobalShuffle": "gristmill.loader.order.shuffle",
     "GristmillError": "gristmill.dataset.errors",
     "InputError": "gristmill.dataset.errors",
@@ -111,6 +112,7 @@ _HOMES = {
     "PaddedFeature": "gristmill.loader.decode.features",
     "Ragged": "gristmill.loader.decode.features",
     "RaggedFeature": "gristmill.loader.decode.features",
+    "ReadCounts": "gristmill.loader.remote.range_fetch",
     "ReadOptions": "gristmill.loader.remote.range_fetch",
     "ShardInfo": "gristmill.loader.dataset",
     "SourceSpan": "gristmill.dataset.metadata.shard_report",
@@ -118,7 +120,7 @@ _HOMES = {
     "TokenDecoder": "gristmill.loader.decode.tokens",
     "WorkerDiedError": "gristmill.dataset.errors",
     "export_stats": "gristmill.loader.feed.prometheus",
-    "global_batches": "gristmill.loader.batches",
+    "global_batches": "gristmill.loader.api",
     "in_batches": "gristmill.loader.grain_source.batched",
     "open": "gristmill.loader.open_dataset",
     "read_together": "gristmill.loader.grain_source.batched",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,8 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.loader.cache.counts import NOT_CACHED, CacheCounts
 from gristmill.loader.indices import IntArray, checked_indices
-from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.shard_files import ShardList
-from gristmill.loader.remote.range_fetch import ReadOptions
+from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.remote.range_fetch import ReadCounts, ReadOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,11 +29,11 @@ class ShardInfo:
         path: The file.
         first_record: Number, in the dataset, of its first record.
         records: How many records it has.
-        file_bytes: Size of the file, None where nobody has looked.
+        file_bytes: Size of the file, where known.
         records_digest: Order-independent digest of its records, where known.
         spans: The ranges of source TFRecord files it was made of, where known.
-        dropped_records: Source records of which the user's function made none.
-        added_records: Records that it made beyond one for each.
+        dropped_records: Source records for which the user's function returned none.
+        added_records: Records that it returned beyond one for each.
     """
 
     path: str
@@ -47,14 +46,8 @@ class ShardInfo:
     added_records: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How a dataset is read, as `open` was told."""
-
-    verify: Verify | None
-    options: ReadOptions | None
-    cache_dir: str | None
-    cache_bytes: int | None = None
+Recipe: TypeAlias = Callable[["Dataset"], tuple[Callable[..., "Dataset"], Any]]
+"""Returns the function and the arguments that make a dataset again elsewhere."""
 
 
 class Dataset(Sequence[bytes]):
@@ -70,16 +63,15 @@ class Dataset(Sequence[bytes]):
         *,
         path: str,
         split: str | None,
-        shards: ShardList,
         table: ShardTable | None,
         manifest: Manifest | None,
-        how: Reading,
-        files: tuple[str, ...] | None = None,
+        reader: BatchReader,
+        recipe: Recipe,
     ):
-        self._path, self._split, self._how = path, split, how
-        self._shards, self._table, self._manifest = shards, table, manifest
-        self._files = files
-        self._reader = BatchReader(shards, verify=how.verify, read_options=how.options)
+        self._path, self._split = path, split
+        self._table, self._manifest = table, manifest
+        self._reader, self._shards = reader, reader.shards
+        self._recipe = recipe
 
     def __len__(self) -> int:
         return self._shards.records
@@ -118,9 +110,17 @@ class Dataset(Sequence[bytes]):
         return NOT_CACHED if remote is None else remote.meter.counts
 
     def take_cache_counts(self) -> CacheCounts:
-        """Returns what was added to `cache_counts` since this was called before."""
+        """Returns what was added to `cache_counts` since this was last called."""
         remote = self._shards.remote
         return NOT_CACHED if remote is None else remote.meter.take()
+
+    @property
+    def request_counts(self) -> ReadCounts:
+        """What this process has requested from object storage; all 0 on local disks."""
+        remote = self._shards.remote
+        if remote is None:
+            return ReadCounts()
+        return dataclasses.replace(remote.fetcher.counts)
 
     @property
     def num_shards(self) -> int:
@@ -129,16 +129,16 @@ class Dataset(Sequence[bytes]):
 
     @property
     def records_digest(self) -> str | None:
-        """Order-independent digest of all records, None where nobody has made it."""
+        """Order-independent digest of all records, where known."""
         return None if self._table is None else self._table.digest().hex
 
     @functools.cached_property
     def order_digest(self) -> str:
         """Half a SHA-256 over what is known of the records of each shard, in order.
 
-        That is how many there are, with their digest, or else with the size of the
-        file. It differs where records are stored in another order, unless that is
-        within a shard; it also differs where they are parted into other shards.
+        It covers how many records each shard has and their digest, or the size of the
+        file where there is no digest. It changes with the order of records, except
+        within a shard, and with how they are divided into shards.
         """
         hasher = hashlib.sha256()
         columns = [np.diff(self._shards.ends, prepend=0)]
@@ -214,7 +214,11 @@ class Dataset(Sequence[bytes]):
                 got=f"shape {checked.shape}",
                 cure="read(records.ravel()) reads them one after the other",
             )
-        return self._reader.read(checked.astype(np.int64, copy=False))
+        return self._reader.read(checked)
+
+    def read_unchecked(self, records: IntArray) -> list[bytes]:
+        """As `read`, of int64 [n] numbers that are known to be in range."""
+        return self._reader.read(records)
 
     @overload
     def __getitem__(self, index: int | np.integer[Any]) -> bytes: ...
@@ -242,7 +246,7 @@ class Dataset(Sequence[bytes]):
         count = len(self)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise InputError(
-                "not a number of a record, nor a list of numbers",
+                "neither the number of a record nor a list of numbers",
                 expected="integers",
                 got=f"{array.dtype} of shape {array.shape}",
             )
@@ -258,11 +262,4 @@ class Dataset(Sequence[bytes]):
         return np.where(array < 0, array + count, array)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Imported here: that module makes datasets.
-        from gristmill.loader.open_dataset import open_counted, reopen
-
-        if self._files is not None:
-            # The counts come along, so that a worker reads no footer it does not need.
-            return open_counted, (self._shards, self._files, self._how)
-        lasting = self.records_digest, len(self), self.num_shards
-        return reopen, (self._path, self._split, self._how, lasting)
+        return self._recipe(self)

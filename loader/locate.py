@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,9 @@ from gristmill.dataset.metadata.provenance import (
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.batches import Batches, row_at
 from gristmill.loader.dataset import Dataset, ShardInfo
 from gristmill.loader.indices import IntArray, checked_count
-from gristmill.loader.order.mixed_schedule import MixedSchedule
-
-if TYPE_CHECKING:
-    from gristmill.loader.batches import GlobalBatches
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +61,7 @@ class Location:
     source_note: str | None = None
 
 
-def locate(batches: GlobalBatches, step: int, row: int) -> Location:
+def locate(batches: Batches, step: int, row: int) -> Location:
     """Returns where a row of a step's global batch comes from.
 
     It reads no source file. Of a shard it reads the index and the footer; where several
@@ -82,7 +79,7 @@ def locate(batches: GlobalBatches, step: int, row: int) -> Location:
     """
     rows = len(batches.schedule.positions(step))
     row = checked_count(row, what="row", least=0, most=rows - 1)
-    seen = _seen(batches, step, row)
+    seen = row_at(batches, step, row)
     dataset, record = seen.dataset, seen.record
     shards, in_shard = dataset.find([record])
     info = dataset.shard(int(shards[0]))
@@ -94,43 +91,6 @@ def locate(batches: GlobalBatches, step: int, row: int) -> Location:
         record_in_shard=int(in_shard[0]),
         offset_bytes=dataset.offset_bytes(record),
         **_source(dataset, info, int(in_shard[0])),
-    )
-
-
-def describe(batches: GlobalBatches, step: int, row: int) -> str:
-    """Returns what a row of a step's global batch is, for messages; opens nothing."""
-    seen = _seen(batches, step, row)
-    shards, in_shard = seen.dataset.find([seen.record])
-    return (
-        f"{seen.name}, record {seen.record:,} (record {int(in_shard[0]):,} of "
-        f"{seen.dataset.shard(int(shards[0])).path}), row {row:,} of step {step:,}"
-    )
-
-
-class _Seen(NamedTuple):
-    """What a row of a step is."""
-
-    dataset: Dataset
-    name: str
-    epoch: int
-    record: int
-
-
-def _seen(batches: GlobalBatches, step: int, row: int) -> _Seen:
-    schedule = batches.schedule
-    position = schedule.positions(step, slice(row, row + 1))
-    if isinstance(schedule, MixedSchedule):
-        (number,), position = schedule.mixture.locate(position)
-        dataset, stream = batches.datasets[number], schedule.streams[number]
-        name = stream.name
-    else:
-        dataset, stream = batches.datasets[0], schedule.stream
-        name = dataset.path
-    return _Seen(
-        dataset=dataset,
-        name=name,
-        epoch=int(position[0]) // stream.num_records,
-        record=int(stream.records(position)[0]),
     )
 
 

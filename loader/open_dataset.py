@@ -7,6 +7,7 @@ footers are read once, in parallel.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
@@ -36,9 +37,9 @@ from gristmill.loader.cache.shards import (
     no_shards_to_cache,
     shard_cache,
 )
-from gristmill.loader.dataset import Dataset, Reading
+from gristmill.loader.dataset import Dataset, Recipe
 from gristmill.loader.indices import IntArray
-from gristmill.loader.reading.batch_reader import Verify
+from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.count_files import CountedFile, count_files
 from gristmill.loader.reading.remote_shards import RemoteShards
 from gristmill.loader.reading.shard_files import ShardList
@@ -48,6 +49,19 @@ from gristmill.loader.remote.range_fetch import ReadOptions
 _log = logging.getLogger(__name__)
 
 _MAGIC = re.compile(r"[*?\[]")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _How:
+    """How a dataset is read: the arguments of `open`."""
+
+    verify: Verify | None
+    options: ReadOptions | None
+    cache_dir: str | None
+    cache_bytes: int | None
+
+    def reader(self, shards: ShardList) -> BatchReader:
+        return BatchReader(shards, verify=self.verify, read_options=self.options)
 
 
 class _Under(Sequence[str]):
@@ -101,7 +115,7 @@ def open(
         InvalidDatasetError: What the dataset says of itself does not add up.
         StorageError: The directory for copies cannot be used.
     """
-    how = Reading(
+    how = _How(
         verify=verify,
         options=read_options,
         cache_dir=_given(cache_dir),
@@ -148,7 +162,7 @@ def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
     return split
 
 
-def _open_tfds(path: str, split: str | None, how: Reading) -> Dataset:
+def _open_tfds(path: str, split: str | None, how: _How) -> Dataset:
     found = read_tfds_files(path)
     if found is None:
         open_manifest(path)  # Says what is missing.
@@ -170,12 +184,17 @@ def _open_tfds(path: str, split: str | None, how: Reading) -> Dataset:
         footers=footer_cache(how.cache_dir),
     )
     return Dataset(
-        path=path, split=own, shards=shards, table=None, manifest=None, how=how
+        path=path,
+        split=own,
+        table=None,
+        manifest=None,
+        reader=how.reader(shards),
+        recipe=_by_path(how),
     )
 
 
 def _open_committed(
-    path: str, split: str | None, how: Reading, manifest: Manifest, *, again: bool
+    path: str, split: str | None, how: _How, manifest: Manifest, *, again: bool
 ) -> Dataset:
     own = _choose(split, tuple(manifest.splits), path)
     table = read_table(path, manifest.splits[own])
@@ -205,12 +224,17 @@ def _open_committed(
         remote=remote,
     )
     return Dataset(
-        path=path, split=own, shards=shards, table=table, manifest=manifest, how=how
+        path=path,
+        split=own,
+        table=table,
+        manifest=manifest,
+        reader=how.reader(shards),
+        recipe=_by_path(how),
     )
 
 
 def _shard_cache(
-    path: str, how: Reading, table: ShardTable, *, again: bool
+    path: str, how: _How, table: ShardTable, *, again: bool
 ) -> ShardCache | None:
     try:
         return shard_cache(
@@ -235,7 +259,7 @@ def _checked_ends(counts: IntArray, where: str) -> IntArray:
     return ends
 
 
-def _open_files(patterns: tuple[str, ...], how: Reading) -> Dataset:
+def _open_files(patterns: tuple[str, ...], how: _How) -> Dataset:
     paths: list[str] = []
     for pattern in patterns:
         found = [info.path for info in storage_for(pattern).match(pattern)]
@@ -263,33 +287,45 @@ def _open_files(patterns: tuple[str, ...], how: Reading) -> Dataset:
         name=patterns[0] if len(patterns) == 1 else f"{paths[0]} and others",
         footers=footers,
     )
-    return open_counted(shards, patterns, how, counted)
+    return _open_counted(shards, how, counted)
 
 
-def open_counted(
-    shards: ShardList,
-    patterns: tuple[str, ...],
-    how: Reading,
-    counted: Sequence[CountedFile] = (),
+def _open_counted(
+    shards: ShardList, how: _How, counted: Sequence[CountedFile] = ()
 ) -> Dataset:
     """Returns the dataset of plain files that were counted, perhaps just now."""
-    dataset = Dataset(
-        path=shards.paths[0],
-        split=None,
-        shards=shards,
-        table=None,
-        manifest=None,
-        how=how,
-        files=patterns,
-    )
+    reader = how.reader(shards)
     for number, count in enumerate(counted):
         if count.opened is not None:
-            dataset._reader.open_shards.add(number, count.opened)
-    return dataset
+            reader.open_shards.add(number, count.opened)
+    # The counts travel along, so that a worker reads no footer that it does not need.
+    return Dataset(
+        path=shards.paths[0],
+        split=None,
+        table=None,
+        manifest=None,
+        reader=reader,
+        recipe=lambda _: (_open_counted, (shards, how)),
+    )
 
 
-def reopen(path: str, split: str, how: Reading, lasting: tuple[Any, ...]) -> Dataset:
-    """Opens what was opened before, in another process.
+def _by_path(how: _How) -> Recipe:
+    """Returns the recipe of datasets that are found by their path."""
+    return lambda dataset: (
+        _reopen,
+        (dataset.path, dataset.split, how, _content(dataset)),
+    )
+
+
+def _content(dataset: Dataset) -> tuple[str | None, int, int]:
+    """Returns what must be the same when a dataset is opened again."""
+    return dataset.records_digest, len(dataset), dataset.num_shards
+
+
+def _reopen(
+    path: str, split: str, how: _How, expected: tuple[str | None, int, int]
+) -> Dataset:
+    """Opens in another process what was opened before.
 
     Raises:
         InvalidDatasetError: It has another digest or other counts by now.
@@ -299,13 +335,13 @@ def reopen(path: str, split: str, how: Reading, lasting: tuple[Any, ...]) -> Dat
         dataset = _open_tfds(path, split, how)
     else:
         dataset = _open_committed(path, split, how, manifest, again=True)
-    found = dataset.records_digest, len(dataset), dataset.num_shards
-    if found != lasting:
+    found = _content(dataset)
+    if found != expected:
         raise InvalidDatasetError(
             "dataset was replaced while it was in use",
             where=f"{path}, split {split}",
-            expected="digest {}, {:,} records, {:,} shards".format(*lasting),
+            expected="digest {}, {:,} records, {:,} shards".format(*expected),
             got="digest {}, {:,} records, {:,} shards".format(*found),
-            cure="start again, on one of the two",
+            cure="start again: all processes must open the same dataset",
         )
     return dataset

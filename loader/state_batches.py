@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill.dataset.errors import GristmillError, InputError
-from gristmill.loader.batches import GlobalBatches
+from gristmill.loader.batches import Batches
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.feed.state import no_state, step_of
-from gristmill.loader.order.epochs import RecordStream
-from gristmill.loader.order.mixed_schedule import MixedSchedule
+from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import shuffle_from_state
@@ -18,7 +17,7 @@ from gristmill.loader.order.shuffle import shuffle_from_state
 
 def batches_of_state(
     datasets: Dataset | Mapping[str, Dataset], state: Mapping[str, Any]
-) -> GlobalBatches:
+) -> Batches:
     """Returns the global batches that a feed gave when its state was taken.
 
     Args:
@@ -33,10 +32,6 @@ def batches_of_state(
     named = datasets if isinstance(datasets, Mapping) else {"": datasets}
     try:
         entries = {str(entry["name"]): entry for entry in state["datasets"]}
-        cut: dict[str, Any] = {
-            "batch_size": state["batch_size"],
-            "drop_remainder": state["drop_remainder"],
-        }
         mixture = state["mixture"]
         if entries.keys() != named.keys() or (mixture is None) != ("" in named):
             raise InputError(
@@ -45,29 +40,27 @@ def batches_of_state(
                 got=", ".join(named) or "none",
                 cure="give those of the run that wrote the state, by the same names",
             )
-        streams = tuple(
-            RecordStream(
-                num_records=len(named[name]),
-                seed=entry["seed"],
-                shuffle=shuffle_from_state(entry["shuffle"]),
-                epochs=entry["epochs"],
-                name=name,
-            )
-            for name, entry in entries.items()
-        )
-        schedule = (
-            Schedule(stream=streams[0], **cut)
-            if mixture is None
-            else MixedSchedule(
-                streams=streams, mixture=Mixture.from_state(mixture), **cut
-            )
+        schedule = Schedule(
+            orders=tuple(
+                DatasetOrder(
+                    num_records=len(named[name]),
+                    seed=entry["seed"],
+                    shuffle=shuffle_from_state(entry["shuffle"]),
+                    epochs=entry["epochs"],
+                    name=name,
+                )
+                for name, entry in entries.items()
+            ),
+            mixture=None if mixture is None else Mixture.from_state(mixture),
+            batch_size=state["batch_size"],
+            drop_remainder=state["drop_remainder"],
         )
     except GristmillError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise no_state(state) from e
-    batches = GlobalBatches(
+    batches = Batches(
         datasets=tuple(named[name] for name in entries), schedule=schedule
     )
-    step_of(state, batches)  # It compares all there is.
+    step_of(state, batches)  # It compares the datasets.
     return batches

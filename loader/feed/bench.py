@@ -7,10 +7,10 @@ import time
 from typing import Literal
 
 from gristmill.dataset.errors import InputError
-from gristmill.loader.batches import GlobalBatches
+from gristmill.loader.batches import Batches
 from gristmill.loader.feed.feed import Feed
-from gristmill.loader.feed.source import BatchSource, Decode, ReadBatch
-from gristmill.loader.feed.stats import FeedStats
+from gristmill.loader.feed.source import BatchSource, Decode
+from gristmill.loader.feed.stats import FeedStats, ReadBatch
 from gristmill.loader.order.schedule import ALL_ROWS
 
 Limit = Literal["decoding", "io", "trainer"]
@@ -68,7 +68,7 @@ class Measured:
 
 
 def measure(
-    batches: GlobalBatches,
+    batches: Batches,
     *,
     decode: Decode | None = None,
     workers: int = 0,
@@ -96,10 +96,10 @@ def measure(
             cure="make them with epochs=None",
         )
     alone = _measure_alone(batches, decode, seconds / 4)
-    feed = batches.feed(
+    feed = Feed(
+        batches,
+        rows=ALL_ROWS,
         decode=decode,
-        process_index=0,
-        process_count=1,
         workers=workers,
         prefetch=prefetch,
         start_step=alone.batches + 1,  # batches that are not in memory for that
@@ -114,9 +114,7 @@ def measure(
     return Measured(alone=alone, fed=fed, step_seconds=step_seconds, limit=limit)
 
 
-def _measure_alone(
-    batches: GlobalBatches, decode: Decode | None, seconds: float
-) -> Alone:
+def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> Alone:
     source = BatchSource(
         batches, rows=ALL_ROWS, decode=decode, start_step=0, packed=None
     )

@@ -14,16 +14,17 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import grain
 
 from gristmill.dataset.errors import InputError
+from gristmill.loader.batches import Batches
 from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
-from gristmill.loader.feed.source import BatchSource, Decode, ReadBatch
+from gristmill.loader.feed.source import BatchSource, Decode
 from gristmill.loader.feed.state import state_of, step_of
-from gristmill.loader.feed.stats import FeedStats, Meter
+from gristmill.loader.feed.stats import FeedStats, Meter, ReadBatch
 from gristmill.loader.feed.workers import (
     Workers,
     explained,
@@ -31,10 +32,7 @@ from gristmill.loader.feed.workers import (
     iterate_in_workers,
 )
 from gristmill.loader.indices import checked_count
-
-if TYPE_CHECKING:
-    from gristmill.loader.batches import GlobalBatches
-    from gristmill.loader.order.schedule import Rows
+from gristmill.loader.order.schedule import Rows
 
 # A feed is closed at exit before Grain's and multiprocessing's own parts are.
 _EXIT_PRIORITY = 100
@@ -55,22 +53,30 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
     def __init__(
         self,
-        batches: GlobalBatches,
+        batches: Batches,
         *,
         rows: Rows,
         decode: Decode | None,
         workers: int,
         prefetch: int,
         start_step: int,
+        silent_seconds: float = 20,
     ):
         super().__init__()
         self.batches, self.rows = batches, rows
-        self._decode = decode
+        self._decode, self._silent_seconds = decode, silent_seconds
         self._workers = checked_count(workers, what="workers", least=0)
         self._prefetch = checked_count(prefetch, what="prefetch")
         self._step = checked_count(start_step, what="start_step", least=0)
         self._order = state_of(batches, self._step)
         self._meter = Meter()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Feed of {self.batches!r}: step {self._step:,}, "
+            f"{_describe_rows(self.rows, self.batches.batch_size)}, "
+            f"{self._workers} workers, prefetch {self._prefetch}>"
+        )
 
     def __next__(self) -> Any:
         """Returns the batch of the next step.
@@ -117,7 +123,9 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             packed=prefix,
         )
         if self._workers:
-            iterator, workers = iterate_in_workers(source, workers=self._workers)
+            iterator, workers = iterate_in_workers(
+                source, workers=self._workers, silent_seconds=self._silent_seconds
+            )
         else:
             iterator = iterate_in_threads(source, threads=self._prefetch)
             workers = Workers()
@@ -176,6 +184,14 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             self._reading = None
             self._stop()
             self._meter.restart()
+
+
+def _describe_rows(rows: Rows, batch_size: int) -> str:
+    if not isinstance(rows, slice):
+        return f"{len(rows):,} of {batch_size:,} rows"
+    begin, end, _ = rows.indices(batch_size)
+    hosts = batch_size // max(end - begin, 1)
+    return f"host {begin // max(end - begin, 1)} of {hosts}, rows [{begin:,}, {end:,})"
 
 
 def _close(iterator: Any, prefix: str | None) -> None:

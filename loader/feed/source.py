@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gristmill.dataset.errors import DecodeError, UserFunctionError
-from gristmill.loader.cache.counts import NOT_CACHED, CacheCounts
-from gristmill.loader.feed.indices_ahead import IndicesAhead
+from gristmill.loader.batches import Batches, describe_row
+from gristmill.loader.cache.counts import NOT_CACHED
+from gristmill.loader.feed.batches_ahead import BatchesAhead
 from gristmill.loader.feed.shared_memory import pack
+from gristmill.loader.feed.stats import ReadBatch
 from gristmill.loader.feed.window_reads import WindowReads
-from gristmill.loader.locate import describe
-from gristmill.loader.order.schedule import Schedule
-
-if TYPE_CHECKING:
-    from gristmill.loader.batches import GlobalBatches
-    from gristmill.loader.order.schedule import Rows
+from gristmill.loader.order.schedule import Rows
 
 Decode: TypeAlias = Callable[[Sequence[bytes]], Any]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReadBatch:
-    """A batch, and what it took to make it.
-
-    Attributes:
-        step: Its step.
-        batch: The records, or what decode made of them.
-        records: How many records it is made of.
-        record_bytes: Their size.
-        read_seconds: Time until the records were there.
-        read_cpu_seconds: Of that, the time that a processor was busy; the rest is
-            waiting for storage or for a processor.
-        decode_seconds: Time that decode took.
-        cache: What local copies of shards did since the batch before, of this process.
-    """
-
-    step: int
-    batch: Any
-    records: int
-    record_bytes: int
-    read_seconds: float
-    read_cpu_seconds: float
-    decode_seconds: float
-    cache: CacheCounts = NOT_CACHED
 
 
 class BatchSource:
@@ -70,7 +40,7 @@ class BatchSource:
 
     def __init__(
         self,
-        batches: GlobalBatches,
+        batches: Batches,
         *,
         rows: Rows,
         decode: Decode | None,
@@ -79,13 +49,13 @@ class BatchSource:
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
         self._start_step, self._packed = start_step, packed
-        # Worker processes take turns with the steps: each would prepare all of them.
         self._windows: WindowReads | None = None
-        self._ahead: IndicesAhead | None = None
-        schedule = batches.schedule
-        if isinstance(schedule, Schedule) and packed is None:
-            self._windows = WindowReads.of(batches.datasets[0], schedule, rows)
-            self._ahead = IndicesAhead(schedule, rows)
+        self._ahead: BatchesAhead | None = None
+        # Only in one process: each worker has every n-th step, but would prepare all.
+        if packed is None:
+            schedule = batches.schedule
+            self._windows = WindowReads.of(batches.datasets, schedule, rows)
+            self._ahead = BatchesAhead(schedule, rows)
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -117,7 +87,7 @@ class BatchSource:
         if self._windows is not None:
             records = self._windows.read(step)
         elif self._ahead is not None:
-            records = self._batches.datasets[0].read(self._ahead.indices(step))
+            records = self._batches.read_batch(self._ahead.batch(step))
         else:
             records = self._batches.read(step, self._rows)
         cpu_read, read = time.thread_time(), time.perf_counter()
@@ -128,7 +98,7 @@ class BatchSource:
             except DecodeError as e:
                 place = self._batches.schedule.positions(step, self._rows)[e.row]
                 row = int(place) - step * self._batches.batch_size
-                raise e.of(describe(self._batches, step, row)) from e
+                raise e.of(describe_row(self._batches, step, row)) from e
             except BaseException as e:
                 if isinstance(e, Exception) and not isinstance(e, StopIteration):
                     raise

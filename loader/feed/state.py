@@ -7,31 +7,24 @@ hosts and workers there are is no part of it, for the order does not depend on t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gristmill.dataset.errors import (
     FormatVersionError,
     InputError,
     StateMismatchError,
 )
+from gristmill.loader.batches import Batches
 from gristmill.loader.indices import checked_count
-from gristmill.loader.order.mixed_schedule import MixedSchedule
-from gristmill.loader.order.mixture import Mixture
-
-if TYPE_CHECKING:
-    from gristmill.loader.batches import GlobalBatches
+from gristmill.loader.order.mixture import Mixture, Phase
 
 STATE_VERSION = 1
 
 
-def state_of(batches: GlobalBatches, step: int) -> dict[str, Any]:
+def state_of(batches: Batches, step: int) -> dict[str, Any]:
     """Returns the state of feeds that give `step` next, as JSON values."""
     schedule = batches.schedule
-    mixture = None
-    if isinstance(schedule, MixedSchedule):
-        streams, mixture = schedule.streams, schedule.mixture.to_state()
-    else:
-        streams = (schedule.stream,)
+    mixture = schedule.mixture
     return {
         "version": STATE_VERSION,
         "step": step,
@@ -39,21 +32,21 @@ def state_of(batches: GlobalBatches, step: int) -> dict[str, Any]:
         "drop_remainder": schedule.drop_remainder,
         "datasets": [
             {
-                "name": stream.name,
-                "records": stream.num_records,
+                "name": order.name,
+                "records": order.num_records,
                 "records_digest": dataset.records_digest,
                 "order_digest": dataset.order_digest,
-                "seed": stream.seed,
-                "shuffle": stream.shuffle.to_state(),
-                "epochs": stream.epochs,
+                "seed": order.seed,
+                "shuffle": order.shuffle.to_state(),
+                "epochs": order.epochs,
             }
-            for stream, dataset in zip(streams, batches.datasets, strict=True)
+            for order, dataset in zip(schedule.orders, batches.datasets, strict=True)
         ],
-        "mixture": mixture,
+        "mixture": None if mixture is None else mixture.to_state(),
     }
 
 
-def step_of(state: Mapping[str, Any], batches: GlobalBatches) -> int:
+def step_of(state: Mapping[str, Any], batches: Batches) -> int:
     """Returns the step that a state of these batches gives next.
 
     A mixture may have got other weights at that step, or be about to get them later;
@@ -89,8 +82,9 @@ def step_of(state: Mapping[str, Any], batches: GlobalBatches) -> int:
             "without it",
         )
     step = checked_count(state["step"], what="step of the state", least=0)
-    if isinstance(batches.schedule, MixedSchedule):
-        _check_mixture(batches, Mixture.from_state(state["mixture"]), step)
+    if batches.schedule.mixture is not None:
+        phases = Mixture.from_state(state["mixture"]).phases
+        _check_mixture(batches, batches.schedule.mixture.phases, phases, step)
     return step
 
 
@@ -120,13 +114,13 @@ def _differences(
         yield name, own, other
 
 
-def _check_mixture(batches: GlobalBatches, other: Mixture, step: int) -> None:
-    assert isinstance(batches.schedule, MixedSchedule)
-    own = batches.schedule.mixture.phases
+def _check_mixture(
+    batches: Batches, own: tuple[Phase, ...], other: tuple[Phase, ...], step: int
+) -> None:
     same = 0
-    while own[same : same + 1] == other.phases[same : same + 1] != ():
+    while own[same : same + 1] == other[same : same + 1] != ():
         same += 1
-    rest, other_rest = own[same:], other.phases[same:]
+    rest, other_rest = own[same:], other[same:]
     if not rest and not other_rest:
         return
     # Weights may change from the step on; what the state knew of later is replaced.
@@ -138,7 +132,7 @@ def _check_mixture(batches: GlobalBatches, other: Mixture, step: int) -> None:
     raise StateMismatchError(
         "the state is of a mixture with other weights",
         expected=_in_words(own, names, batches.batch_size),
-        got=_in_words(other.phases, names, batches.batch_size),
+        got=_in_words(other, names, batches.batch_size),
         cure="give the weights as in the run that wrote the state, changes included; "
         f"for other weights from here on: with_weights(..., step={step})",
     )

@@ -4,9 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Any
 
 from gristmill.loader.cache.counts import NOT_CACHED, CacheCounts
-from gristmill.loader.feed.source import ReadBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadBatch:
+    """A batch, and what it took to make it.
+
+    Attributes:
+        step: Its step.
+        batch: The records, or what decode made of them.
+        records: How many records it is made of.
+        record_bytes: Their size.
+        read_seconds: Time until the records were there.
+        read_cpu_seconds: Of that, the time that a processor was busy; the rest is
+            waiting for storage or for a processor.
+        decode_seconds: Time that decode took.
+        cache: What local copies of shards did since the batch before, of this process.
+    """
+
+    step: int
+    batch: Any
+    records: int
+    record_bytes: int
+    read_seconds: float
+    read_cpu_seconds: float
+    decode_seconds: float
+    cache: CacheCounts = NOT_CACHED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,12 @@
-"""Which of the hosts this is: said by the caller, never guessed."""
+"""Which of the hosts this is: given by the caller, never guessed."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from gristmill.dataset.errors import InputError
+
+Topology: TypeAlias = Literal["jax"]
 
 
 class Host(TypedDict):
@@ -15,15 +17,18 @@ class Host(TypedDict):
 
 
 def host_of(
-    process_index: int | None, process_count: int | None, topology: str | None
+    process_index: int | None, process_count: int | None, topology: Topology | None
 ) -> Host:
-    """Returns the host that was said, or that JAX says.
+    """Returns the host that was given, or that of JAX's process.
 
     Raises:
-        InputError: Nothing was said, or half of it, or twice.
+        InputError: The host is not given, or only in part, or twice.
     """
-    given = process_index is not None, process_count is not None
-    if topology == "jax" and not any(given):
+    got = f"process_index={process_index}, process_count={process_count}, "
+    got += f"topology={topology!r}"
+    if topology not in (None, "jax"):
+        raise InputError("unknown topology", expected="'jax', or none", got=got)
+    if topology == "jax" and process_index is None and process_count is None:
         import jax
 
         return Host(
@@ -32,11 +37,8 @@ def host_of(
     if topology is None and process_index is not None and process_count is not None:
         return Host(process_index=process_index, process_count=process_count)
     raise InputError(
-        "the feed is not told which host it is on"
-        if not any(given) and topology is None
-        else "the feed is told only half, or twice, which host it is on",
+        "the host of the feed is not given, only in part, or twice",
         expected='process_index and process_count, or topology="jax"',
-        got=f"process_index={process_index}, process_count={process_count}, "
-        f"topology={topology!r}",
+        got=got,
         cure="on a single host: process_index=0, process_count=1",
     )

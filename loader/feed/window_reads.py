@@ -42,13 +42,16 @@ class WindowReads:
 
     Args:
         dataset: What the batches are made of.
-        schedule: The batches.
+        schedule: The batches, of one dataset.
+        shuffle: Its shuffle.
         rows: The rows that this reader wants of each.
     """
 
-    def __init__(self, dataset: Dataset, schedule: Schedule, rows: Rows):
-        self._dataset, self._schedule = dataset, schedule
-        self._rows = rows
+    def __init__(
+        self, dataset: Dataset, schedule: Schedule, shuffle: BlockShuffle, rows: Rows
+    ):
+        self._dataset, self._schedule, self._rows = dataset, schedule, rows
+        self._order, self._shuffle = schedule.orders[0], shuffle
         self._wanted = np.zeros(schedule.batch_size, bool)
         self._wanted[rows] = True
         self._windows: collections.OrderedDict[int, Future[_Window]] = (
@@ -57,18 +60,22 @@ class WindowReads:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, dataset: Dataset, schedule: Schedule, rows: Rows) -> WindowReads | None:
+    def of(
+        cls, datasets: tuple[Dataset, ...], schedule: Schedule, rows: Rows
+    ) -> WindowReads | None:
         """Returns what reads by windows, None where that does not pay.
 
-        It does where the dataset is in object storage, the shuffle has windows, and
-        two of them fit `ReadOptions.window_bytes`.
+        It does where a single dataset is in object storage, the shuffle has windows,
+        and two of them fit `ReadOptions.window_bytes`.
         """
-        shuffle = schedule.stream.shuffle
+        if len(datasets) != 1:
+            return None
+        (dataset,), shuffle = datasets, schedule.orders[0].shuffle
         options, manifest = dataset.read_options, dataset.manifest
         if options is None or manifest is None or not isinstance(shuffle, BlockShuffle):
             return None
         split = manifest.splits[dataset.split or ""]
-        reads = cls(dataset, schedule, rows)
+        reads = cls(dataset, schedule, shuffle, rows)
         window_records = min(
             shuffle.block_records * shuffle.window_blocks, max(split.records, 1)
         )
@@ -102,17 +109,11 @@ class WindowReads:
 
     def _bounds(self, position: int) -> tuple[int, int]:
         """Returns the half-open positions of the window that holds one."""
-        stream = self._schedule.stream
-        epoch, place = divmod(position, stream.num_records)
-        assert isinstance(stream.shuffle, BlockShuffle)
-        begin, end = stream.shuffle.window(
-            place,
-            num_records=stream.num_records,
-            seed=stream.seed,
-            epoch=epoch,
-            stream=stream.name,
+        epoch, place = divmod(position, self._order.num_records)
+        begin, end = self._shuffle.window(
+            place, self._order.shuffle_key(np.array([epoch], np.int64))
         )
-        first = epoch * stream.num_records
+        first = epoch * self._order.num_records
         return first + begin, first + end
 
     def _window(self, begin: int, end: int, position: int) -> Future[_Window]:
@@ -144,8 +145,8 @@ class WindowReads:
     def _load(self, begin: int, end: int) -> _Window:
         positions = np.arange(begin, min(end, self._stop), dtype=np.int64)
         positions = positions[self._wanted[positions % self._schedule.batch_size]]
-        records = self._schedule.stream.records(positions)
-        return _Window(positions, self._dataset.read(records))
+        records = self._order.records_unchecked(positions)
+        return _Window(positions, self._dataset.read_unchecked(records))
 
 
 def _in_thread(call: Callable[[], _Window]) -> Future[_Window]:

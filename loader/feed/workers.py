@@ -1,4 +1,4 @@
-"""Grain's threads and worker processes, started so that they do no harm.
+"""Grain's threads and worker processes, and how they end.
 
 Workers are fresh interpreters. They never see an accelerator, leave Ctrl-C to their
 parent, and do not outlive it.
@@ -23,11 +23,9 @@ import grain
 
 from gristmill.dataset.errors import InputError, WorkerDiedError
 from gristmill.loader.feed.shared_memory import creating
-from gristmill.loader.feed.source import BatchSource
-from gristmill.loader.grain_source.source import allow_unparsed_flags
+from gristmill.loader.grain_source.flags import allow_unparsed_flags
 
 _START_SECONDS = 30
-_SILENT_SECONDS = 20
 _POLL_SECONDS = 0.005
 
 # Feeds start their workers one feed at a time: they tell their own by the difference.
@@ -35,31 +33,41 @@ _starting = threading.Lock()
 
 
 class Workers:
-    """The worker processes of one feed; none if it reads in threads."""
+    """The worker processes of one feed; none if it reads in threads.
 
-    def __init__(self, processes: Sequence[BaseProcess] = ()):
-        self._processes = tuple(processes)
+    Args:
+        processes: The processes.
+        silent_seconds: How long to wait for a batch when a worker has exited with code
+            0, before that counts as a failure.
+    """
+
+    def __init__(
+        self, processes: Sequence[BaseProcess] = (), *, silent_seconds: float = 0
+    ):
+        self._processes, self._silent_seconds = tuple(processes), silent_seconds
 
     def check(self, waited_seconds: float) -> None:
         """Raises WorkerDiedError if a worker has ended: none does so by itself.
 
         Args:
-            waited_seconds: How long the caller waits for a batch. Grain ends a worker
-                in good order when it failed, with the error on its way to the caller;
-                one that left by itself looks alike, but then nothing comes.
+            waited_seconds: How long the caller has waited for a batch. Grain ends a
+                failed worker with exit code 0 and sends the error; a worker that exits
+                by itself with code 0 looks the same, but nothing arrives.
         """
         for process in self._processes:
             code = process.exitcode
-            if code or (code == 0 and waited_seconds > _SILENT_SECONDS):
+            if code or (code == 0 and waited_seconds > self._silent_seconds):
                 raise _died(f"process {process.pid} with exit code {code}", code)
 
     def kill(self) -> None:
-        """Ends those that are left, whatever they do."""
+        """Kills the workers that are left."""
         for process in self._processes:
             process.kill()
 
 
-def iterate_in_threads(source: BatchSource, *, threads: int) -> Any:
+def iterate_in_threads(
+    source: grain.sources.RandomAccessDataSource, *, threads: int
+) -> Any:
     """Returns Grain's iterator of a source, read by threads of this process."""
     dataset = grain.MapDataset.source(source).to_iter_dataset(
         grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)
@@ -67,19 +75,29 @@ def iterate_in_threads(source: BatchSource, *, threads: int) -> Any:
     return iter(dataset)
 
 
-def iterate_in_workers(source: BatchSource, *, workers: int) -> tuple[Any, Workers]:
+def iterate_in_workers(
+    source: grain.sources.RandomAccessDataSource,
+    *,
+    workers: int,
+    silent_seconds: float,
+) -> tuple[Any, Workers]:
     """Returns Grain's iterator of a source, read by processes, and the processes.
 
+    Args:
+        source: What to read. It pickles.
+        workers: How many processes.
+        silent_seconds: See `Workers`.
+
     Raises:
-        InputError: The source cannot go to another process, or the script that is run
-            is being imported by one.
+        InputError: The source does not pickle, or a worker is importing the script
+            that starts the feed.
     """
     _refuse_where_none_can_start()
     try:
         cloudpickle.dumps(source)
     except Exception as e:
         raise InputError(
-            "decode cannot go to worker processes: it does not pickle",
+            "decode cannot be sent to worker processes: it does not pickle",
             got=f"{type(e).__name__}: {e}",
             cure="use a function of a module, or an object that pickles; or workers=0",
         ) from e
@@ -103,7 +121,8 @@ def iterate_in_workers(source: BatchSource, *, workers: int) -> tuple[Any, Worke
         # so that it starts them together, and closes all of them.
         iterator.get_state()
         iterator.start_prefetch()
-        return iterator, Workers(_new_processes(before, workers))
+        processes = _new_processes(before, workers)
+        return iterator, Workers(processes, silent_seconds=silent_seconds)
 
 
 def _new_processes(before: set[BaseProcess], workers: int) -> list[BaseProcess]:
@@ -116,16 +135,16 @@ def _new_processes(before: set[BaseProcess], workers: int) -> list[BaseProcess]:
             if process not in before and process.name.startswith("grain-process")
         ]
         if len(new) >= workers:
-            # Somebody else's among them? Then Grain alone watches over ours.
+            # Others' processes among them? Then only Grain watches ours.
             return new if len(new) == workers else []
         time.sleep(_POLL_SECONDS)
     return []  # Grain says what went wrong, when the first batch is asked for.
 
 
 def prepare_worker(index: int, count: int) -> None:
-    """Runs in a worker before all else."""
+    """Runs first in a worker."""
     del index, count
-    # The first stands in the environment already, and JAX may have read it.
+    # JAX may have read the environment already.
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if "jax" in sys.modules:
@@ -143,7 +162,7 @@ def _leave_with_parent() -> None:
 
 
 def explained(error: Exception) -> Exception:
-    """Returns what a feed raises for an error that came out of Grain's iterator."""
+    """Returns the error that a feed raises for an error of Grain's iterator."""
     text = str(error)
     _, found, rest = text.partition("terminated unexpectedly with exit code ")
     if not isinstance(error, RuntimeError) or not found:
@@ -154,16 +173,16 @@ def explained(error: Exception) -> Exception:
 
 
 def _died(got: str, code: int) -> WorkerDiedError:
-    cure = "look at what it wrote above; the state of the feed is still good"
+    cure = "see its output above; the feed goes on after set_state(get_state())"
     if code == -signal.SIGKILL:
-        cure = "see whether the kernel killed it for want of memory (dmesg); fewer "
-        cure += "workers and a smaller prefetch need less"
+        cure = "check whether the kernel ran out of memory (dmesg); use fewer workers "
+        cure += "or a smaller prefetch"
     elif code == -signal.SIGBUS:
-        cure = "make room in /dev/shm, through which batches travel (in containers "
-        cure += "it is 64 MB by default: --shm-size), or use fewer workers"
+        cure = "make room in /dev/shm, which carries batches (containers have 64 MB by "
+        cure += "default: --shm-size), or use fewer workers"
     elif code == 1:
-        cure = "look at what it wrote above. A script that uses workers must be "
-        cure += "importable: its top level belongs under if __name__ == '__main__':"
+        cure = "see its output above. Workers import the script: put its top level "
+        cure += "under if __name__ == '__main__':"
     return WorkerDiedError("a worker of the feed died", got=got, cure=cure)
 
 
@@ -171,25 +190,25 @@ def _refuse_where_none_can_start() -> None:
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):
         raise InputError(
-            "a worker of a feed was about to start workers itself",
+            "a worker of a feed cannot start workers itself",
             where=getattr(sys.modules.get("__mp_main__"), "__file__", None),
             got="a script that starts a feed at its top level, which workers import",
-            cure="put what the script does under if __name__ == '__main__':, or use "
+            cure="put the script's top level under if __name__ == '__main__':, or use "
             "workers=0",
         )
     if process.daemon:
         raise InputError(
-            "workers cannot be started by a process that is a worker itself",
-            got=f"a feed with workers in the daemonic process {process.name}",
+            "a daemonic process cannot start workers: it is a worker itself",
+            got=f"a feed with workers in the process {process.name}",
             cure="use workers=0",
         )
 
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Sets variables that processes started meanwhile inherit.
+    """Sets environment variables for the processes that are started meanwhile.
 
-    Nothing in this process looks at them any more: JAX and numpy are imported.
+    This process does not read them any more: JAX and numpy are imported.
     """
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -205,8 +224,8 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Lets the threads and processes that are started meanwhile miss every Ctrl-C."""
-    # It starts with the first worker, and lets interrupts through when it has.
+    """Blocks Ctrl-C in the threads and processes that are started meanwhile."""
+    # It starts with the first worker, and unblocks interrupts when it does.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

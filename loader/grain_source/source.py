@@ -11,7 +11,6 @@ import hashlib
 import operator
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from gristmill.dataset.errors import InputError, RecordKeyError
 from gristmill.loader.cache.footers import footer_cache
+from gristmill.loader.grain_source.flags import allow_unparsed_flags
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.count_files import count_files
 from gristmill.loader.reading.shard_files import ShardList
@@ -182,14 +182,3 @@ def _part_of(item: Any) -> tuple[str, int, int | None]:
             cure="correct the [start:end] of the path, or the file instruction",
         )
     return path, start, end
-
-
-def allow_unparsed_flags() -> None:
-    """Lets Grain start worker processes in a script that never parses absl's flags.
-
-    Grain reads a flag at that moment, which raises before flags are parsed: they have
-    their defaults from here on. A script that parses them later still can.
-    """
-    flags = sys.modules.get("absl.flags")
-    if flags is not None and not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()

@@ -16,8 +16,7 @@ import grain
 import numpy as np
 
 from gristmill.dataset.errors import InputError
-from gristmill.loader.feed.source import ReadBatch
-from gristmill.loader.feed.stats import FeedStats, Meter
+from gristmill.loader.feed.stats import FeedStats, Meter, ReadBatch
 from gristmill.loader.indices import checked_count
 from gristmill.loader.jax_arrays.global_arrays import RowsRead, global_arrays
 

@@ -1,1 +1,35 @@
-"""Which record comes when: pure functions of the step."""
+"""Which record comes when: pure functions of the step, without any file."""
+
+from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.mixture import Mixture, Phase, Weight
+from gristmill.loader.order.permutation import Permutation
+from gristmill.loader.order.schedule import MixedBatch, Rows, Schedule, Sighting
+from gristmill.loader.order.shuffle import (
+    BlockShuffle,
+    GlobalShuffle,
+    NoShuffle,
+    Shuffle,
+    ShuffleKey,
+    ShuffleName,
+)
+from gristmill.loader.order.shuffle_quality import ShuffleQuality, shuffle_quality
+
+__all__ = [
+    "BlockShuffle",
+    "DatasetOrder",
+    "GlobalShuffle",
+    "MixedBatch",
+    "Mixture",
+    "NoShuffle",
+    "Permutation",
+    "Phase",
+    "Rows",
+    "Schedule",
+    "Shuffle",
+    "ShuffleKey",
+    "ShuffleName",
+    "ShuffleQuality",
+    "Sighting",
+    "Weight",
+    "shuffle_quality",
+]

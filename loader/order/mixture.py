@@ -168,8 +168,15 @@ class Mixture:
             The dataset of each, and the position in that dataset's own stream: how many
             records of it came before. Both int64, of the shape of `positions`.
         """
-        wanted = checked_indices(positions, stop=POSITION_LIMIT, what="position")
-        flat = wanted.ravel()
+        return self.locate_unchecked(
+            checked_indices(positions, stop=POSITION_LIMIT, what="position")
+        )
+
+    def locate_unchecked(self, positions: IntArray) -> tuple[IntArray, IntArray]:
+        """As `locate`, of int64 positions that are known to be in range."""
+        if self.num_datasets == 1:
+            return np.zeros_like(positions), positions
+        flat = positions.ravel()
         datasets = np.empty_like(flat)
         places = np.empty_like(flat)
         numbers = np.searchsorted(self._starts, flat, side="right") - 1
@@ -179,7 +186,7 @@ class Mixture:
             _deal(phase._tree, flat[rows] - phase.from_position, rows, datasets, places)
             before = np.array(self._counts_before[number], dtype=np.int64)
             places[rows] += before[datasets[rows]]
-        return datasets.reshape(wanted.shape), places.reshape(wanted.shape)
+        return datasets.reshape(positions.shape), places.reshape(positions.shape)
 
     def select(self, dataset: int, dataset_positions: npt.ArrayLike) -> IntArray:
         """Undoes `locate`: where a dataset's records stand in the mixed stream.

@@ -17,6 +17,7 @@ It is a shuffle and no cipher: statistically sound, not safe against an adversar
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -57,21 +58,21 @@ _U64 = npt.NDArray[np.uint64]
 class Permutation:
     """A family of bijections on [0, size), one per epoch and lane.
 
-    The size, the seed and the stream's name go through SHAKE-256, the epoch and the
-    lane through a keyed 64-bit mix. So seed 1 epoch 1 has nothing to do with seed 2
+    The size, the seed and the name go through SHAKE-256, the epoch and the lane
+    through a keyed 64-bit mix. So seed 1 epoch 1 has nothing to do with seed 2
     epoch 0, and two sizes have nothing in common either.
 
     Attributes:
         size: Number of indices, 1 to 2^63.
         seed: Any integer, of any size and sign.
-        stream: Tells apart permutations of one seed, such as the two stages of a
-            shuffle or the datasets of a mixture.
+        name: Permutations with the same seed and different names differ: those of the
+            two stages of a shuffle, or of the datasets of a mixture.
     """
 
     size: int
     _: dataclasses.KW_ONLY
     seed: int
-    stream: str = ""
+    name: str = ""
 
     def __post_init__(self) -> None:
         size = checked_count(self.size, what="size of a permutation", most=MAX_SIZE)
@@ -100,7 +101,7 @@ class Permutation:
         Raises:
             OutOfRangeError: An index is outside [0, size).
         """
-        return self._map(indices, epoch, lane, inverse=False)
+        return self._checked(indices, epoch, lane, inverse=False)
 
     def inverse(
         self,
@@ -110,9 +111,30 @@ class Permutation:
         lane: npt.ArrayLike = 0,
     ) -> IntArray:
         """Undoes `forward` of the same epoch and lane; arguments and errors alike."""
-        return self._map(indices, epoch, lane, inverse=True)
+        return self._checked(indices, epoch, lane, inverse=True)
 
-    def _map(
+    def map_unchecked(
+        self,
+        indices: IntArray,
+        *,
+        epoch: IntArray,
+        lane: IntArray | None = None,
+        inverse: bool = False,
+    ) -> IntArray:
+        """As `forward` or `inverse`, of int64 arrays that are known to be in range."""
+        network = _network_of(self)
+        tweaks = network.tweaks(epoch, lane)
+        if tweaks.size != 1:
+            tweaks = np.broadcast_to(tweaks, indices.shape)
+        tweaks = tweaks.ravel()
+        flat = indices.ravel().astype(np.uint64)  # a copy: worked on in place
+        for start in range(0, flat.size, _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            tweak = tweaks[chunk] if tweaks.size != 1 else tweaks
+            network.walk(flat[chunk], tweak, inverse=inverse)
+        return flat.view(np.int64).reshape(indices.shape)
+
+    def _checked(
         self,
         indices: npt.ArrayLike,
         epoch: npt.ArrayLike,
@@ -120,20 +142,12 @@ class Permutation:
         *,
         inverse: bool,
     ) -> IntArray:
-        values = checked_indices(indices, stop=self.size, what="index")
-        network = _Network.of(self)
-        epochs = checked_indices(epoch, stop=POSITION_LIMIT, what="epoch")
-        lanes = checked_indices(lane, stop=POSITION_LIMIT, what="lane")
-        tweaks = network.tweaks(epochs, lanes)
-        if tweaks.size != 1:
-            tweaks = np.broadcast_to(tweaks, values.shape)
-        tweaks = tweaks.ravel()
-        flat = values.ravel().astype(np.uint64)  # a copy: worked on in place
-        for start in range(0, flat.size, _CHUNK):
-            chunk = slice(start, start + _CHUNK)
-            tweak = tweaks[chunk] if tweaks.size != 1 else tweaks
-            network.walk(flat[chunk], tweak, inverse=inverse)
-        return flat.view(np.int64).reshape(values.shape)
+        return self.map_unchecked(
+            checked_indices(indices, stop=self.size, what="index"),
+            epoch=checked_indices(epoch, stop=POSITION_LIMIT, what="epoch"),
+            lane=checked_indices(lane, stop=POSITION_LIMIT, what="lane"),
+            inverse=inverse,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +175,7 @@ class _Network:
                 PERMUTATION_VERSION,
                 size,
                 permutation.seed,
-                permutation.stream,
+                permutation.name,
             ]
         )
         digest = hashlib.shake_256(material.encode()).digest(8 * (2 + ROUNDS))
@@ -175,13 +189,15 @@ class _Network:
             round_keys=keys[2:],
         )
 
-    def tweaks(self, epoch: IntArray, lane: IntArray) -> _U64:
+    def tweaks(self, epoch: IntArray, lane: IntArray | None) -> _U64:
         """What the rounds' keys are moved by: 64 bits for each epoch and lane.
 
         For one lane this is a bijection of the epoch, so no two epochs share it.
         """
         # At least one-dimensional: numpy warns when scalars wrap around.
         mixed = _mix(np.atleast_1d(epoch).astype(np.uint64) + self.epoch_key)
+        if lane is None:
+            return _mix(mixed + self.lane_key)
         return _mix(
             mixed + np.atleast_1d(lane).astype(np.uint64) * _MIX_A + self.lane_key
         )
@@ -230,6 +246,10 @@ class _Network:
             np.minimum(moved, spare, out=moved)
         left *= self.right_size
         values += left
+
+
+# Deriving the keys takes as long as mapping a few hundred indices.
+_network_of = functools.lru_cache(maxsize=256)(_Network.of)
 
 
 def _mix(values: _U64) -> _U64:

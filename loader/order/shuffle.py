@@ -16,28 +16,53 @@ shuffle    order                                   reading
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import operator
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import FormatVersionError, InputError
-from gristmill.loader.indices import IntArray, checked_count, checked_indices
+from gristmill.loader.indices import (
+    POSITION_LIMIT,
+    IntArray,
+    checked_count,
+    checked_indices,
+)
 from gristmill.loader.order.permutation import PERMUTATION_VERSION, Permutation
 
+ShuffleName: TypeAlias = Literal["none", "global", "block"]
+
 BLOCK_SHUFFLE_VERSION = 1
-"""Version of `BlockShuffle`; that of its permutations comes on top."""
+"""Version of `BlockShuffle`; its permutations have a version of their own."""
 
 # Positions plus a block must fit int64.
 _MAX_RECORDS = 1 << 62
 
 
-class Shuffle(Protocol):
+class ShuffleKey(NamedTuple):
+    """What the order of an epoch depends on, besides the shuffle.
+
+    Attributes:
+        num_records: Records in the dataset.
+        seed: Any integer.
+        epochs: int64, the epoch of all positions, or one for every position.
+        name: Datasets with the same seed and different names differ in their order.
+    """
+
+    num_records: int
+    seed: int
+    epochs: IntArray
+    name: str = ""
+
+
+class Shuffle(abc.ABC):
     """An order of the records of an epoch, for any dataset, seed and epoch."""
 
-    kind: ClassVar[str]
+    kind: ClassVar[ShuffleName]
 
     def records(
         self,
@@ -46,7 +71,7 @@ class Shuffle(Protocol):
         num_records: int,
         seed: int,
         epochs: npt.ArrayLike = 0,
-        stream: str = "",
+        name: str = "",
     ) -> IntArray:
         """Maps positions in an epoch to the records seen there.
 
@@ -55,13 +80,19 @@ class Shuffle(Protocol):
             num_records: Records in the dataset.
             seed: Any integer.
             epochs: The epoch of all positions, or one for every position.
-            stream: Tells apart datasets shuffled with one seed.
+            name: Datasets with the same seed and different names differ in their order.
 
         Returns:
             int64 array of the shape of `positions`: a bijection of [0, num_records)
-            for every seed, epoch and stream.
+            for every seed, epoch and name.
+
+        Raises:
+            OutOfRangeError: A position is outside [0, num_records).
         """
-        ...
+        return self.records_unchecked(
+            checked_indices(positions, stop=num_records, what="position"),
+            _key(num_records, seed, epochs, name),
+        )
 
     def positions(
         self,
@@ -70,90 +101,81 @@ class Shuffle(Protocol):
         num_records: int,
         seed: int,
         epochs: npt.ArrayLike = 0,
-        stream: str = "",
+        name: str = "",
     ) -> IntArray:
         """Undoes `records` of the same other arguments."""
-        ...
+        return self.positions_unchecked(
+            checked_indices(records, stop=num_records, what="record"),
+            _key(num_records, seed, epochs, name),
+        )
 
+    @abc.abstractmethod
+    def records_unchecked(self, positions: IntArray, key: ShuffleKey) -> IntArray:
+        """As `records`, of int64 positions that are known to be in range."""
+
+    @abc.abstractmethod
+    def positions_unchecked(self, records: IntArray, key: ShuffleKey) -> IntArray:
+        """As `positions`, of int64 records that are known to be in range."""
+
+    @abc.abstractmethod
     def to_state(self) -> dict[str, Any]:
         """What a checkpoint keeps of this order, as JSON values."""
-        ...
+
+
+def _key(num_records: int, seed: int, epochs: npt.ArrayLike, name: str) -> ShuffleKey:
+    return ShuffleKey(
+        checked_count(num_records, what="num_records"),
+        operator.index(seed),
+        checked_indices(epochs, stop=POSITION_LIMIT, what="epoch"),
+        name,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class NoShuffle:
+class NoShuffle(Shuffle):
     """Records in the order in which they are stored."""
 
-    kind: ClassVar[str] = "none"
+    kind = "none"
 
-    def records(
-        self,
-        positions: npt.ArrayLike,
-        *,
-        num_records: int,
-        seed: int,
-        epochs: npt.ArrayLike = 0,
-        stream: str = "",
-    ) -> IntArray:
-        """See `Shuffle.records`."""
-        return checked_indices(positions, stop=num_records, what="position")
+    def records_unchecked(self, positions: IntArray, key: ShuffleKey) -> IntArray:
+        """See `Shuffle`."""
+        return positions
 
-    def positions(
-        self,
-        records: npt.ArrayLike,
-        *,
-        num_records: int,
-        seed: int,
-        epochs: npt.ArrayLike = 0,
-        stream: str = "",
-    ) -> IntArray:
-        """See `Shuffle.positions`."""
-        return checked_indices(records, stop=num_records, what="record")
+    def positions_unchecked(self, records: IntArray, key: ShuffleKey) -> IntArray:
+        """See `Shuffle`."""
+        return records
 
     def to_state(self) -> dict[str, Any]:
-        """See `Shuffle.to_state`."""
+        """See `Shuffle`."""
         return {"kind": self.kind}
 
 
 @dataclasses.dataclass(frozen=True)
-class GlobalShuffle:
+class GlobalShuffle(Shuffle):
     """Every record anywhere in the epoch, anew in every epoch."""
 
-    kind: ClassVar[str] = "global"
+    kind = "global"
 
-    def records(
-        self,
-        positions: npt.ArrayLike,
-        *,
-        num_records: int,
-        seed: int,
-        epochs: npt.ArrayLike = 0,
-        stream: str = "",
-    ) -> IntArray:
-        """See `Shuffle.records`."""
-        order = Permutation(num_records, seed=seed, stream=f"global/{stream}")
-        return order.forward(positions, epoch=epochs)
+    def records_unchecked(self, positions: IntArray, key: ShuffleKey) -> IntArray:
+        """See `Shuffle`."""
+        return _permutation(key).map_unchecked(positions, epoch=key.epochs)
 
-    def positions(
-        self,
-        records: npt.ArrayLike,
-        *,
-        num_records: int,
-        seed: int,
-        epochs: npt.ArrayLike = 0,
-        stream: str = "",
-    ) -> IntArray:
-        """See `Shuffle.positions`."""
-        order = Permutation(num_records, seed=seed, stream=f"global/{stream}")
-        return order.inverse(records, epoch=epochs)
+    def positions_unchecked(self, records: IntArray, key: ShuffleKey) -> IntArray:
+        """See `Shuffle`."""
+        order = _permutation(key)
+        return order.map_unchecked(records, epoch=key.epochs, inverse=True)
 
     def to_state(self) -> dict[str, Any]:
-        """See `Shuffle.to_state`."""
+        """See `Shuffle`."""
         return {"kind": self.kind, "permutation_version": PERMUTATION_VERSION}
 
 
+def _permutation(key: ShuffleKey) -> Permutation:
+    return Permutation(key.num_records, seed=key.seed, name=f"global/{key.name}")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BlockShuffle:
+class BlockShuffle(Shuffle):
     """Blocks of consecutive records anywhere, their records mixed within a window.
 
     The epoch's blocks are permuted, then cut into windows of at most `window_blocks`,
@@ -177,7 +199,7 @@ class BlockShuffle:
             buffer of that size would hold, but picked from all over the dataset.
     """
 
-    kind: ClassVar[str] = "block"
+    kind = "block"
     # A window of 65,536 records. Many small blocks mix better than a few large ones.
     block_records: int = 64
     window_blocks: int = 1024
@@ -187,43 +209,25 @@ class BlockShuffle:
             value = checked_count(getattr(self, field), what=field)
             object.__setattr__(self, field, value)
 
-    def records(
-        self,
-        positions: npt.ArrayLike,
-        *,
-        num_records: int,
-        seed: int,
-        epochs: npt.ArrayLike = 0,
-        stream: str = "",
-    ) -> IntArray:
-        """See `Shuffle.records`."""
-        place = checked_indices(positions, stop=num_records, what="position")
-        layout = self._layout(num_records, seed, epochs, stream)
-        window = layout.window_of(layout.slot_at(place))
-        place = layout.mix(place, window, inverse=False)
+    def records_unchecked(self, positions: IntArray, key: ShuffleKey) -> IntArray:
+        """See `Shuffle`."""
+        layout = self._layout(key)
+        window = layout.window_of(layout.slot_at(positions))
+        place = layout.mix(positions, window, inverse=False)
         slot = layout.slot_at(place)
-        block = layout.blocks.forward(slot, epoch=epochs)
+        block = layout.blocks.map_unchecked(slot, epoch=key.epochs)
         return block * layout.block_records + place - layout.slot_start(slot)
 
-    def positions(
-        self,
-        records: npt.ArrayLike,
-        *,
-        num_records: int,
-        seed: int,
-        epochs: npt.ArrayLike = 0,
-        stream: str = "",
-    ) -> IntArray:
-        """See `Shuffle.positions`."""
-        record = checked_indices(records, stop=num_records, what="record")
-        layout = self._layout(num_records, seed, epochs, stream)
-        block, offset = np.divmod(record, layout.block_records)
-        slot = layout.blocks.inverse(block, epoch=epochs)
+    def positions_unchecked(self, records: IntArray, key: ShuffleKey) -> IntArray:
+        """See `Shuffle`."""
+        layout = self._layout(key)
+        block, offset = np.divmod(records, layout.block_records)
+        slot = layout.blocks.map_unchecked(block, epoch=key.epochs, inverse=True)
         place = layout.slot_start(slot) + offset
         return layout.mix(place, layout.window_of(slot), inverse=True)
 
     def to_state(self) -> dict[str, Any]:
-        """See `Shuffle.to_state`."""
+        """See `Shuffle`."""
         return {
             "kind": self.kind,
             "block_records": self.block_records,
@@ -232,34 +236,33 @@ class BlockShuffle:
             "permutation_version": PERMUTATION_VERSION,
         }
 
-    def window(
-        self, position: int, *, num_records: int, seed: int, epoch: int, stream: str
-    ) -> tuple[int, int]:
-        """Returns the half-open positions of the window that holds one of them."""
-        layout = self._layout(num_records, seed, np.int64(epoch), stream)
+    def window(self, position: int, key: ShuffleKey) -> tuple[int, int]:
+        """Returns the half-open positions of the window that holds one of them.
+
+        Args:
+            position: A position in the epoch.
+            key: Of one epoch.
+        """
+        layout = self._layout(key)
         place = np.array([position], np.int64)
         window = layout.window_of(layout.slot_at(place))
         ends = [layout.slot_start(layout.window_slot(window + i)) for i in (0, 1)]
         return int(ends[0][0]), int(ends[1][0])
 
-    def _layout(
-        self, num_records: int, seed: int, epochs: npt.ArrayLike, stream: str
-    ) -> _BlockLayout:
-        num_records = checked_count(num_records, what="num_records", most=_MAX_RECORDS)
+    def _layout(self, key: ShuffleKey) -> _BlockLayout:
+        num_records = checked_count(
+            key.num_records, what="num_records", most=_MAX_RECORDS
+        )
         block_records = min(self.block_records, num_records)
         num_blocks = -(-num_records // block_records)
-        blocks = Permutation(num_blocks, seed=seed, stream=f"block/blocks/{stream}")
+        blocks = Permutation(num_blocks, seed=key.seed, name=f"block/blocks/{key.name}")
+        last_block = np.full_like(key.epochs, num_blocks - 1)
         return _BlockLayout(
-            num_records=num_records,
             block_records=block_records,
             num_windows=-(-num_blocks // self.window_blocks),
             blocks=blocks,
-            short_slot=blocks.inverse(
-                num_blocks - 1 + 0 * np.asarray(epochs), epoch=epochs
-            ),
-            epochs=epochs,
-            seed=seed,
-            stream=f"block/window/{stream}",
+            short_slot=blocks.map_unchecked(last_block, epoch=key.epochs, inverse=True),
+            key=key,
         )
 
 
@@ -271,18 +274,15 @@ class _BlockLayout:
     lacks `missing` records; whatever lies behind it starts that much earlier.
     """
 
-    num_records: int
     block_records: int
     num_windows: int
     blocks: Permutation
-    short_slot: IntArray  # of each epoch in epochs
-    epochs: npt.ArrayLike
-    seed: int
-    stream: str
+    short_slot: IntArray  # of each of the key's epochs
+    key: ShuffleKey
 
     @property
     def missing(self) -> int:
-        return self.blocks.size * self.block_records - self.num_records
+        return self.blocks.size * self.block_records - self.key.num_records
 
     def slot_start(self, slot: IntArray) -> IntArray:
         """First place of a slot; for the slot past the last, `num_records`."""
@@ -317,19 +317,28 @@ class _BlockLayout:
         mixed = np.empty_like(place)
         # At most four sizes an epoch: with a block more or not, the short one or not.
         for window_records in np.unique(size):
-            order = Permutation(int(window_records), seed=self.seed, stream=self.stream)
+            order = Permutation(
+                int(window_records),
+                seed=self.key.seed,
+                name=f"block/window/{self.key.name}",
+            )
             chosen = size == window_records
-            epochs = np.broadcast_to(self.epochs, place.shape)[chosen]
-            apply = order.inverse if inverse else order.forward
-            mixed[chosen] = apply(within[chosen], epoch=epochs, lane=window[chosen])
+            epochs = self.key.epochs
+            if epochs.size != 1:
+                epochs = np.broadcast_to(epochs, place.shape)[chosen]
+            mixed[chosen] = order.map_unchecked(
+                within[chosen], epoch=epochs, lane=window[chosen], inverse=inverse
+            )
         moved: IntArray = start + mixed
         return moved
 
 
-_KINDS = ("none", "global", "block")
+_NAMED: dict[str, Shuffle] = {
+    shuffle.kind: shuffle for shuffle in (NoShuffle(), GlobalShuffle(), BlockShuffle())
+}
 
 
-def parse_shuffle(shuffle: str | Shuffle) -> Shuffle:
+def parse_shuffle(shuffle: ShuffleName | Shuffle) -> Shuffle:
     """Returns the shuffle of a name; shuffles themselves are passed through.
 
     Args:
@@ -338,16 +347,15 @@ def parse_shuffle(shuffle: str | Shuffle) -> Shuffle:
     Raises:
         InputError: There is no shuffle of that name.
     """
-    if not isinstance(shuffle, str):
+    if isinstance(shuffle, Shuffle):
         return shuffle
-    named: dict[str, Shuffle] = {
-        "none": NoShuffle(),
-        "global": GlobalShuffle(),
-        "block": BlockShuffle(),
-    }
-    if shuffle not in named:
-        raise InputError("unknown shuffle", expected=f"one of {_KINDS}", got=shuffle)
-    return named[shuffle]
+    if shuffle not in _NAMED:
+        raise InputError(
+            "unknown shuffle",
+            expected=f"one of {', '.join(_NAMED)}, or a shuffle",
+            got=repr(shuffle),
+        )
+    return _NAMED[shuffle]
 
 
 def shuffle_from_state(state: Mapping[str, Any]) -> Shuffle:
@@ -371,15 +379,15 @@ def shuffle_from_state(state: Mapping[str, Any]) -> Shuffle:
     else:
         raise InputError(
             "not the state of a shuffle",
-            expected=f"kind one of {_KINDS}",
+            expected=f"kind one of {', '.join(_NAMED)}",
             got=state,
             cure="give the state whole, as it was saved with the checkpoint",
         )
     if shuffle.to_state() != dict(state):
         raise FormatVersionError(
-            "the shuffle's state is of another version, its order cannot be continued",
+            "another version wrote the shuffle's state, its order cannot be continued",
             expected=shuffle.to_state(),
             got=dict(state),
-            cure="resume with the gristmill that wrote it, or start the epochs anew",
+            cure="resume with the version that wrote it, or start again at step 0",
         )
     return shuffle

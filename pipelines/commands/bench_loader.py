@@ -15,6 +15,7 @@ from gristmill.pipelines.commands.option_decorators import json_option
 if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
     from gristmill.loader.feed.source import Decode
+    from gristmill.loader.order import ShuffleName
 
 _LIMITS = {
     "trainer": ("the trainer", "what the machine can feed says --step-ms 0"),
@@ -93,7 +94,7 @@ def command(
     dataset: str,
     split: str | None,
     batch_size: int,
-    shuffle: str,
+    shuffle: ShuffleName,
     seed: int,
     decode: str | None,
     workers: int,
@@ -110,9 +111,9 @@ def command(
     other, which tells waiting for storage from work; then a feed reads them for a
     trainer that sleeps --step-ms a step.
     """
-    from gristmill.loader.batches import global_batches
+    from gristmill.loader import global_batches
+    from gristmill.loader import open as open_dataset
     from gristmill.loader.feed.bench import measure
-    from gristmill.loader.open_dataset import open as open_dataset
     from gristmill.pipelines.options.sizes import parse_size
     from gristmill.transforms.jobs.map_function import load_function
 

@@ -12,10 +12,9 @@ from gristmill.pipelines.commands.errors import EPILOG, errors_reported
 from gristmill.pipelines.commands.option_decorators import json_option
 
 if TYPE_CHECKING:
-    from gristmill.loader.batches import GlobalBatches
-    from gristmill.loader.dataset import Dataset
-    from gristmill.loader.locate import Location
-    from gristmill.loader.order.schedule import Sighting
+    from gristmill.loader import Dataset, Location
+    from gristmill.loader.batches import Batches
+    from gristmill.loader.order import ShuffleName, Sighting
 
 
 @click.command(name="trace", epilog=EPILOG)
@@ -76,10 +75,11 @@ def command(
     gristmill.loader.global_batches with the same arguments.
     """
     from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
+    from gristmill.loader.locate import locate
 
     if (step is None) != (row is None) or (step is None) == (record is None):
         raise InputError(
-            "nothing to tell, or too much", expected="--step and --row, or --record"
+            "give --step and --row, or --record",
         )
     given = [
         f"--{key.replace('_', '-')}"
@@ -88,9 +88,9 @@ def command(
     ]
     if state is not None and given:
         raise InputError(
-            "--state says the order already",
+            "--state and options of the order exclude each other",
             got=", ".join(given),
-            cure="leave these out, or --state",
+            cure="leave out these options, or --state",
         )
     try:
         datasets = _open(dataset, split)
@@ -100,7 +100,7 @@ def command(
             else _batches_of_state(datasets, state)
         )
         if step is not None and row is not None:
-            location = batches.locate(step, row)
+            location = locate(batches, step, row)
             _print_location(step, row, location, as_json=as_json)
             if show:
                 records = batches.read(step, slice(row, row + 1))
@@ -115,7 +115,7 @@ def command(
         )
         _print_sightings(found, as_json=as_json)
         if show:
-            number = 0 if name is None else batches.names.index(name)
+            number = batches.number_of(name)
             records = batches.datasets[number].read([record])
             _print_record(record, records, as_json=as_json)
     except (OutOfRangeError, StateMismatchError) as e:
@@ -125,7 +125,7 @@ def command(
 def _open(given: tuple[str, ...], split: str | None) -> Dataset | dict[str, Dataset]:
     """Opens a path, or the paths of a mixture by their names."""
     from gristmill.dataset.errors import InputError
-    from gristmill.loader.open_dataset import open as open_dataset
+    from gristmill.loader import open as open_dataset
 
     if len(given) == 1:
         return open_dataset(given[0], split=split)
@@ -143,16 +143,15 @@ def _batches(
     datasets: Dataset | dict[str, Dataset],
     *,
     batch_size: int | None,
-    shuffle: str,
+    shuffle: ShuffleName,
     block_records: int | None,
     window_blocks: int | None,
     keep_remainder: bool,
     weights: str | None,
     **order: Any,
-) -> GlobalBatches:
+) -> Batches:
     from gristmill.dataset.errors import InputError
-    from gristmill.loader.batches import global_batches
-    from gristmill.loader.order.shuffle import BlockShuffle
+    from gristmill.loader import BlockShuffle, global_batches
 
     if batch_size is None:
         raise InputError(
@@ -179,9 +178,7 @@ def _batches(
     )
 
 
-def _batches_of_state(
-    datasets: Dataset | dict[str, Dataset], path: str
-) -> GlobalBatches:
+def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batches:
     """Returns the batches that a state is of, compared with it."""
     from gristmill.dataset.errors import InputError
     from gristmill.loader.state_batches import batches_of_state

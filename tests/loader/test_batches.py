@@ -7,7 +7,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.errors import InputError, OutOfRangeError
-from gristmill.loader.order.mixed_schedule import MixedBatch
+from gristmill.loader.order.schedule import MixedBatch
 from tests.support.datasets import convert
 from tests.support.records import text_records
 
@@ -87,7 +87,7 @@ def test_rows_can_be_had_by_their_numbers(web):
     assert list(feed) == [4, 4, 4, 2]
     with pytest.raises(OutOfRangeError, match="row is out of range"):
         batches.feed(rows=[10])
-    with pytest.raises(InputError, match="twice"):
+    with pytest.raises(InputError, match="exclude each other"):
         batches.feed(rows=rows, topology="jax")
 
 
@@ -128,6 +128,31 @@ def test_batches_pickle_as_paths_and_order(web, code):
     assert pickle.loads(data).read(3) == batches.read(3)
 
 
+def test_batches_and_feeds_say_what_they_are(web, code):
+    mixed = loader.global_batches({"web": web, "code": code}, batch_size=10, seed=7)
+    assert repr(mixed) == (
+        f"<GlobalBatches of web={web!r}, code={code!r}: batch_size 10, "
+        "steps without end, global shuffle, seed 7>"
+    )
+    single = loader.global_batches(web, batch_size=8, shuffle="block", epochs=3)
+    assert f"of {web!r}: batch_size 8, steps 13, block shuffle, seed 0>" in repr(single)
+    assert web.path in repr(web)
+    assert "37 records in 2 shards" in repr(web)
+    feed = single.feed(process_index=1, process_count=4, workers=3, start_step=5)
+    assert repr(feed) == (
+        f"<Feed of {single!r}: step 5, host 1 of 4, rows [2, 4), 3 workers, prefetch 2>"
+    )
+    assert "3 of 8 rows" in repr(single.feed(rows=[0, 4, 1]))
+
+
+def test_other_weights_leave_the_type_and_the_methods(web, code):
+    mixed = loader.global_batches({"web": web, "code": code}, batch_size=10)
+    later = mixed.with_weights({"code": 1, "web": 1}, step=4)
+    assert type(later) is type(pickle.loads(pickle.dumps(later)))
+    assert type(later) is loader.GlobalBatches
+    assert later.locate(4, 0).dataset in ("web", "code")
+
+
 def test_what_cannot_be_is_refused(web, code):
     mixed = loader.global_batches({"web": web, "code": code}, batch_size=10)
     single = loader.global_batches(web, batch_size=10, epochs=1)
@@ -149,7 +174,7 @@ def test_what_cannot_be_is_refused(web, code):
         mixed.find(1)
     with pytest.raises(InputError, match="no such dataset"):
         mixed.find(1, "books")
-    with pytest.raises(InputError, match="one dataset only"):
+    with pytest.raises(InputError, match="single dataset has no name"):
         single.find(1, "web")
     with pytest.raises(OutOfRangeError, match="no such step"):
         single.read(3)

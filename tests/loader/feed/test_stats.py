@@ -8,8 +8,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.errors import InputError
 from gristmill.loader.feed import stats as feed_stats
-from gristmill.loader.feed.source import ReadBatch
-from gristmill.loader.feed.stats import FeedStats, Meter
+from gristmill.loader.feed.stats import FeedStats, Meter, ReadBatch
 from tests.support.datasets import convert
 from tests.support.records import text_records
 

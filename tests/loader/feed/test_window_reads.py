@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gristmill import loader
 from gristmill.dataset.errors import StorageError
 from gristmill.loader.feed.window_reads import WindowReads
-from gristmill.loader.order.shuffle import BlockShuffle
+from gristmill.loader.order.shuffle import BlockShuffle, ShuffleKey
 from gristmill.loader.remote.range_fetch import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
@@ -48,7 +48,7 @@ def batches_of(tmp_path: pathlib.Path, **more):
 
 
 def reads_of(batches, rows=slice(None)) -> WindowReads:
-    reads = WindowReads.of(batches.datasets[0], batches.schedule, rows)
+    reads = WindowReads.of(batches.datasets, batches.schedule, rows)
     assert reads is not None
     return reads
 
@@ -64,14 +64,15 @@ def test_a_window_is_a_run_of_positions_that_takes_whole_blocks(
     num_records: int, block_records: int, window_blocks: int, epoch: int
 ) -> None:
     shuffle = BlockShuffle(block_records=block_records, window_blocks=window_blocks)
-    about = {"num_records": num_records, "seed": 5, "stream": "x"}
+    about = {"num_records": num_records, "seed": 5, "name": "x"}
+    key = ShuffleKey(epochs=np.array([epoch]), **about)
     order = shuffle.records(np.arange(num_records), epochs=epoch, **about)
     position = 0
     seen: set[int] = set()
     while position < num_records:
-        begin, end = shuffle.window(position, epoch=epoch, **about)
+        begin, end = shuffle.window(position, key)
         assert begin == position < end <= num_records
-        assert shuffle.window(end - 1, epoch=epoch, **about) == (begin, end)
+        assert shuffle.window(end - 1, key) == (begin, end)
         blocks = set((order[begin:end] // block_records).tolist())
         assert len(blocks) <= window_blocks
         assert not blocks & seen
@@ -128,11 +129,11 @@ def test_where_it_does_not_pay_it_is_not_done(
     server: GcsServer, tmp_path: pathlib.Path, converted: str
 ) -> None:
     batches = batches_of(tmp_path, window_bytes=10_000)
-    assert WindowReads.of(batches.datasets[0], batches.schedule, slice(None)) is None
+    assert WindowReads.of(batches.datasets, batches.schedule, slice(None)) is None
     local = loader.global_batches(
         loader.open(converted), batch_size=5, seed=0, shuffle="block"
     )
-    assert WindowReads.of(local.datasets[0], local.schedule, slice(None)) is None
+    assert WindowReads.of(local.datasets, local.schedule, slice(None)) is None
 
 
 def test_what_fails_is_an_error_of_its_step_and_can_be_tried_again(

@@ -23,6 +23,7 @@ from gristmill.dataset.errors import (
 )
 from gristmill.loader.feed import shared_memory as shared_batch
 from gristmill.loader.feed import workers as feed_workers
+from gristmill.loader.feed.feed import Feed
 from gristmill.loader.feed.source import BatchSource
 from tests.support import decoders
 from tests.support.datasets import convert
@@ -206,10 +207,18 @@ def test_an_error_of_decode_comes_back_from_a_worker_with_its_place(batches):
 
 
 @pytest.mark.slow
-def test_a_worker_that_leaves_without_a_word_is_an_error(batches, monkeypatch):
-    monkeypatch.setattr(feed_workers, "_SILENT_SECONDS", 1)
+def test_a_worker_that_leaves_without_a_word_is_an_error(batches):
     decode = decoders.Failing(batches.read(1)[3], "leave_at_once")
-    with feed_of(batches, workers=1, decode=decode) as feed:
+    feed = Feed(
+        batches,
+        rows=slice(None),
+        decode=decode,
+        workers=1,
+        prefetch=2,
+        start_step=0,
+        silent_seconds=1,
+    )
+    with feed:
         with pytest.raises(WorkerDiedError, match="exit code 0"):
             exhaust(feed)
         started = time.monotonic()
@@ -360,11 +369,11 @@ def test_a_feed_may_be_closed_before_its_first_batch_is_there(batches):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "not told which host"),
-        ({"process_index": 0}, "only half"),
-        ({"process_count": 1}, "only half"),
+        ({}, "host of the feed is not given"),
+        ({"process_index": 0}, "only in part"),
+        ({"process_count": 1}, "only in part"),
         ({"topology": "jax", "process_index": 0, "process_count": 1}, "twice"),
-        ({"topology": "tpu"}, "only half, or twice"),
+        ({"topology": "tpu"}, "unknown topology"),
         ({"process_index": 2, "process_count": 2}, "process_index is out of range"),
         ({"process_index": 0, "process_count": 5}, "does not divide"),
         ({"topology": "jax", "workers": -1}, "workers"),

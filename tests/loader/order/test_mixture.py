@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.errors import FormatVersionError, InputError, OutOfRangeError
 from gristmill.loader.indices import POSITION_LIMIT
-from gristmill.loader.order.epochs import RecordStream
-from gristmill.loader.order.mixed_schedule import MixedSchedule
+from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import (
     MIXTURE_VERSION,
     Mixture,
     Phase,
     exact_weights,
 )
-from gristmill.loader.order.schedule import Sighting
+from gristmill.loader.order.schedule import Schedule, Sighting
 from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle
 
 SMALL = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)
@@ -250,8 +249,8 @@ def test_arguments_are_checked():
 @st.composite
 def mixed_schedules(draw, *, limited=True):
     count = draw(st.integers(1, 4))
-    streams = tuple(
-        RecordStream(
+    orders = tuple(
+        DatasetOrder(
             num_records=draw(st.integers(1, 12)),
             seed=draw(st.integers(0, 2)),
             shuffle=draw(st.sampled_from([NoShuffle(), GlobalShuffle()])),
@@ -264,8 +263,8 @@ def mixed_schedules(draw, *, limited=True):
     mixture = Mixture.of(draw(weights)).reweighted(
         draw(weights), from_position=draw(st.integers(1, 40))
     )
-    return MixedSchedule(
-        streams=streams,
+    return Schedule(
+        orders=orders,
         mixture=mixture,
         batch_size=draw(st.integers(1, 9)),
         drop_remainder=draw(st.booleans()),
@@ -275,20 +274,20 @@ def mixed_schedules(draw, *, limited=True):
 def mixed_by_iterators(schedule, limit):
     """(dataset, epoch, record) one after the other, up to `limit`, and if it ended."""
 
-    def records(stream):
-        epochs = itertools.count() if stream.epochs is None else range(stream.epochs)
+    def records(order):
+        epochs = itertools.count() if order.epochs is None else range(order.epochs)
         for epoch in epochs:
-            order = stream.shuffle.records(
-                np.arange(stream.num_records),
-                num_records=stream.num_records,
-                seed=stream.seed,
+            shuffled = order.shuffle.records(
+                np.arange(order.num_records),
+                num_records=order.num_records,
+                seed=order.seed,
                 epochs=epoch,
-                stream=stream.name,
+                name=order.name,
             )
-            for record in order.tolist():
+            for record in shuffled.tolist():
                 yield epoch, record
 
-    sources = [records(stream) for stream in schedule.streams]
+    sources = [records(order) for order in schedule.orders]
     datasets, _ = schedule.mixture.locate(np.arange(limit))
     rows = []
     for dataset in datasets.tolist():
@@ -321,8 +320,8 @@ def test_mixed_batches_are_the_datasets_dealt_by_the_mixture(schedule):
 @given(schedule=mixed_schedules(limited=False), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_find_tells_all_places_of_a_dataset_s_record(schedule, data):
-    dataset = data.draw(st.integers(0, len(schedule.streams) - 1))
-    count = schedule.streams[dataset].num_records
+    dataset = data.draw(st.integers(0, len(schedule.orders) - 1))
+    count = schedule.orders[dataset].num_records
     record = data.draw(st.integers(0, count - 1))
     rows, _ = mixed_by_iterators(schedule, 200)
     size, epochs = schedule.batch_size, 3
@@ -336,10 +335,10 @@ def test_find_tells_all_places_of_a_dataset_s_record(schedule, data):
 
 
 def test_every_dataset_has_epochs_of_its_own():
-    schedule = MixedSchedule(
-        streams=(
-            RecordStream(num_records=10, name="small", epochs=6),
-            RecordStream(num_records=30, name="large", epochs=2),
+    schedule = Schedule(
+        orders=(
+            DatasetOrder(num_records=10, name="small", epochs=6),
+            DatasetOrder(num_records=30, name="large", epochs=2),
         ),
         mixture=Mixture.of([1, 1]),
         batch_size=12,
@@ -356,10 +355,10 @@ def test_every_dataset_has_epochs_of_its_own():
 
 
 def test_reweighted_at_a_step_goes_on_where_datasets_stand():
-    streams = tuple(
-        RecordStream(num_records=50, shuffle=NoShuffle(), name=name) for name in "ab"
+    orders = tuple(
+        DatasetOrder(num_records=50, shuffle=NoShuffle(), name=name) for name in "ab"
     )
-    before = MixedSchedule(streams=streams, mixture=Mixture.of([1, 3]), batch_size=8)
+    before = Schedule(orders=orders, mixture=Mixture.of([1, 3]), batch_size=8)
     after = before.reweighted([3, 1], step=2)
     for step in range(2):
         assert np.array_equal(before.indices(step), after.indices(step))
@@ -369,17 +368,17 @@ def test_reweighted_at_a_step_goes_on_where_datasets_stand():
     assert batch.records[batch.datasets == 1].tolist() == [12, 13]
 
 
-def test_streams_of_one_seed_need_names():
-    stream = RecordStream(num_records=10)
+def test_datasets_of_one_seed_need_names():
+    order = DatasetOrder(num_records=10)
     with pytest.raises(InputError, match="share their order"):
-        MixedSchedule(streams=(stream,) * 2, mixture=Mixture.of([1, 1]), batch_size=4)
-    with pytest.raises(InputError, match="one stream for each weight"):
-        MixedSchedule(streams=(stream,), mixture=Mixture.of([1, 1]), batch_size=4)
+        Schedule(orders=(order,) * 2, mixture=Mixture.of([1, 1]), batch_size=4)
+    with pytest.raises(InputError, match="dataset for each weight"):
+        Schedule(orders=(order,), mixture=Mixture.of([1, 1]), batch_size=4)
 
 
 def test_mixed_schedules_can_be_pickled():
-    streams = tuple(RecordStream(num_records=50, name=name) for name in "ab")
-    schedule = MixedSchedule(streams=streams, mixture=Mixture.of([1, 3]), batch_size=8)
+    orders = tuple(DatasetOrder(num_records=50, name=name) for name in "ab")
+    schedule = Schedule(orders=orders, mixture=Mixture.of([1, 3]), batch_size=8)
     expected = schedule.indices(5)
     again = pickle.loads(pickle.dumps(schedule))
     assert again == schedule

@@ -134,7 +134,7 @@ def test_the_argument_is_left_as_it_is():
 
 # These never change under version 1: checkpoints rely on them.
 GOLDEN = [
-    # size, seed, stream, epoch, lane, indices, mapped
+    # size, seed, name, epoch, lane, indices, mapped
     (1, 0, "", 0, 0, [0], [0]),
     (2, 0, "", 0, 0, [0, 1], [0, 1]),
     (3, 0, "", 0, 0, [0, 1, 2], [1, 0, 2]),
@@ -173,7 +173,7 @@ GOLDEN = [
 ]
 
 
-def plain(size, seed, stream, epoch, lane, index):
+def plain(size, seed, name, epoch, lane, index):
     """The same arithmetic once more, by Python's integers and one index at a time."""
     word = (1 << 64) - 1
     mul_a, mul_b = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -185,7 +185,7 @@ def plain(size, seed, stream, epoch, lane, index):
 
     left_size = 2 * max(1, (math.isqrt(size) + 1) // 2)
     right_size = -(-size // left_size)
-    material = json.dumps(["gristmill permutation", 1, size, seed, stream])
+    material = json.dumps(["gristmill permutation", 1, size, seed, name])
     digest = hashlib.shake_256(material.encode()).digest(8 * 22)
     epoch_key, lane_key, *round_keys = struct.unpack("<22Q", digest)
     tweak = mix((mix((epoch + epoch_key) & word) + lane * mul_a + lane_key) & word)
@@ -207,38 +207,36 @@ def plain(size, seed, stream, epoch, lane, index):
 @given(
     size=SIZES,
     seed=st.integers(),
-    stream=st.text(max_size=5),
+    name=st.text(max_size=5),
     epoch=st.integers(0, MAX_SIZE - 1),
     lane=st.integers(0, MAX_SIZE - 1),
     data=st.data(),
 )
 @settings(max_examples=100, deadline=None)
-def test_numpy_computes_what_plain_integers_do(size, seed, stream, epoch, lane, data):
+def test_numpy_computes_what_plain_integers_do(size, seed, name, epoch, lane, data):
     index = data.draw(st.integers(0, size - 1))
-    got = Permutation(size, seed=seed, stream=stream).forward(
-        index, epoch=epoch, lane=lane
-    )
-    assert int(got) == plain(size, seed, stream, epoch, lane, index)
+    got = Permutation(size, seed=seed, name=name).forward(index, epoch=epoch, lane=lane)
+    assert int(got) == plain(size, seed, name, epoch, lane, index)
 
 
 def test_golden_values():
     assert (PERMUTATION_VERSION, ROUNDS) == (1, 20)
-    for size, seed, stream, epoch, lane, indices, mapped in GOLDEN:
-        order = Permutation(size, seed=seed, stream=stream)
+    for size, seed, name, epoch, lane, indices, mapped in GOLDEN:
+        order = Permutation(size, seed=seed, name=name)
         got = order.forward(indices, epoch=epoch, lane=lane)
-        assert got.tolist() == mapped, (size, seed, stream, epoch, lane)
+        assert got.tolist() == mapped, (size, seed, name, epoch, lane)
 
 
-def test_seeds_epochs_lanes_streams_and_sizes_do_not_collide():
+def test_seeds_epochs_lanes_names_and_sizes_do_not_collide():
     size, probe = 1 << 40, np.arange(4)
     keys = itertools.product(range(-3, 12), range(12), range(4), ("", "a", "0"))
     seen = {
         tuple(
-            Permutation(size, seed=seed, stream=stream)
+            Permutation(size, seed=seed, name=name)
             .forward(probe, epoch=epoch, lane=lane)
             .tolist()
-        ): (seed, epoch, lane, stream)
-        for seed, epoch, lane, stream in keys
+        ): (seed, epoch, lane, name)
+        for seed, epoch, lane, name in keys
     }
     assert len(seen) == 15 * 12 * 4 * 3
     neighbour = Permutation(size + 1, seed=0).forward(np.arange(1000))

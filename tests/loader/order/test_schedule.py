@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.errors import InputError, OutOfRangeError
 from gristmill.loader.indices import POSITION_LIMIT
-from gristmill.loader.order.epochs import RecordStream
+from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.schedule import Schedule, Sighting
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 
@@ -19,14 +19,14 @@ SHUFFLES = st.sampled_from(
 
 @st.composite
 def schedules(draw, *, endless=False):
-    stream = RecordStream(
+    order = DatasetOrder(
         num_records=draw(st.integers(1, 40)),
         seed=draw(st.integers(-3, 3)),
         shuffle=draw(SHUFFLES),
         epochs=None if endless else draw(st.integers(1, 4)),
     )
     return Schedule(
-        stream=stream,
+        orders=(order,),
         batch_size=draw(st.integers(1, 50)),
         drop_remainder=draw(st.booleans()),
     )
@@ -34,14 +34,14 @@ def schedules(draw, *, endless=False):
 
 def seen_in_order(schedule, epochs):
     """The records of some epochs, epoch by epoch."""
-    stream = schedule.stream
+    order = schedule.orders[0]
     return [
         record
         for epoch in range(epochs)
-        for record in stream.shuffle.records(
-            np.arange(stream.num_records),
-            num_records=stream.num_records,
-            seed=stream.seed,
+        for record in order.shuffle.records(
+            np.arange(order.num_records),
+            num_records=order.num_records,
+            seed=order.seed,
             epochs=epoch,
         ).tolist()
     ]
@@ -50,7 +50,7 @@ def seen_in_order(schedule, epochs):
 @given(schedule=schedules())
 @settings(max_examples=150, deadline=None)
 def test_steps_are_the_epochs_cut_into_batches(schedule):
-    records = seen_in_order(schedule, schedule.stream.epochs)
+    records = seen_in_order(schedule, schedule.orders[0].epochs)
     size = schedule.batch_size
     cut = [records[i : i + size] for i in range(0, len(records), size)]
     if schedule.drop_remainder and len(cut[-1]) < size:
@@ -65,7 +65,7 @@ def test_steps_are_the_epochs_cut_into_batches(schedule):
 def test_a_schedule_without_end_goes_on(schedule):
     assert schedule.steps is None
     size = schedule.batch_size
-    epochs = -(-5 * size // schedule.stream.num_records)
+    epochs = -(-5 * size // schedule.orders[0].num_records)
     records = seen_in_order(schedule, epochs)
     for step in range(5):
         got = schedule.indices(step).tolist()
@@ -95,8 +95,8 @@ def test_hosts_together_have_every_row_once(schedule, process_count):
 @pytest.mark.parametrize("process_count", [1, 2, 3, 4])
 @pytest.mark.parametrize("shuffle", [NoShuffle(), GlobalShuffle(), BlockShuffle()])
 def test_every_record_once_an_epoch_over_all_hosts(process_count, shuffle):
-    stream = RecordStream(num_records=1_003, seed=9, shuffle=shuffle, epochs=3)
-    schedule = Schedule(stream=stream, batch_size=24, drop_remainder=False)
+    order = DatasetOrder(num_records=1_003, seed=9, shuffle=shuffle, epochs=3)
+    schedule = Schedule(orders=(order,), batch_size=24, drop_remainder=False)
     count = collections.Counter()
     for index in range(process_count):
         rows = schedule.host_rows(process_index=index, process_count=process_count)
@@ -108,8 +108,8 @@ def test_every_record_once_an_epoch_over_all_hosts(process_count, shuffle):
 @given(schedule=schedules(), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_find_tells_all_places_of_a_record(schedule, data):
-    record = data.draw(st.integers(0, schedule.stream.num_records - 1))
-    size, count = schedule.batch_size, schedule.stream.num_records
+    record = data.draw(st.integers(0, schedule.orders[0].num_records - 1))
+    size, count = schedule.batch_size, schedule.orders[0].num_records
     expected = [
         Sighting((step * size + row) // count, step, row)
         for step in range(schedule.steps)
@@ -122,8 +122,8 @@ def test_find_tells_all_places_of_a_record(schedule, data):
 
 
 def test_any_step_of_an_endless_schedule_can_be_had():
-    stream = RecordStream(num_records=10**12, seed=1)
-    schedule = Schedule(stream=stream, batch_size=1024)
+    order = DatasetOrder(num_records=10**12, seed=1)
+    schedule = Schedule(orders=(order,), batch_size=1024)
     last = POSITION_LIMIT // 1024 - 1
     for step in (0, 10**9, 1 << 52):
         batch = schedule.indices(step)
@@ -137,9 +137,9 @@ def test_any_step_of_an_endless_schedule_can_be_had():
 
 def test_only_the_end_of_all_epochs_is_dropped():
     def steps(drop_remainder, epochs):
-        stream = RecordStream(num_records=10, epochs=epochs)
+        order = DatasetOrder(num_records=10, epochs=epochs)
         return Schedule(
-            stream=stream, batch_size=4, drop_remainder=drop_remainder
+            orders=(order,), batch_size=4, drop_remainder=drop_remainder
         ).steps
 
     assert [steps(True, epochs) for epochs in (1, 2, 3)] == [2, 5, 7]
@@ -147,23 +147,23 @@ def test_only_the_end_of_all_epochs_is_dropped():
 
 
 def test_steps_that_are_none_are_refused():
-    schedule = Schedule(stream=RecordStream(num_records=10, epochs=1), batch_size=4)
+    schedule = Schedule(orders=(DatasetOrder(num_records=10, epochs=1),), batch_size=4)
     for step in (-1, 2):
         with pytest.raises(OutOfRangeError, match="0 <= step < 2"):
             schedule.indices(step)
 
 
 def test_a_batch_may_hold_many_epochs():
-    stream = RecordStream(num_records=3, seed=4, epochs=None)
-    batch = Schedule(stream=stream, batch_size=3_000).indices(7).reshape(1_000, 3)
+    order = DatasetOrder(num_records=3, seed=4, epochs=None)
+    batch = Schedule(orders=(order,), batch_size=3_000).indices(7).reshape(1_000, 3)
     assert np.array_equal(np.sort(batch, axis=1), np.tile([0, 1, 2], (1_000, 1)))
     assert len(np.unique(batch, axis=0)) == 6  # and every order occurs
 
 
-def test_streams_differ_by_seed_and_name():
+def test_orders_differ_by_seed_and_name():
     def batch(**how):
-        stream = RecordStream(num_records=1_000, **how)
-        return tuple(Schedule(stream=stream, batch_size=64).indices(0).tolist())
+        order = DatasetOrder(num_records=1_000, **how)
+        return tuple(Schedule(orders=(order,), batch_size=64).indices(0).tolist())
 
     batches = {batch(), batch(seed=1), batch(name="c4"), batch(seed=1, name="c4")}
     assert len(batches) == 4
@@ -171,8 +171,8 @@ def test_streams_differ_by_seed_and_name():
 
 
 def test_schedules_can_be_pickled_and_compared():
-    stream = RecordStream(num_records=10, shuffle=BlockShuffle(block_records=2))
-    schedule = Schedule(stream=stream, batch_size=4)
+    order = DatasetOrder(num_records=10, shuffle=BlockShuffle(block_records=2))
+    schedule = Schedule(orders=(order,), batch_size=4)
     again = pickle.loads(pickle.dumps(schedule))
     assert again == schedule
     assert hash(again) == hash(schedule)
@@ -181,16 +181,16 @@ def test_schedules_can_be_pickled_and_compared():
 
 def test_arguments_are_checked():
     with pytest.raises(InputError, match="num_records"):
-        RecordStream(num_records=0)
+        DatasetOrder(num_records=0)
     with pytest.raises(InputError, match="epochs"):
-        RecordStream(num_records=10, epochs=0)
+        DatasetOrder(num_records=10, epochs=0)
     with pytest.raises(InputError, match="epochs"):
-        RecordStream(num_records=1 << 40, epochs=1 << 40)
-    stream = RecordStream(num_records=10)
+        DatasetOrder(num_records=1 << 40, epochs=1 << 40)
+    order = DatasetOrder(num_records=10)
     with pytest.raises(InputError, match="batch_size"):
-        Schedule(stream=stream, batch_size=0)
-    schedule = Schedule(stream=stream, batch_size=4)
-    with pytest.raises(InputError, match="endlessly many"):
+        Schedule(orders=(order,), batch_size=0)
+    schedule = Schedule(orders=(order,), batch_size=4)
+    with pytest.raises(InputError, match="the schedule never ends"):
         schedule.find(0)
     with pytest.raises(InputError, match="record"):
         schedule.find(10, stop_epoch=1)

@@ -12,6 +12,7 @@ from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
     NoShuffle,
+    ShuffleKey,
     parse_shuffle,
     shuffle_from_state,
 )
@@ -30,14 +31,14 @@ def block_order_by_lists(shuffle, num_records, seed, epoch, stream):
         list(range(start, min(start + size, num_records)))
         for start in range(0, num_records, size)
     ]
-    blocks = Permutation(len(stored), seed=seed, stream=f"block/blocks/{stream}")
+    blocks = Permutation(len(stored), seed=seed, name=f"block/blocks/{stream}")
     slots = [stored[b] for b in blocks.forward(range(len(stored)), epoch=epoch)]
     order = []
     windows = -(-len(slots) // shuffle.window_blocks)
     for window, chosen in enumerate(np.array_split(np.arange(len(slots)), windows)):
         records = [record for slot in chosen for record in slots[slot]]
         mixed = Permutation(
-            len(records), seed=seed, stream=f"block/window/{stream}"
+            len(records), seed=seed, name=f"block/window/{stream}"
         ).forward(range(len(records)), epoch=epoch, lane=window)
         order += [records[i] for i in mixed]
     return order
@@ -56,7 +57,7 @@ def test_block_equals_permuted_lists(shuffle, num_records, seed, epoch):
         num_records=num_records,
         seed=seed,
         epochs=epoch,
-        stream="s",
+        name="s",
     )
     expected = block_order_by_lists(shuffle, num_records, seed, epoch, "s")
     assert order.tolist() == expected
@@ -106,9 +107,9 @@ def test_datasets_of_any_size_round_trip(shuffle, num_records, data):
 
 
 @pytest.mark.parametrize("shuffle", [GlobalShuffle(), BlockShuffle(block_records=4)])
-def test_seed_epoch_and_stream_each_change_the_order(shuffle):
+def test_seed_epoch_and_name_each_change_the_order(shuffle):
     def order(**change):
-        how = {"num_records": 100, "seed": 1, "epochs": 1, "stream": "a"} | change
+        how = {"num_records": 100, "seed": 1, "epochs": 1, "name": "a"} | change
         return tuple(shuffle.records(np.arange(100), **how).tolist())
 
     changed = [
@@ -116,7 +117,7 @@ def test_seed_epoch_and_stream_each_change_the_order(shuffle):
         order(seed=2, epochs=0),
         order(seed=2),
         order(epochs=0),
-        order(stream="b"),
+        order(name="b"),
     ]
     assert len(set(changed)) == len(changed)
 
@@ -151,7 +152,7 @@ def test_a_window_draws_from_its_blocks_alone():
 @settings(max_examples=60, deadline=None)
 def test_windows_are_as_equal_as_can_be(shuffle, num_records):
     how = {"num_records": num_records, "seed": 2, "epochs": 1}
-    layout = shuffle._layout(num_records, 2, 1, "")
+    layout = shuffle._layout(ShuffleKey(num_records, 2, np.array([1])))
     slots = np.arange(layout.blocks.size)
     sizes = np.bincount(layout.window_of(slots))
     assert sizes.max() <= shuffle.window_blocks

@@ -219,7 +219,7 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
     swapped = [places[0].replace("plain-out", "packed-out"), places[1]]
     swapped_out = refused(*swapped, *at)
     assert "other records, or of another order" in swapped_out
-    assert "order already" in refused(*places, *at, "--seed", "1", "--epochs", "2")
+    assert "exclude each other" in refused(*places, *at, "--seed", "1", "--epochs", "2")
     state.write_text('{"version": 1, "step": 0}')
     assert "not the state of a feed" in refused(*places, *at)
     state.write_text("{")
@@ -229,13 +229,16 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "nothing to tell"),
-        (("--step", 1), "nothing to tell"),
-        (("--step", 1, "--row", 2, "--record", 3), "too much"),
+        ((), "give --step and --row, or --record"),
+        (("--step", 1), "give --step and --row, or --record"),
+        (
+            ("--step", 1, "--row", 2, "--record", 3),
+            "give --step and --row, or --record",
+        ),
         (("--step", 1, "--row", 16), "row is out of range"),
         (("--step", -1, "--row", 1), "no such step"),
         (("--record", 120), "record is out of range"),
-        (("--record", 1, "--of", "x"), "one dataset only"),
+        (("--record", 1, "--of", "x"), "a single dataset has no name"),
         (("--record", 1, "--block-records", 3), "for --shuffle block"),
         (("--record", 1, "--weights", "a=1"), "weights are for a mixture"),
         (("--record", 1, "--split", "test"), "no such split"),

@@ -1,4 +1,4 @@
-"""The epochs of one dataset as one stream of records, without a gap between them."""
+"""The order of one dataset: its epochs, each shuffled, one after the other."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from gristmill.loader.indices import (
     checked_count,
     checked_indices,
 )
-from gristmill.loader.order.shuffle import GlobalShuffle, Shuffle
+from gristmill.loader.order.shuffle import GlobalShuffle, Shuffle, ShuffleKey
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecordStream:
-    """The epochs of one dataset, one after the other.
+class DatasetOrder:
+    """The order in which the records of one dataset are seen, over all epochs.
 
     Attributes:
         num_records: Records in the dataset, at least 1.
         seed: Any integer.
         shuffle: The order within an epoch.
         epochs: How many epochs, or None for as many as positions below 2^63 allow.
-        name: Tells apart streams of one seed; the dataset's name in a mixture.
+        name: The dataset's name in a mixture: datasets with the same seed and
+            different names are shuffled differently.
     """
 
     num_records: int
@@ -47,52 +48,48 @@ class RecordStream:
 
     @property
     def stop(self) -> int:
-        """The number of positions: 2^63 for a stream without end."""
+        """Number of positions: 2^63 if there is no last epoch."""
         if self.epochs is None:
             return POSITION_LIMIT
         return self.epochs * self.num_records
 
     def records(self, positions: npt.ArrayLike) -> IntArray:
         """Returns the record index, int64, at each position in [0, stop)."""
-        place = checked_indices(positions, stop=self.stop, what="position")
-        epochs, within = np.divmod(place, self.num_records)
+        return self.records_unchecked(
+            checked_indices(positions, stop=self.stop, what="position")
+        )
+
+    def records_unchecked(self, positions: IntArray) -> IntArray:
+        """As `records`, of int64 positions that are known to be in range."""
+        epochs, within = np.divmod(positions, self.num_records)
         if epochs.size and epochs.min() == epochs.max():
             epochs = epochs.ravel()[:1]  # one key for all: most batches, and faster
-        return self.shuffle.records(
-            within,
-            num_records=self.num_records,
-            seed=self.seed,
-            epochs=epochs,
-            stream=self.name,
-        )
+        return self.shuffle.records_unchecked(within, self.shuffle_key(epochs))
 
     def positions(self, record: int, *, epochs: IntArray) -> IntArray:
         """Returns the position of one record in each of some epochs, int64."""
         record = checked_count(
             record, what="record", least=0, most=self.num_records - 1
         )
-        within = self.shuffle.positions(
-            np.full(len(epochs), record, dtype=np.int64),
-            num_records=self.num_records,
-            seed=self.seed,
-            epochs=epochs,
-            stream=self.name,
+        within = self.shuffle.positions_unchecked(
+            np.full(len(epochs), record, dtype=np.int64), self.shuffle_key(epochs)
         )
         place: IntArray = epochs * self.num_records + within
         return place
+
+    def shuffle_key(self, epochs: IntArray) -> ShuffleKey:
+        """Returns what the shuffle of some epochs of the dataset depends on."""
+        return ShuffleKey(self.num_records, self.seed, epochs, self.name)
 
     def epoch_range(self, first_epoch: int, stop_epoch: int | None) -> IntArray:
         """Returns the numbers of the whole epochs in a range, int64.
 
         Raises:
-            InputError: The stream has no end and neither has the range.
+            InputError: Neither the dataset's epochs nor the range have an end.
         """
         first = checked_count(first_epoch, what="first_epoch", least=0)
         if stop_epoch is None and self.epochs is None:
-            raise InputError(
-                "a record is seen in endlessly many epochs",
-                cure="say up to which with stop_epoch",
-            )
+            raise InputError("the schedule never ends", cure="give stop_epoch")
         last = self.stop // self.num_records
         stop = last if stop_epoch is None else min(operator.index(stop_epoch), last)
         return np.arange(first, max(first, stop), dtype=np.int64)

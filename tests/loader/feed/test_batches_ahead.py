@@ -1,4 +1,4 @@
-"""Indices worked out ahead are those of the schedule."""
+"""Batches computed ahead are those of the schedule."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.errors import OutOfRangeError
-from gristmill.loader.feed import indices_ahead
-from gristmill.loader.feed.indices_ahead import IndicesAhead
-from gristmill.loader.order.epochs import RecordStream
+from gristmill.loader.feed.batches_ahead import BatchesAhead
+from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 
@@ -28,49 +27,46 @@ from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffl
 def test_they_are_the_schedule_s(
     num_records, epochs, batch_size, shuffle, drop_remainder, rows, asked, at_once
 ) -> None:
-    stream = RecordStream(num_records=num_records, shuffle=shuffle, epochs=epochs)
+    order = DatasetOrder(num_records=num_records, shuffle=shuffle, epochs=epochs)
     schedule = Schedule(
-        stream=stream, batch_size=batch_size, drop_remainder=drop_remainder
+        orders=(order,), batch_size=batch_size, drop_remainder=drop_remainder
     )
-    before = indices_ahead._ROWS_AT_ONCE
-    indices_ahead._ROWS_AT_ONCE = at_once
-    try:
-        ahead = IndicesAhead(schedule, rows)
-    finally:
-        indices_ahead._ROWS_AT_ONCE = before
+    ahead = BatchesAhead(schedule, rows, rows_at_once=at_once)
     for step in [*asked, *range(12)]:
         try:
-            expected = schedule.indices(step, rows)
+            expected = schedule.batch(step, rows)
         except OutOfRangeError:
             with pytest.raises(OutOfRangeError):
-                ahead.indices(step)
+                ahead.batch(step)
             continue
-        got = ahead.indices(step)
-        assert got.dtype == np.int64
-        assert got.tolist() == expected.tolist()
+        got = ahead.batch(step)
+        for own, theirs in zip(got, expected, strict=True):
+            assert own.dtype == np.int64
+            assert own.tolist() == theirs.tolist()
 
 
 def test_rows_by_their_numbers() -> None:
-    schedule = Schedule(stream=RecordStream(num_records=100), batch_size=10)
+    schedule = Schedule(orders=(DatasetOrder(num_records=100),), batch_size=10)
     rows = np.array([7, 2, 9])
-    ahead = IndicesAhead(schedule, rows)
+    ahead = BatchesAhead(schedule, rows)
     for step in (0, 3, 12, 11):
-        assert ahead.indices(step).tolist() == schedule.indices(step, rows).tolist()
+        found = ahead.batch(step).records
+        assert found.tolist() == schedule.batch(step, rows).records.tolist()
 
 
 def test_the_shuffle_is_asked_once_for_several_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stream = RecordStream(num_records=10_000)
+    order = DatasetOrder(num_records=10_000)
     asked = []
-    records = RecordStream.records
+    records = DatasetOrder.records_unchecked
 
     def counted(self, positions):
         asked.append(len(positions))
         return records(self, positions)
 
-    monkeypatch.setattr(RecordStream, "records", counted)
-    ahead = IndicesAhead(Schedule(stream=stream, batch_size=1024), slice(0, 512))
+    monkeypatch.setattr(DatasetOrder, "records_unchecked", counted)
+    ahead = BatchesAhead(Schedule(orders=(order,), batch_size=1024), slice(0, 512))
     for step in range(32):
-        ahead.indices(step)
+        ahead.batch(step)
     assert asked == [8192, 8192]

@@ -1,0 +1,188 @@
+"""Global batches as trainers use them: read, fed to a host, traced to their source."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy.typing as npt
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.batches import Batches, ordered_weights
+from gristmill.loader.dataset import Dataset
+from gristmill.loader.feed.topology import Topology, host_of
+from gristmill.loader.indices import checked_indices
+from gristmill.loader.locate import Location, locate
+from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.mixture import Mixture, Weight
+from gristmill.loader.order.schedule import Rows, Schedule
+from gristmill.loader.order.shuffle import Shuffle, ShuffleName, parse_shuffle
+
+if TYPE_CHECKING:
+    from gristmill.loader.feed.feed import Feed
+    from gristmill.loader.feed.source import Decode
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class GlobalBatches(Batches):
+    """The global batches of a dataset, or of a mixture. Made by `global_batches`.
+
+    It holds no position: `indices`, `read` and `find` are functions of their arguments.
+    It pickles as the paths of its datasets and the order.
+
+    Attributes:
+        datasets: The datasets, one unless this is a mixture.
+        schedule: Which records are in which step and row.
+    """
+
+    def locate(self, step: int, row: int) -> Location:
+        """Returns where a row of a step's global batch comes from.
+
+        That is the record, its shard and, where the dataset knows it, the TFRecord file
+        and byte offset that it was converted from; see `Location`.
+
+        Raises:
+            OutOfRangeError: There is no such step.
+            InputError: There is no such row.
+        """
+        return locate(self, step, row)
+
+    def feed(
+        self,
+        *,
+        decode: Decode | None = None,
+        process_index: int | None = None,
+        process_count: int | None = None,
+        topology: Topology | None = None,
+        rows: npt.ArrayLike | None = None,
+        workers: int = 0,
+        prefetch: int = 2,
+        start_step: int = 0,
+    ) -> Feed:
+        """Returns an iterator of one host's rows of the batches, read ahead.
+
+        Args:
+            decode: Called with a batch's records of this host, list[bytes]; what it
+                returns is what the feed gives. It must pickle if there are workers.
+            process_index: Which host this is, from 0.
+            process_count: How many hosts there are.
+            topology: "jax" takes both numbers from JAX.
+            rows: Numbers of the rows to read, instead of the host's number, for hosts
+                whose rows are not contiguous; `rows_of` returns those of JAX's devices.
+            workers: Processes that read and decode; 0 for threads of this one.
+            prefetch: Batches that are ready ahead of the trainer. Those being read come
+                on top, with workers up to four each.
+            start_step: First step to give.
+
+        Raises:
+            InputError: The host is not given, or given twice; the batch does not
+                divide among the hosts; or a number is out of range.
+        """
+        # Imported here: `global_batches` without a feed needs no Grain.
+        from gristmill.loader.feed.feed import Feed
+
+        taken: Rows
+        if rows is None:
+            taken = self.host_rows(**host_of(process_index, process_count, topology))
+        elif (process_index, process_count, topology) != (None, None, None):
+            raise InputError(
+                "rows and topology exclude each other",
+                expected="rows, or process_index and process_count, or topology",
+                got=f"rows, process_index={process_index}, "
+                f"process_count={process_count}, topology={topology!r}",
+                cure="leave out rows, or all of the others",
+            )
+        else:
+            taken = checked_indices(rows, stop=self.batch_size, what="row")
+        return Feed(
+            self,
+            rows=taken,
+            decode=decode,
+            workers=workers,
+            prefetch=prefetch,
+            start_step=start_step,
+        )
+
+
+def global_batches(
+    datasets: Dataset | Mapping[str, Dataset],
+    *,
+    batch_size: int,
+    seed: int = 0,
+    shuffle: ShuffleName | Shuffle = "global",
+    epochs: int | None = None,
+    drop_remainder: bool = True,
+    weights: Mapping[str, Weight] | None = None,
+) -> GlobalBatches:
+    """Returns the global batches of a dataset or a mixture, as a function of the step.
+
+    Args:
+        datasets: What `gristmill.loader.open` returned; for a mixture, several of them
+            by name. A name is part of its dataset's order.
+        batch_size: Rows of the global batch, over all hosts.
+        seed: Any integer.
+        shuffle: "global" (every record anywhere), "block" (near-sequential reading),
+            "none", or a shuffle with sizes of its own.
+        epochs: How often each dataset is seen, or None for no end.
+        drop_remainder: Whether a last batch that is not full is left out.
+        weights: Shares of a mixture's datasets in its rows, by name, of any sum. By
+            default in proportion to their lengths.
+
+    Raises:
+        InputError: An argument is out of range, a dataset is empty, or names of
+            datasets and weights differ.
+    """
+    mixed = isinstance(datasets, Mapping)
+    named = datasets if isinstance(datasets, Mapping) else {"": datasets}
+    if not named:
+        raise InputError(
+            "a mixture of no datasets",
+            cure='give one or more by name: {"a": a, "b": b}',
+        )
+    if weights is not None and not mixed:
+        raise InputError(
+            "weights are for a mixture",
+            cure='give the datasets by name: {"a": a, "b": b}',
+        )
+    orders = tuple(
+        DatasetOrder(
+            num_records=_length_of(dataset),
+            seed=seed,
+            shuffle=parse_shuffle(shuffle),
+            epochs=epochs,
+            name=name,
+        )
+        for name, dataset in named.items()
+    )
+    mixture = None
+    if mixed:
+        if weights is None:
+            weights = {order.name: order.num_records for order in orders}
+        mixture = Mixture.of(ordered_weights(weights, tuple(named)))
+    return GlobalBatches(
+        datasets=tuple(named.values()),
+        schedule=Schedule(
+            orders=orders,
+            mixture=mixture,
+            batch_size=batch_size,
+            drop_remainder=drop_remainder,
+        ),
+    )
+
+
+def _length_of(dataset: Dataset) -> int:
+    if not isinstance(dataset, Dataset):
+        raise InputError(
+            "not a dataset",
+            expected="what gristmill.loader.open returns, or several of them by name",
+            got=f"{type(dataset).__name__} {dataset!r:.100}",
+            cure="open it first, by loader.open(path)",
+        )
+    if not len(dataset):
+        raise InputError(
+            "the dataset has no records",
+            where=repr(dataset),
+            cure="open another split, or leave the dataset out of the mixture",
+        )
+    return len(dataset)
