@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from gristmill.loader.decode.tokens import TokenDecoder
     from gristmill.loader.feed.feed import Feed
-    from gristmill.loader.feed.prometheus import export_stats
+    from gristmill.loader.feed.prometheus import HasStats, export_stats
     from gristmill.loader.feed.stats import FeedStats
     from gristmill.loader.grain_source.batched import in_batches, read_together
     from gristmill.loader.grain_source.source import ArrayRecordDataSource
@@ -61,6 +61,7 @@ __all__ = [
     "GlobalBatches",
     "GlobalShuffle",
     "GristmillError",
+    "HasStats",
     "InputError",
     "JaxFeed",
     "Location",
@@ -102,6 +103,7 @@ _HOMES = {
     "GlobalBatches": "gristmill.loader.api",
     "GlobalShuffle": "gristmill.loader.order.shuffle",
     "GristmillError": "gristmill.dataset.errors",
+    "HasStats": "gristmill.loader.feed.prometheus",
     "InputError": "gristmill.dataset.errors",
     "JaxFeed": "gristmill.loader.jax_arrays.feed",
     "Location": "gristmill.loader.locate",

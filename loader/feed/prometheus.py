@@ -41,13 +41,16 @@ _collectors = weakref.WeakKeyDictionary()
 _exporting = threading.Lock()
 
 
-class _HasStats(Protocol):
+class HasStats(Protocol):
+    """A feed, or what `to_jax` returned for one."""
+
     @property
-    def stats(self) -> FeedStats: ...
+    def stats(self) -> FeedStats:
+        """What it has done so far."""
 
 
 def export_stats(
-    feed: _HasStats, *, name: str, registry: CollectorRegistry = REGISTRY
+    feed: HasStats, *, name: str, registry: CollectorRegistry = REGISTRY
 ) -> None:
     """Lets Prometheus see the stats of a feed as metrics gristmill_feed_*.
 
@@ -77,7 +80,7 @@ def export_stats(
 
 class _FeedCollector(Collector):
     def __init__(self) -> None:
-        self.feeds: weakref.WeakValueDictionary[str, _HasStats]
+        self.feeds: weakref.WeakValueDictionary[str, HasStats]
         self.feeds = weakref.WeakValueDictionary()
 
     def collect(self) -> Iterator[Metric]:

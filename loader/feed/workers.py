@@ -22,8 +22,8 @@ import cloudpickle
 import grain
 
 from gristmill.dataset.errors import InputError, WorkerDiedError
+from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.feed.shared_memory import creating
-from gristmill.loader.grain_source.flags import allow_unparsed_flags
 
 _START_SECONDS = 30
 _POLL_SECONDS = 0.005

@@ -18,7 +18,7 @@ import numpy as np
 
 from gristmill.dataset.errors import InputError, RecordKeyError
 from gristmill.loader.cache.footers import footer_cache
-from gristmill.loader.grain_source.flags import allow_unparsed_flags
+from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.count_files import count_files
 from gristmill.loader.reading.shard_files import ShardList

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.errors import FormatVersionError, InputError, OutOfRangeError
 from gristmill.loader.order.permutation import Permutation
+from gristmill.loader.order.quality import shuffle_quality
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
@@ -16,7 +17,6 @@ from gristmill.loader.order.shuffle import (
     parse_shuffle,
     shuffle_from_state,
 )
-from gristmill.loader.order.shuffle_quality import shuffle_quality
 
 BLOCKS = st.builds(
     BlockShuffle, block_records=st.integers(1, 12), window_blocks=st.integers(1, 9)
