@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.load_data import Shards
-from gristmill.dataset.arrayrecord.footer import logical_chunks, read_footer
+from gristmill.dataset.arrayrecord.footer import read_footer
+from gristmill.dataset.arrayrecord.walk import ChunkRange
 from gristmill.dataset.varints import varint_at
 
 
@@ -28,9 +29,8 @@ def read_frames(
         footer = read_footer(functools.partial(_cut, data), len(data), path=path)
         begin = int(footer.chunk_offsets[0])
         last = len(footer.chunk_records)
-        buffer, starts = logical_chunks(
-            data[begin : int(footer.chunk_offsets[-1])], footer, 0, last
-        )
+        chunks = ChunkRange(path, footer, 0, last, 0, data[begin:])
+        buffer, starts = chunks.logical
         for start in starts.tolist():
             size, _, decoded = struct.unpack_from("<8xQ8xQQ", buffer, start)
             sizes_bytes, at = varint_at(buffer, start + 41)

@@ -42,6 +42,11 @@ class GristmillError(Exception):
         # the step to the first. Set here, as OSError would take them for its own.
         self.args = (what, where, self.expected, self.got, cure)
 
+    @property
+    def summary(self) -> str:
+        """What is wrong and what was there, in one line for another message."""
+        return self.what if self.got is None else f"{self.what}: {self.got}"
+
     def facts(self) -> dict[str, str]:
         """Returns the attributes that are set, by name, for JSON."""
         names = ("what", "where", "expected", "got", "cure")

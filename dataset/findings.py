@@ -47,25 +47,6 @@ def wrong_size(path: str, expected: int, got: int) -> Finding:
     )
 
 
-def first_line(error: GristmillError) -> str:
-    """Returns what an error says is wrong."""
-    return str(error).partition("\n")[0]
-
-
-def fact_of(error: GristmillError, label: str) -> str:
-    """Returns a line of an error's message, "" if it has no such line."""
-    for line in str(error).splitlines():
-        name, colon, fact = line.strip().partition(":")
-        if colon and name == label:
-            return fact.strip()
-    return ""
-
-
 def finding_of(path: str, error: GristmillError) -> Finding:
     """Returns what an error says of a file of a dataset."""
-    return Finding(
-        path,
-        first_line(error),
-        expected=fact_of(error, "expected"),
-        got=fact_of(error, "got"),
-    )
+    return Finding(path, error.what, expected=error.expected or "", got=error.got or "")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunks import decode_chunks
-from gristmill.dataset.arrayrecord.footer import logical_chunks, read_footer
+from gristmill.dataset.arrayrecord.footer import read_footer
+from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
@@ -48,20 +48,11 @@ def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
 
         footer = read_footer(read, size, path=path)
         ends = np.cumsum(footer.chunk_records)
-        # Chunk by chunk: a few records do not need a window of megabytes.
-        for chunk in range(len(ends)):
-            offsets = footer.chunk_offsets[chunk : chunk + 2]
-            data = read(int(offsets[0]), int(offsets[1]))
-            buffer, starts = logical_chunks(data, footer, chunk, chunk + 1)
-            records = decode_chunks(
-                buffer,
-                starts,
-                path=path,
-                first_chunk=chunk,
-                chunk_records=footer.chunk_records[chunk : chunk + 1],
-            )
-            for record in records:
-                if count <= 0:
-                    return
-                yield record
-                count -= 1
+        # A few records do not need megabytes.
+        last = min(int(np.searchsorted(ends, count)) + 1, len(ends))
+        begin, end = footer.chunk_offsets[[0, last]].tolist()
+        with storage.open(path, offset=begin, end=end) as file:
+            for chunks in walk_chunks(file, footer, path=path, last_chunk=last):
+                records = chunks.decode()[:count]
+                yield from records
+                count -= len(records)

@@ -17,14 +17,12 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunks import decode_chunks
-from gristmill.dataset.arrayrecord.footer import (
-    Footer,
-    chunk_windows,
-    logical_chunks,
-    read_footer,
+from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.arrayrecord.walk import (
+    ChunkRange,
+    chunk_ranges,
+    walk_chunks,
 )
-from gristmill.dataset.arrayrecord.official_reader import read_with_official_reader
 from gristmill.dataset.errors import (
     CorruptShardError,
     InputError,
@@ -161,7 +159,7 @@ def _crc32cs_of(shard: _Shard) -> npt.NDArray[np.uint32] | None:
         raise StorageError(
             "cannot read the index of a shard",
             where=shard.index_path,
-            got=" ".join(str(error).split()),
+            got=error.summary,
             cure="restore it from a copy; gristmill verify names all that is missing",
         ) from error
     index = parse_index(data, path=shard.index_path)
@@ -213,50 +211,30 @@ def read_chunks(
     """
     footer = _footer_of(shard)
     crc32cs = _crc32cs_of(shard)
-    read = functools.partial(storage_for(shard.path).read, shard.path)
-    chunks = slice(first_chunk, last_chunk)
-    first_record = int(footer.chunk_records[:first_chunk].sum())
-    part = dataclasses.replace(
-        footer,
-        chunk_offsets=footer.chunk_offsets[first_chunk : last_chunk + 1],
-        chunk_records=footer.chunk_records[chunks],
-        chunk_decoded_bytes=footer.chunk_decoded_bytes[chunks],
-    )
-    for first, last in chunk_windows(part):
-        data = read(int(part.chunk_offsets[first]), int(part.chunk_offsets[last]))
-        for records in _decode(shard, part, (first, last), data, first_record):
-            if crc32cs is not None:
-                _check(shard, first_record, records, crc32cs)
-            yield first_record, records
-            first_record += len(records)
+    begin, end = footer.chunk_offsets[[first_chunk, last_chunk]].tolist()
+    with storage_for(shard.path).open(shard.path, offset=begin, end=end) as file:
+        for chunks in walk_chunks(
+            file,
+            footer,
+            path=shard.path,
+            first_chunk=first_chunk,
+            last_chunk=last_chunk,
+        ):
+            first_record = chunks.first_record
+            for records in _decode(chunks):
+                if crc32cs is not None:
+                    _check(shard, first_record, records, crc32cs)
+                yield first_record, records
+                first_record += len(records)
 
 
-def _decode(
-    shard: _Shard,
-    part: Footer,
-    window: tuple[int, int],
-    data: bytes,
-    first_record: int,
-) -> Iterator[list[bytes]]:
-    buffer, starts = logical_chunks(data, part, *window)
-    decoded_bytes = part.chunk_decoded_bytes[slice(*window)]
+def _decode(chunks: ChunkRange) -> Iterator[list[bytes]]:
     try:
-        records = decode_chunks(
-            buffer,
-            starts,
-            path=f"{shard.path}, byte offset {int(part.chunk_offsets[window[0]]):,}",
-            max_decoded_bytes=int(decoded_bytes.max()),
-        )
+        records = chunks.decode()
     except TransposedChunkError:
-        count = int(part.chunk_records[slice(*window)].sum())
-        yield from read_with_official_reader(
-            shard.path,
-            first_record,
-            first_record + count,
-            mean_bytes=int(decoded_bytes.sum()) // max(count, 1),
-        )
-        return
-    yield records
+        yield from chunks.decode_officially()
+    else:
+        yield records
 
 
 class _ListShardsFn(beam.DoFn):
@@ -272,8 +250,8 @@ class _CutFn(beam.DoFn):
         self._range_bytes = range_bytes
 
     def process(self, shard: _Shard) -> Iterator[_ChunkRange]:
-        windows = chunk_windows(_footer_of(shard), window_bytes=self._range_bytes)
-        for first, last in windows:
+        ranges = chunk_ranges(_footer_of(shard), range_bytes=self._range_bytes)
+        for first, last in ranges:
             yield _ChunkRange(shard, first, last)
 
 
@@ -306,9 +284,10 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
     is compared with the one in the shard's index, and damage fails the pipeline with
     file and record; nothing is written, so retries do no harm. The order of a range is
     kept within its bundle, and none beyond that: use `with_index` where it matters.
-    Every shard is read by as many workers as it has ranges. Memory per worker: a window
-    of 4 MiB of the file (up to 16 MiB decoded), or one chunk if that is larger, and the
-    shard's footer and index: some 35 bytes a record.
+    Every shard is read by as many workers as it has ranges. Memory per worker: 1 MiB
+    of the file (up to 4 MiB decoded), or one chunk if that is larger, 16 MiB that are
+    read ahead from object storage, and the shard's footer and index: some 35 bytes a
+    record.
 
     Attributes:
         source: The directory of a dataset; or the path or glob pattern of files, or

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import google_crc32c
@@ -113,7 +113,7 @@ class _Run:
     buffer: bytes | memoryview
     starts: IntArray
     path: str
-    first_chunk: int
+    chunk_numbers: Sequence[int] | None
     chunk_records: IntArray | None
     max_decoded_bytes: IntArray | int
     ends: IntArray | None = None
@@ -186,7 +186,9 @@ class _Run:
             )
             if first := next(damaged, None):
                 index, error = first
-                where = f"{self.path}, chunk {self.first_chunk + index:,}"
+                numbers = self.chunk_numbers
+                number = index if numbers is None else numbers[index]
+                where = f"{self.path}, chunk {number:,}"
             if isinstance(error, TransposedChunkError):
                 raise TransposedChunkError(
                     "transposed chunk",
@@ -212,7 +214,7 @@ def decode_chunks(
     starts: IntArray,
     *,
     path: str,
-    first_chunk: int = 0,
+    chunk_numbers: Sequence[int] | None = None,
     chunk_records: IntArray | None = None,
     max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES,
 ) -> list[bytes]:
@@ -222,7 +224,8 @@ def decode_chunks(
         buffer: Logical bytes (see `logical`) that hold the chunks whole.
         starts: int64 [chunks], where each chunk's header begins in the buffer.
         path: For messages.
-        first_chunk: Number of the first of them in the file, for messages.
+        chunk_numbers: [chunks], their numbers in the file, for messages; by default
+            they count from 0.
         chunk_records: int64 [chunks], how many records each has to hold, from the
             footer or an index. Without it, one flipped bit can make one record of
             all that are in a chunk.
@@ -235,7 +238,7 @@ def decode_chunks(
         CorruptShardError: A chunk is damaged.
         TransposedChunkError: A chunk is transposed.
     """
-    run = _Run(buffer, starts, path, first_chunk, chunk_records, max_decoded_bytes)
+    run = _Run(buffer, starts, path, chunk_numbers, chunk_records, max_decoded_bytes)
     with run.explained():
         records, _ = run.decode()
         return list(map(bytes, records))
@@ -253,7 +256,7 @@ def decode_joined(
     Returns:
         All records, and int64 [records] the length of each.
     """
-    run = _Run(buffer, starts, path, 0, None, max_decoded_bytes)
+    run = _Run(buffer, starts, path, None, None, max_decoded_bytes)
     with run.explained():
         chunks = run.parse()
         values = _decode_parts(buffer, chunks, chunks.values)
@@ -292,7 +295,7 @@ def decode_records(
         CorruptShardError: A chunk is damaged.
         TransposedChunkError: A chunk is transposed.
     """
-    run = _Run(buffer, starts, path, 0, chunk_records, max_decoded_bytes, ends)
+    run = _Run(buffer, starts, path, None, chunk_records, max_decoded_bytes, ends)
     with run.explained():
         return run.pick(chunks, rows)
 
@@ -302,7 +305,7 @@ def checksum_chunks(
     starts: IntArray,
     *,
     path: str,
-    first_chunk: int = 0,
+    chunk_numbers: Sequence[int] | None = None,
     chunk_records: IntArray | None = None,
     max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES,
 ) -> tuple[npt.NDArray[np.uint32], IntArray]:
@@ -311,7 +314,7 @@ def checksum_chunks(
     Returns:
         uint32 [records] crc32c of each record, and int64 [records] its length.
     """
-    run = _Run(buffer, starts, path, first_chunk, chunk_records, max_decoded_bytes)
+    run = _Run(buffer, starts, path, chunk_numbers, chunk_records, max_decoded_bytes)
     with run.explained():
         records, lengths = run.decode()
         crcs = map(google_crc32c.value, records)
@@ -323,7 +326,7 @@ def measure_chunks(
     starts: IntArray,
     *,
     path: str,
-    first_chunk: int = 0,
+    chunk_numbers: Sequence[int] | None = None,
     chunk_records: IntArray | None = None,
     max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES,
 ) -> IntArray:
@@ -332,6 +335,6 @@ def measure_chunks(
     Returns:
         int64 [records], in bytes.
     """
-    run = _Run(buffer, starts, path, first_chunk, chunk_records, max_decoded_bytes)
+    run = _Run(buffer, starts, path, chunk_numbers, chunk_records, max_decoded_bytes)
     with run.explained():
         return _lengths(buffer, run.parse())

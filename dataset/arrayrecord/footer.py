@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -226,59 +226,3 @@ def _footer_entries(
         np.array([row.get(2, 0) for row in rows], np.int64),
         np.array([row.get(3, 0) for row in rows], np.int64),
     )
-
-
-# What Python takes for a record besides its bytes: tiny ones are mostly that.
-_OBJECT_BYTES = 48
-
-
-def chunk_windows(
-    footer: Footer, *, window_bytes: int = 1 << 20
-) -> Iterator[tuple[int, int]]:
-    """Yields runs of chunks small enough to be read and decoded at once.
-
-    Args:
-        footer: Where the chunks are.
-        window_bytes: Most bytes of a run in the file, and a quarter of the most that
-            it decodes to, records as objects. A single larger chunk makes a run of
-            its own.
-
-    Yields:
-        Half-open ranges of chunk numbers, in order, that cover all chunks.
-    """
-    chunks = len(footer.chunk_records)
-    ends = footer.chunk_offsets[1:]
-    decoded = np.cumsum(
-        footer.chunk_decoded_bytes + _OBJECT_BYTES * footer.chunk_records
-    )
-    first = 0
-    while first < chunks:
-        file_limit = footer.chunk_offsets[first] + window_bytes
-        done = decoded[first - 1] if first else 0
-        last = min(
-            int(np.searchsorted(ends, file_limit, side="right")),
-            int(np.searchsorted(decoded, done + 4 * window_bytes, side="right")),
-        )
-        last = max(last, first + 1)
-        yield first, last
-        first = last
-
-
-def logical_chunks(
-    data: bytes | memoryview, footer: Footer, first: int, last: int
-) -> tuple[bytes | memoryview, IntArray]:
-    """Prepares a run of chunks for the decoder.
-
-    Args:
-        data: The bytes of chunks [first, last), as they are in the file.
-        footer: Where the chunks are.
-        first: First chunk of the run.
-        last: Chunk after the run.
-
-    Returns:
-        Logical bytes, and int64 [last - first] where each chunk begins in them.
-    """
-    begin = int(footer.chunk_offsets[first])
-    offsets = footer.chunk_offsets[first:last]
-    starts = offsets - begin - BLOCK_HEADER_BYTES * blocks_before(offsets, begin)
-    return logical(data, begin), starts

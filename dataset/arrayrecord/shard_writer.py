@@ -10,19 +10,18 @@ from __future__ import annotations
 import array
 import contextlib
 import dataclasses
-import functools
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import BinaryIO, Literal
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord import footer as arrayrecord
-from gristmill.dataset.arrayrecord.chunks import checksum_chunks, measure_chunks
+from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     CorruptShardError,
@@ -110,7 +109,7 @@ class WrittenShard:
         file_crc32c: crc32c of the whole file.
     """
 
-    footer: arrayrecord.Footer
+    footer: Footer
     crc32cs: npt.NDArray[np.uint32]
     digest: RecordsDigest
     file_bytes: int
@@ -204,8 +203,8 @@ class ShardWriter:
                 return self._read_back(file, check)
         except (CorruptShardError, OSError) as e:
             # A full disk is found here: the official writer closes without a word.
-            got = " ".join(str(e).split())
-            raise self._failed(f"the finished file cannot be read: {got}") from e
+            found = e.summary if isinstance(e, CorruptShardError) else e.strerror
+            raise self._failed(f"the finished file cannot be read: {found}") from e
 
     def _read_back(self, file: BinaryIO, check: Check) -> WrittenShard:
         crc32cs = np.frombuffer(self._crc32cs, np.uint32)
@@ -244,42 +243,33 @@ class ShardWriter:
 def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
     """Reads a whole shard file and decodes every record.
 
-    Memory: one window of 1 MiB of the file (up to 4 MiB decoded), and 20 bytes a
-    record.
+    Memory: a range of 1 MiB of the file (up to 4 MiB decoded), and 20 bytes a record.
 
     Args:
-        file: The open file.
+        file: The open file, at its begin.
         path: For messages.
 
     Raises:
         CorruptShardError: It is damaged.
         TransposedChunkError: It holds transposed chunks.
     """
-    footer = _footer(file, path)
+    footer, size = _footer(file, path)
     crc32cs = [np.empty(0, np.uint32)]
     digest = RecordsDigest()
     file_crc = 0
-    for data, window in _windows(file, footer):
+    for data, chunks in walk_file(file, footer, path=path, size_bytes=size):
         file_crc = google_crc32c.extend(file_crc, data)
-        if window is None:
+        if chunks is None:
             continue
-        first, last = window
-        buffer, starts = arrayrecord.logical_chunks(data, footer, first, last)
-        crcs, lengths = checksum_chunks(
-            buffer,
-            starts,
-            path=path,
-            first_chunk=first,
-            chunk_records=footer.chunk_records[first:last],
-        )
-        _check_lengths(lengths, footer, window, path)
+        crcs, lengths = chunks.checksum()
+        _check_lengths(lengths, chunks)
         crc32cs.append(crcs)
         digest += RecordsDigest.of(crcs, lengths)
     return WrittenShard(
         footer=footer,
         crc32cs=np.concatenate(crc32cs),
         digest=digest,
-        file_bytes=os.fstat(file.fileno()).st_size,
+        file_bytes=size,
         file_crc32c=file_crc,
     )
 
@@ -292,31 +282,23 @@ def _sample_shard(
     Returns:
         The shard, int64 [records] lengths, and checksums by number of record.
     """
-    footer = _footer(file, path)
-    first_records = np.cumsum(footer.chunk_records) - footer.chunk_records
+    footer, size = _footer(file, path)
     parts = [np.empty(0, np.int64)]
     sample: dict[int, int] = {}
     file_crc = 0
-    for data, window in _windows(file, footer):
+    for data, chunks in walk_file(file, footer, path=path, size_bytes=size):
         file_crc = google_crc32c.extend(file_crc, data)
-        if window is None:
+        if chunks is None:
             continue
-        first, last = window
-        buffer, starts = arrayrecord.logical_chunks(data, footer, first, last)
-        counts = footer.chunk_records[first:last]
-        lengths = measure_chunks(
-            buffer, starts, path=path, first_chunk=first, chunk_records=counts
-        )
-        _check_lengths(lengths, footer, window, path)
+        lengths = chunks.measure()
+        _check_lengths(lengths, chunks)
         parts.append(lengths)
-        chosen = np.arange(-first % _SAMPLE_STRIDE_CHUNKS, last - first)
-        chosen = chosen[::_SAMPLE_STRIDE_CHUNKS]
-        crcs, _ = checksum_chunks(
-            buffer, starts[chosen], path=path, chunk_records=counts[chosen]
-        )
-        begins = first_records[first + chosen].tolist()
-        ends = (first_records[first + chosen] + counts[chosen]).tolist()
-        numbers = map(range, begins, ends)
+        begin = -chunks.first_chunk % _SAMPLE_STRIDE_CHUNKS
+        chosen = slice(begin, None, _SAMPLE_STRIDE_CHUNKS)
+        crcs, _ = chunks.checksum(chosen)
+        counts = chunks.chunk_records
+        ends = chunks.first_record + np.cumsum(counts)
+        numbers = map(range, (ends - counts)[chosen].tolist(), ends[chosen].tolist())
         sample.update(
             zip(itertools.chain.from_iterable(numbers), crcs.tolist(), strict=True)
         )
@@ -326,59 +308,35 @@ def _sample_shard(
         footer=footer,
         crc32cs=crc32cs,
         digest=RecordsDigest.of(crc32cs, lengths) if same else RecordsDigest(),
-        file_bytes=os.fstat(file.fileno()).st_size,
+        file_bytes=size,
         file_crc32c=file_crc,
     )
     return written, lengths, sample
 
 
-def _check_lengths(
-    lengths: npt.NDArray[np.int64],
-    footer: arrayrecord.Footer,
-    window: tuple[int, int],
-    path: str,
-) -> None:
-    """Checks that the chunks of a window are as large as the footer says."""
-    rows = slice(*window)
-    ends = np.cumsum(footer.chunk_records[rows])
+def _check_lengths(lengths: npt.NDArray[np.int64], chunks: ChunkRange) -> None:
+    """Checks that chunks are as large as the footer says."""
+    ends = np.cumsum(chunks.chunk_records)
     sums = np.append(0, np.cumsum(lengths))
-    got = sums[ends] - sums[ends - footer.chunk_records[rows]]
-    expected = footer.chunk_decoded_bytes[rows]
+    got = sums[ends] - sums[ends - chunks.chunk_records]
+    expected = chunks.chunk_decoded_bytes
     wrong = np.flatnonzero(got != expected)
     if len(wrong):
         raise CorruptShardError(
             "a chunk is not the one that the ArrayRecord footer lists",
-            where=f"{path}, chunk {window[0] + wrong[0]:,}",
+            where=f"{chunks.path}, chunk {chunks.first_chunk + wrong[0]:,}",
             expected=f"{expected[wrong[0]]:,} bytes of records",
             got=f"{got[wrong[0]]:,}",
             cure="restore the file from a copy, or convert this shard again",
         )
 
 
-def _read(file: BinaryIO, begin: int, end: int) -> bytes:
-    pieces = []
-    while begin < end:
-        piece = os.pread(file.fileno(), end - begin, begin)
-        if not piece:
-            break
-        pieces.append(piece)
-        begin += len(piece)
-    return b"".join(pieces)
+def _footer(file: BinaryIO, path: str) -> tuple[Footer, int]:
+    """Returns the footer of an open file, and the file's size."""
+    descriptor = file.fileno()
+    size = os.fstat(descriptor).st_size
 
+    def read(begin: int, end: int) -> bytes:
+        return os.pread(descriptor, end - begin, begin)
 
-def _footer(file: BinaryIO, path: str) -> arrayrecord.Footer:
-    size = os.fstat(file.fileno()).st_size
-    return arrayrecord.read_footer(functools.partial(_read, file), size, path=path)
-
-
-def _windows(
-    file: BinaryIO, footer: arrayrecord.Footer
-) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-    """Yields the whole file in order: runs of chunks, numbered, and the rest."""
-    offsets = footer.chunk_offsets
-    yield _read(file, 0, int(offsets[0])), None
-    for first, last in arrayrecord.chunk_windows(footer):
-        yield _read(file, int(offsets[first]), int(offsets[last])), (first, last)
-    size = os.fstat(file.fileno()).st_size
-    for begin in range(int(offsets[-1]), size, 4 << 20):
-        yield _read(file, begin, min(begin + (4 << 20), size)), None
+    return read_footer(read, size, path=path), size

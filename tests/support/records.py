@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 import random
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import footer as arrayrecord
-from gristmill.dataset.arrayrecord.chunks import decode_chunks
+from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.tfrecord.frames import encode_frame
 
 # What any code for records must stand: empty, one byte, binary, text, what crosses a
@@ -114,25 +115,14 @@ def footer_of(data: bytes, *, path: str = "test") -> arrayrecord.Footer:
 
 
 def decode_file(
-    data: bytes, *, path: str = "test", window_bytes: int = 4 << 20
+    data: bytes, *, path: str = "test", range_bytes: int = 4 << 20
 ) -> list[bytes]:
     """Decodes all records of an ArrayRecord file with gristmill's codec."""
     footer = footer_of(data, path=path)
-    records: list[bytes] = []
-    for first, last in arrayrecord.chunk_windows(footer, window_bytes=window_bytes):
-        begin, end = footer.chunk_offsets[[first, last]].tolist()
-        buffer, starts = arrayrecord.logical_chunks(
-            data[begin:end], footer, first, last
-        )
-        records += decode_chunks(
-            buffer,
-            starts,
-            path=path,
-            first_chunk=first,
-            chunk_records=footer.chunk_records[first:last],
-            max_decoded_bytes=int(footer.chunk_decoded_bytes[first:last].max()),
-        )
-    return records
+    file = io.BytesIO(data)
+    file.seek(footer.chunk_offsets[0])
+    walk = walk_chunks(file, footer, path=path, range_bytes=range_bytes)
+    return [record for chunks in walk for record in chunks.decode()]
 
 
 def checksums(records: Sequence[bytes]) -> np.ndarray:

@@ -8,20 +8,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunks import checksum_chunks
-from gristmill.dataset.arrayrecord.footer import (
-    Footer,
-    chunk_windows,
-    logical_chunks,
-    read_footer,
+from gristmill.dataset.arrayrecord.damaged_chunks import (
+    CHUNK_ERRORS,
+    damaged_chunks,
 )
-from gristmill.dataset.arrayrecord.official_reader import read_with_official_reader
+from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     CorruptShardError,
@@ -32,9 +30,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.findings import (
     UNREADABLE,
     Finding,
-    fact_of,
     finding_of,
-    first_line,
     wrong_size,
 )
 from gristmill.dataset.metadata import layout
@@ -43,7 +39,6 @@ from gristmill.dataset.storage.base import FileInfo, Storage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.checking.metadata import VerifyTask
 
-_BLOCK_BYTES = 4 << 20
 _SHOWN_RECORDS = 10  # A finding for each of the first; the others are counted.
 
 
@@ -70,8 +65,8 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
     the index, the digest of all records with the table, and the index's chunk offsets
     with the shard's own footer.
 
-    Memory: a window of 4 MiB of the file (up to 16 MiB decoded), or one chunk if that
-    is larger, and some 20 bytes a record.
+    Memory: 4 MiB of the file, or one chunk if that is larger, and some 20 bytes a
+    record.
 
     Args:
         task: Which shard.
@@ -160,26 +155,21 @@ def _read_shard(
             index = None  # The digest is left to compare.
     digest = RecordsDigest()
     file_crc = 0
-    first_record = 0
     different = _DifferentRecords(task.path)
     # One after the other: where answers take a while, the next are on their way.
     with storage.open(path, version=info.version) as file:
-        for begin, end, chunks in _pieces(footer, info.size_bytes):
-            data = _read_fully(file, end - begin)
+        walk = walk_file(file, footer, path=path, size_bytes=info.size_bytes)
+        for data, chunks in walk:
             file_crc = google_crc32c.extend(file_crc, data)
-            if footer is None or chunks is None:
-                continue
-            decoded = _decode_window(data, footer, chunks, path, first_record)
-            for part in decoded:
+            for part in () if chunks is None else _decode(chunks, task.path):
                 if isinstance(part, Finding):
-                    findings.append(dataclasses.replace(part, path=task.path))
+                    findings.append(part)
                     continue
                 number, crcs, lengths = part
                 digest += RecordsDigest.of(crcs, lengths)
                 if index is not None:
                     stored = index.crc32cs[number : number + len(crcs)]
                     different.compare(number, stored, crcs)
-            first_record += int(footer.chunk_records[slice(*chunks)].sum())
     findings += different.findings()
     if file_crc != task.file_crc32c and not findings:
         findings.append(
@@ -193,14 +183,6 @@ def _read_shard(
     return digest
 
 
-def _read_fully(file: BinaryIO, size_bytes: int) -> bytes:
-    """Reads so many bytes, fewer only at the end of the file."""
-    data = file.read(size_bytes)
-    while len(data) < size_bytes and (piece := file.read(size_bytes - len(data))):
-        data += piece
-    return data
-
-
 def _same_chunks(index: ShardIndex, footer: Footer) -> bool:
     numbers = np.arange(index.chunks + 1)
     return np.array_equal(
@@ -208,69 +190,57 @@ def _same_chunks(index: ShardIndex, footer: Footer) -> bool:
     ) and np.array_equal(index.chunk_records(numbers[:-1]), footer.chunk_records)
 
 
-def _pieces(
-    footer: Footer | None, size: int
-) -> Iterator[tuple[int, int, tuple[int, int] | None]]:
-    """Yields byte ranges that cover a file, and the chunks [first, last) in each."""
-    offsets = np.zeros(1, np.int64) if footer is None else footer.chunk_offsets
-    yield 0, int(offsets[0]), None
-    if footer is not None:
-        for first, last in chunk_windows(footer):
-            yield int(offsets[first]), int(offsets[last]), (first, last)
-    for begin in range(int(offsets[-1]), size, _BLOCK_BYTES):
-        yield begin, min(begin + _BLOCK_BYTES, size), None
-
-
 _Decoded = tuple[int, npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 
-def _decode_window(
-    data: bytes, footer: Footer, chunks: tuple[int, int], path: str, first_record: int
-) -> Iterator[_Decoded | Finding]:
+def _decode(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
     """Yields record number, checksums and lengths; findings for chunks without."""
-    buffer, starts = logical_chunks(data, footer, *chunks)
-    limit = int(footer.chunk_decoded_bytes[slice(*chunks)].max())
-    counts = footer.chunk_records[slice(*chunks)]
-    decode = functools.partial(
-        checksum_chunks, buffer, path=path, max_decoded_bytes=limit
-    )
     try:
-        yield first_record, *decode(starts, chunk_records=counts)
+        yield chunks.first_record, *chunks.checksum()
     except TransposedChunkError:
-        end = first_record + int(counts.sum())
-        yield from _decode_transposed(path, first_record, end, footer)
+        yield from _decode_transposed(chunks, shard)
     except CorruptShardError:
-        # One at a time: what cannot be decoded is named, and all else compared.
-        for chunk, count in enumerate(counts.tolist()):
-            try:
-                one = slice(chunk, chunk + 1)
-                yield first_record, *decode(starts[one], chunk_records=counts[one])
-            except (CorruptShardError, TransposedChunkError) as error:
-                records = f"record {first_record:,}"
-                if count != 1:
-                    records = f"records {first_record:,} to {first_record + count:,}"
-                yield Finding(
-                    "",
-                    f"{records} cannot be decoded: chunk {chunks[0] + chunk:,} at byte "
-                    f"offset {int(footer.chunk_offsets[chunks[0] + chunk]):,}",
-                    got=fact_of(error, "got"),
-                )
-            first_record += count
+        yield from _decode_singly(chunks, shard)
 
 
-def _decode_transposed(
-    path: str, begin: int, end: int, footer: Footer
-) -> Iterator[_Decoded | Finding]:
-    mean = int(footer.chunk_decoded_bytes.sum()) // max(footer.records, 1)
+def _decode_singly(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
+    """Names what cannot be decoded, so that all else is compared."""
+    counts = chunks.chunk_records
+    firsts = chunks.first_record + np.cumsum(counts) - counts
+    decoded = {}
+
+    def decode(chunk: int) -> None:
+        decoded[chunk] = chunks.checksum(slice(chunk, chunk + 1))
+
+    damaged = dict(damaged_chunks(len(counts), decode, errors=CHUNK_ERRORS))
+    offsets = chunks.footer.chunk_offsets[chunks.first_chunk :]
+    for chunk, first in enumerate(firsts.tolist()):
+        if chunk in decoded:
+            yield first, *decoded[chunk]
+            continue
+        records, count = f"record {first:,}", int(counts[chunk])
+        if count != 1:
+            records = f"records {first:,} to {first + count:,}"
+        yield Finding(
+            shard,
+            f"{records} cannot be decoded: chunk {chunks.first_chunk + chunk:,} at "
+            f"byte offset {int(offsets[chunk]):,}",
+            got=damaged[chunk].got or "",
+        )
+
+
+def _decode_transposed(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
+    begin = chunks.first_record
+    end = begin + int(chunks.chunk_records.sum())
     try:
-        for batch in read_with_official_reader(path, begin, end, mean_bytes=mean):
+        for batch in chunks.decode_officially():
             crcs = np.array([google_crc32c.value(record) for record in batch], "<u4")
             yield begin, crcs, np.array([len(record) for record in batch], np.int64)
             begin += len(batch)
     except GristmillError as error:
-        yield Finding(
-            "", f"records {begin:,} to {end:,}: {first_line(error)}", got=str(error)
-        )
+        found = finding_of(shard, error)
+        what = f"records {begin:,} to {end:,}: {found.what}"
+        yield dataclasses.replace(found, what=what)
 
 
 class _DifferentRecords:

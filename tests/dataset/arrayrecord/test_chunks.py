@@ -240,7 +240,7 @@ class TestLies:
         good, bad = chunk([b"abc"]), chunk([b"abc"], kind="p")
         buffer, starts = laid_out([good, bad])
         with pytest.raises(CorruptShardError, match=r"shard, chunk 1,001\n"):
-            decode_chunks(buffer, starts, path="shard", first_chunk=1000)
+            decode_chunks(buffer, starts, path="shard", chunk_numbers=[1000, 1001])
 
     @every_compression
     def test_a_count_other_than_the_footer_says_is_refused(self, compression: str):

@@ -18,9 +18,7 @@ from gristmill.dataset.arrayrecord import footer as arrayrecord
 from gristmill.dataset.arrayrecord.footer import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
-    Footer,
     blocks_before,
-    chunk_windows,
     logical,
 )
 from gristmill.dataset.errors import (
@@ -107,7 +105,7 @@ class TestOfficialFiles:
     def test_every_record_is_decoded(self, folder, options: str, records: list[bytes]):
         data = written(folder, options, records)
         assert decode_file(data) == records
-        assert decode_file(data, window_bytes=1) == records
+        assert decode_file(data, range_bytes=1) == records
         footer = footer_of(data)
         assert footer.records == len(records)
         assert footer.chunk_decoded_bytes.sum() == sum(map(len, records))
@@ -204,36 +202,6 @@ def _header_bytes_before(position: int, begin: int) -> int:
     return BLOCK_HEADER_BYTES * len(
         [block for block in range(0, position, BLOCK_BYTES) if block >= begin]
     )
-
-
-class TestWindows:
-    @given(
-        st.lists(
-            st.tuples(st.integers(40, 500), st.integers(0, 3000)),
-            min_size=0,
-            max_size=40,
-        ),
-        st.integers(1, 2000),
-    )
-    def test_cover_all_chunks_within_the_limits(self, chunks, window_bytes):
-        sizes = [size for size, _ in chunks]
-        decoded = np.array([size for _, size in chunks], np.int64)
-        offsets = 64 + np.append(0, np.cumsum(sizes)).astype(np.int64)
-        footer = Footer(
-            chunk_offsets=offsets,
-            chunk_records=np.ones(len(chunks), np.int64),
-            chunk_decoded_bytes=decoded,
-            writer_options="",
-        )
-        windows = list(chunk_windows(footer, window_bytes=window_bytes))
-        covered = [i for first, last in windows for i in range(first, last)]
-        assert covered == list(range(len(chunks)))
-        for first, last in windows:
-            assert last > first
-            if last > first + 1:
-                assert offsets[last] - offsets[first] <= window_bytes
-                taken = decoded[first:last].sum() + 48 * (last - first)  # As objects.
-                assert taken <= 4 * window_bytes
 
 
 FOOTER = [footer_metadata(2, 5), footer_entry(64, 9, 3), footer_entry(200, 7, 2)]

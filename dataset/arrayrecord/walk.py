@@ -1,0 +1,243 @@
+"""Walking an ArrayRecord file from its begin to its end, in bounded memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.chunks import (
+    checksum_chunks,
+    decode_chunks,
+    measure_chunks,
+)
+from gristmill.dataset.arrayrecord.footer import (
+    BLOCK_HEADER_BYTES,
+    Footer,
+    blocks_before,
+    logical,
+)
+from gristmill.dataset.arrayrecord.official_reader import read_with_official_reader
+from gristmill.dataset.arrayrecord.simple_chunks import IntArray
+
+# What Python takes for a record besides its bytes: tiny ones are mostly that.
+_OBJECT_BYTES = 48
+RANGE_BYTES = 1 << 20  # Decodes to at most 4 MiB.
+_REST_BYTES = 4 << 20
+_ALL = slice(None)
+
+
+def chunk_ranges(
+    footer: Footer,
+    *,
+    first_chunk: int = 0,
+    last_chunk: int | None = None,
+    range_bytes: int = RANGE_BYTES,
+) -> Iterator[tuple[int, int]]:
+    """Yields ranges of chunks that are small enough to be read and decoded at once.
+
+    Args:
+        footer: Where the chunks are.
+        first_chunk: The first chunk.
+        last_chunk: The chunk after the last; None for all.
+        range_bytes: Most bytes of a range in the file, and a quarter of the most that
+            it decodes to, records as objects. A single larger chunk makes a range of
+            its own.
+
+    Yields:
+        Half-open ranges of chunk numbers, in order, that cover all these chunks.
+    """
+    last_chunk = len(footer.chunk_records) if last_chunk is None else last_chunk
+    ends = footer.chunk_offsets[1 : last_chunk + 1]
+    decoded = np.cumsum(
+        (footer.chunk_decoded_bytes + _OBJECT_BYTES * footer.chunk_records)[:last_chunk]
+    )
+    first = first_chunk
+    while first < last_chunk:
+        file_limit = footer.chunk_offsets[first] + range_bytes
+        done = decoded[first - 1] if first else 0
+        last = min(
+            int(np.searchsorted(ends, file_limit, side="right")),
+            int(np.searchsorted(decoded, done + 4 * range_bytes, side="right")),
+        )
+        last = max(last, first + 1)
+        yield first, last
+        first = last
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkRange:
+    """A range of chunks of a file, read and not yet decoded.
+
+    The decoding methods raise CorruptShardError where a chunk is damaged or is not the
+    one that the footer lists, TransposedChunkError where one is transposed.
+
+    Attributes:
+        path: The file, for messages.
+        footer: Its footer.
+        first_chunk: The first chunk.
+        last_chunk: The chunk after the last.
+        first_record: Number of the first record.
+        data: The bytes of the chunks, as they are in the file.
+    """
+
+    path: str
+    footer: Footer
+    first_chunk: int
+    last_chunk: int
+    first_record: int
+    data: bytes
+
+    @property
+    def chunk_records(self) -> IntArray:
+        """Records in each chunk, int64 [chunks]."""
+        return self.footer.chunk_records[self.first_chunk : self.last_chunk]
+
+    @property
+    def chunk_decoded_bytes(self) -> IntArray:
+        """Size of each chunk's records together, int64 [chunks]."""
+        return self.footer.chunk_decoded_bytes[self.first_chunk : self.last_chunk]
+
+    @functools.cached_property
+    def logical(self) -> tuple[bytes | memoryview, IntArray]:
+        """Logical bytes, and int64 [chunks] where each chunk begins in them."""
+        offsets = self.footer.chunk_offsets[self.first_chunk : self.last_chunk]
+        begin = int(offsets[0])
+        starts = offsets - begin - BLOCK_HEADER_BYTES * blocks_before(offsets, begin)
+        return logical(self.data, begin), starts
+
+    def decode(self) -> list[bytes]:
+        """Returns all records."""
+        buffer, starts = self.logical
+        return decode_chunks(
+            buffer,
+            starts,
+            path=self.path,
+            chunk_numbers=range(self.first_chunk, self.last_chunk),
+            chunk_records=self.chunk_records,
+            max_decoded_bytes=self.chunk_decoded_bytes,
+        )
+
+    def decode_officially(self) -> Iterator[list[bytes]]:
+        """Yields all records, some 16 MiB at a time, from the official reader.
+
+        Raises:
+            InputError: The file is not on a local disk.
+            CorruptShardError: The official reader cannot read it.
+        """
+        count = int(self.chunk_records.sum())
+        yield from read_with_official_reader(
+            self.path,
+            self.first_record,
+            self.first_record + count,
+            mean_bytes=int(self.chunk_decoded_bytes.sum()) // max(count, 1),
+        )
+
+    def checksum(self, chosen: slice = _ALL) -> tuple[npt.NDArray[np.uint32], IntArray]:
+        """Decodes the records of some chunks for their checksums.
+
+        Args:
+            chosen: Which chunks, counted from the first of the range; all by default.
+
+        Returns:
+            uint32 [records] crc32c of each record, and int64 [records] its length.
+        """
+        buffer, starts = self.logical
+        return checksum_chunks(
+            buffer,
+            starts[chosen],
+            path=self.path,
+            chunk_numbers=range(self.first_chunk, self.last_chunk)[chosen],
+            chunk_records=self.chunk_records[chosen],
+            max_decoded_bytes=self.chunk_decoded_bytes[chosen],
+        )
+
+    def measure(self) -> IntArray:
+        """Returns int64 [records], the length of each; decodes no records."""
+        buffer, starts = self.logical
+        return measure_chunks(
+            buffer,
+            starts,
+            path=self.path,
+            chunk_numbers=range(self.first_chunk, self.last_chunk),
+            chunk_records=self.chunk_records,
+            max_decoded_bytes=self.chunk_decoded_bytes,
+        )
+
+
+def walk_chunks(
+    file: BinaryIO,
+    footer: Footer,
+    *,
+    path: str,
+    first_chunk: int = 0,
+    last_chunk: int | None = None,
+    range_bytes: int = RANGE_BYTES,
+) -> Iterator[ChunkRange]:
+    """Reads chunks in order.
+
+    Memory: a range of 1 MiB of the file (up to 4 MiB decoded), or one chunk if that
+    is larger.
+
+    Args:
+        file: Where to read, at the begin of the first chunk.
+        footer: Where the chunks are.
+        path: The file, for messages.
+        first_chunk: The first chunk.
+        last_chunk: The chunk after the last; None for all.
+        range_bytes: About how much to read at a time, see `chunk_ranges`.
+    """
+    record = int(footer.chunk_records[:first_chunk].sum())
+    for first, last in chunk_ranges(
+        footer,
+        first_chunk=first_chunk,
+        last_chunk=last_chunk,
+        range_bytes=range_bytes,
+    ):
+        offsets = footer.chunk_offsets
+        data = _read(file, int(offsets[last] - offsets[first]))
+        yield ChunkRange(path, footer, first, last, record, data)
+        record += int(footer.chunk_records[first:last].sum())
+
+
+def walk_file(
+    file: BinaryIO, footer: Footer | None, *, path: str, size_bytes: int
+) -> Iterator[tuple[bytes, ChunkRange | None]]:
+    """Reads every byte of a file in order.
+
+    Memory: as `walk_chunks`, or 4 MiB.
+
+    Args:
+        file: The file, at its begin.
+        footer: Where the chunks are; None if it cannot be read.
+        path: For messages.
+        size_bytes: Size of the file.
+
+    Yields:
+        Consecutive bytes, and the chunks if they are chunks.
+    """
+    done = 0
+    if footer is not None:
+        yield _read(file, int(footer.chunk_offsets[0])), None
+        for chunks in walk_chunks(file, footer, path=path):
+            yield chunks.data, chunks
+        done = int(footer.chunk_offsets[-1])
+    for begin in range(done, size_bytes, _REST_BYTES):
+        yield _read(file, min(_REST_BYTES, size_bytes - begin)), None
+
+
+def _read(file: BinaryIO, size_bytes: int) -> bytes:
+    """Reads so many bytes, fewer only at the end of the file."""
+    data = file.read(size_bytes)
+    if len(data) == size_bytes:
+        return data
+    pieces = [data]
+    left = size_bytes - len(data)
+    while left and (piece := file.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)

@@ -1,0 +1,125 @@
+"""Walking ArrayRecord files: all bytes, all records, and no more at a time."""
+
+from __future__ import annotations
+
+import io
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.arrayrecord.footer import Footer
+from gristmill.dataset.arrayrecord.walk import chunk_ranges, walk_chunks, walk_file
+from gristmill.dataset.errors import CorruptShardError
+from tests.support.records import array_record_bytes, footer_of, text_records
+
+
+class TestRanges:
+    @given(
+        st.lists(
+            st.tuples(st.integers(40, 500), st.integers(0, 3000)),
+            min_size=0,
+            max_size=40,
+        ),
+        st.integers(1, 2000),
+        st.data(),
+    )
+    def test_cover_all_chunks_within_the_limits(self, chunks, range_bytes, data):
+        sizes = [size for size, _ in chunks]
+        decoded = np.array([size for _, size in chunks], np.int64)
+        offsets = 64 + np.append(0, np.cumsum(sizes)).astype(np.int64)
+        footer = Footer(
+            chunk_offsets=offsets,
+            chunk_records=np.ones(len(chunks), np.int64),
+            chunk_decoded_bytes=decoded,
+            writer_options="",
+        )
+        begin, end = sorted(data.draw(st.integers(0, len(chunks))) for _ in "12")
+        ranges = list(
+            chunk_ranges(
+                footer, first_chunk=begin, last_chunk=end, range_bytes=range_bytes
+            )
+        )
+        covered = [i for first, last in ranges for i in range(first, last)]
+        assert covered == list(range(begin, end))
+        for first, last in ranges:
+            assert last > first
+            if last > first + 1:
+                assert offsets[last] - offsets[first] <= range_bytes
+                taken = decoded[first:last].sum() + 48 * (last - first)  # As objects.
+                assert taken <= 4 * range_bytes
+
+
+class SlowFile(io.BytesIO):
+    """Returns fewer bytes than asked for, as connections do."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(-1 if size is None else min(size, 777))
+
+
+RECORDS = text_records(2000)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = str(tmp_path_factory.mktemp("walk"))
+    return array_record_bytes(RECORDS, options="group_size:7", folder=folder)
+
+
+class TestWalking:
+    @pytest.mark.parametrize("known", [True, False])
+    def test_every_byte_comes_once_and_in_order(self, data: bytes, known: bool):
+        footer = footer_of(data) if known else None
+        walk = walk_file(SlowFile(data), footer, path="x", size_bytes=len(data))
+        parts, records = [], []
+        for part, chunks in walk:
+            parts.append(part)
+            if chunks is not None:
+                assert chunks.data is part
+                assert chunks.first_record == len(records)
+                records += chunks.decode()
+        assert b"".join(parts) == data
+        assert records == (RECORDS if known else [])
+
+    def test_some_chunks(self, data: bytes):
+        footer = footer_of(data)
+        first, last = 20, 31
+        file = io.BytesIO(data)
+        file.seek(footer.chunk_offsets[first])
+        walk = walk_chunks(
+            file, footer, path="x", first_chunk=first, last_chunk=last, range_bytes=1
+        )
+        found = list(walk)
+        assert [chunks.first_chunk for chunks in found] == list(range(first, last))
+        records = [record for chunks in found for record in chunks.decode()]
+        assert records == RECORDS[7 * first : 7 * last]
+        assert file.tell() == footer.chunk_offsets[last]
+
+    def test_lengths_and_checksums(self, data: bytes):
+        footer = footer_of(data)
+        file = io.BytesIO(data)
+        file.seek(footer.chunk_offsets[0])
+        (chunks,) = walk_chunks(file, footer, path="x", range_bytes=1 << 30)
+        crcs, lengths = chunks.checksum()
+        assert lengths.tolist() == chunks.measure().tolist() == list(map(len, RECORDS))
+        assert crcs.tolist() == list(map(google_crc32c.value, RECORDS))
+        some, _ = chunks.checksum(slice(3, None, 64))
+        assert some.tolist() == [
+            int(crc) for chunk in range(3, 286, 64) for crc in crcs[7 * chunk :][:7]
+        ]
+
+    def test_damage_is_named_by_the_number_in_the_file(self, data: bytes):
+        footer = footer_of(data)
+        damaged = bytearray(data)
+        damaged[footer.chunk_offsets[132] + 24] = ord("p")
+        file = io.BytesIO(damaged)
+        file.seek(footer.chunk_offsets[100])
+        (chunks,) = walk_chunks(
+            file, footer, path="x", first_chunk=100, range_bytes=1 << 30
+        )
+        for chosen in (slice(None), slice(0, None, 32), slice(32, 33)):
+            with pytest.raises(CorruptShardError) as caught:
+                chunks.checksum(chosen)
+            assert caught.value.where == "x, chunk 132"
