@@ -1,4 +1,4 @@
-"""Reads converted datasets in a deterministic order and feeds trainers from them.
+"""Reads datasets in a deterministic order and feeds trainers from them.
 
 `gristmill.loader.order` has the orders by themselves.
 """
