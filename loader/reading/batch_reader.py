@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import operator
-import os
 from collections.abc import Mapping
 from typing import Literal, cast
 
@@ -44,7 +43,6 @@ from gristmill.loader.reading.shard_files import (
     ShardList,
     without_block_headers,
 )
-from gristmill.loader.reading.turn import Turn
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetch import RangeFetcher, ReadOptions
 from gristmill.loader.remote.range_plan import plan_ranges
@@ -59,21 +57,6 @@ _ARRIVED_CHUNKS = 192
 _ARRIVED_BYTES = 4 << 20
 # How often to ask for what arrives damaged, until the shard itself must be.
 _DAMAGED_TRIES = 3
-
-# Small chunks are read by one thread at a time of those that read record by record: two
-# of Grain's threads that fight for the interpreter's lock after each decompression, or
-# hand a lock to each other, take twice as long (66 against 31 us a record of 2.2 KB).
-_IN_TURN_BYTES = 8 << 10
-_turn = Turn()
-
-
-def _renew_turn() -> None:
-    global _turn
-    _turn = Turn()
-
-
-# Who held it does not exist in a forked process.
-os.register_at_fork(after_in_child=_renew_turn)
 
 _log = logging.getLogger(__name__)
 
@@ -180,18 +163,11 @@ class BatchReader:
         if self.shards.remote is not None:
             return None
         shard = self.open_shards.get(number)
-        index = shard.index
         if shard.version is not None or shard.transposed:
             return None
         if self._verify == "always" and not shard.has_crc32cs:
             return None
-        if index.file_bytes > _IN_TURN_BYTES * index.chunks:
-            return self._decode_lone(shard, row)
-        _turn.wait()
-        with _turn.lock:
-            found = self._decode_lone(shard, row)
-            _turn.keep()
-        return found
+        return self._decode_lone(shard, row)
 
     def _decode_lone(self, shard: ShardFile, row: int) -> bytes | None:
         index = shard.index

@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 
 import google_crc32c
 import numpy as np
@@ -126,12 +127,22 @@ def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
     """The thread that reads, and what it holds, are not in the child."""
     dataset = loader.open(converted)
     expected = dataset[7]
-    with batch_read._turn.lock:
-        child = os.fork()
-        if not child:
-            signal.alarm(20)
-            os._exit(dataset[7] != expected)
-    assert os.waitpid(child, 0)[1] == 0
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            assert dataset[7] == expected
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        for _ in range(5):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                os._exit(dataset[7] != expected)
+            assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+        reading.result()
 
 
 def test_threads_share_a_dataset(converted: str) -> None:
