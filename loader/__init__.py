@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.shard_report import SourceSpan
     from gristmill.loader.api import GlobalBatches, global_batches
-    from gristmill.loader.cache.counts import CacheCounts
+    from gristmill.loader.cache.cache_counts import CacheCounts
     from gristmill.loader.dataset import Dataset, ShardInfo
     from gristmill.loader.decode.examples import ExampleDecoder
     from gristmill.loader.decode.features import (
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from gristmill.loader.locate import Location
     from gristmill.loader.open_dataset import open as open
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
-    from gristmill.loader.remote.range_fetch import ReadCounts, ReadOptions
+    from gristmill.loader.remote.range_fetcher import ReadCounts
+from gristmill.loader.remote.read_options import ReadOptions
 
 __all__ = [
     "ArrayRecordDataSource",
@@ -91,7 +92,7 @@ __all__ = [
 _HOMES = {
     "ArrayRecordDataSource": "gristmill.loader.grain_source.source",
     "BlockShuffle": "gristmill.loader.order.shuffle",
-    "CacheCounts": "gristmill.loader.cache.counts",
+    "CacheCounts": "gristmill.loader.cache.cache_counts",
     "CorruptShardError": "gristmill.dataset.errors",
     "Dataset": "gristmill.loader.dataset",
     "DecodeError": "gristmill.dataset.errors",
@@ -114,8 +115,8 @@ _HOMES = {
     "PaddedFeature": "gristmill.loader.decode.features",
     "Ragged": "gristmill.loader.decode.features",
     "RaggedFeature": "gristmill.loader.decode.features",
-    "ReadCounts": "gristmill.loader.remote.range_fetch",
-    "ReadOptions": "gristmill.loader.remote.range_fetch",
+    "ReadCounts": "gristmill.loader.remote.range_fetcher",
+    "ReadOptions": "gristmill.loader.remote.read_options",
     "ShardInfo": "gristmill.loader.dataset",
     "SourceSpan": "gristmill.dataset.metadata.shard_report",
     "StateMismatchError": "gristmill.dataset.errors",

@@ -15,10 +15,11 @@ from gristmill.dataset.errors import InputError, OutOfRangeError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.loader.cache.counts import NOT_CACHED, CacheCounts
+from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.indices import IntArray, checked_indices
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.remote.range_fetch import ReadCounts, ReadOptions
+from gristmill.loader.remote.range_fetcher import ReadCounts
+from gristmill.loader.remote.read_options import ReadOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,12 +108,12 @@ class Dataset(Sequence[bytes]):
     def cache_counts(self) -> CacheCounts:
         """What the local cache of shards did for this process; all 0 without one."""
         remote = self._shards.remote
-        return NOT_CACHED if remote is None else remote.meter.counts
+        return NOT_CACHED if remote is None else remote.counter.counts
 
     def take_cache_counts(self) -> CacheCounts:
         """Returns what was added to `cache_counts` since this was last called."""
         remote = self._shards.remote
-        return NOT_CACHED if remote is None else remote.meter.take()
+        return NOT_CACHED if remote is None else remote.counter.take()
 
     @property
     def request_counts(self) -> ReadCounts:

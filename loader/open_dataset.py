@@ -42,9 +42,9 @@ from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.count_files import CountedFile, count_files
 from gristmill.loader.reading.remote_shards import RemoteShards
-from gristmill.loader.reading.shard_files import ShardList
+from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.reading.tfds_files import read_tfds_files
-from gristmill.loader.remote.range_fetch import ReadOptions
+from gristmill.loader.remote.read_options import ReadOptions
 
 _log = logging.getLogger(__name__)
 

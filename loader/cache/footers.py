@@ -1,7 +1,7 @@
-"""Indexes made of the footers of plain files: each made once per host, and mapped.
+"""Keeps indexes that are made of the footers of plain files: each once per host.
 
-A file in the cache is named by path, size and times of the file that it is about, so
-one that was written again is a stranger. All processes of a host share its pages.
+An index is named after path, size and times of its file, so a file that was written
+again gets another one. Indexes are mapped: all processes of a host share their pages.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gristmill.dataset.metadata.shard_index import (
     index_of_footer,
     map_footer,
 )
-from gristmill.loader.cache.indexes import cache_root, write_whole
+from gristmill.loader.cache.host_files import cache_root, write_whole
 
 _MOST_BYTES = 1 << 30
 _SUFFIX = ".footer"
-# How long a file that is in use may look unused.
+# The time of last use is this exact.
 _TOUCH_SECONDS = 3600
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class FooterCache:
     def index(
         self, path: str, *, file_bytes: int, stamp: str, read: Callable[[], Footer]
     ) -> ShardIndex:
-        """Returns the index of a file, made of its footer if it is not here.
+        """Returns the index of a file; makes and keeps it if it is not in the cache.
 
         Args:
             path: The file.
@@ -64,7 +64,7 @@ class FooterCache:
             os.makedirs(self.directory, exist_ok=True)
             write_whole(place, encode_footer(footer, file_bytes=file_bytes))
         except OSError as e:
-            # All works without, only that each process reads footers for itself.
+            # Without a cache, each process reads footers for itself.
             _log.warning("cannot keep the index of %s in %s: %s", path, place, e)
         else:
             found = self._find(place, path, file_bytes)
@@ -77,19 +77,22 @@ class FooterCache:
             index = map_footer(place)
             index.check()
         except (OSError, GristmillError):
-            return None  # Not there, just deleted, or damaged: then it is made anew.
+            return None  # Missing, just deleted, or damaged: it is made again.
         if index.file_bytes != file_bytes:
             return None
         return dataclasses.replace(index, path=path)
 
     def trim(self, most_bytes: int = _MOST_BYTES) -> None:
-        """Deletes what was not used for the longest time, to keep to a size.
+        """Deletes the least recently used indexes, down to a size.
 
-        Whoever has a deleted file mapped keeps it.
+        Processes that have mapped a deleted index can still use it.
         """
         found = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as all_:
-            for entry in all_:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            os.scandir(self.directory) as entries,
+        ):
+            for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
                     about = entry.stat()
                     found.append((about.st_mtime, about.st_blocks * 512, entry.path))
@@ -106,11 +109,11 @@ def footer_cache(cache_dir: str | None) -> FooterCache | None:
     """Returns the cache of this host, trimmed.
 
     Args:
-        cache_dir: Directory of the host's caches, "" for no cache. By default as
-            `cache_root` says; where that cannot be used, there is no cache.
+        cache_dir: Directory of the host's caches, "" for no cache. By default the one
+            of `cache_root`; if that cannot be used, there is no cache.
 
     Raises:
-        StorageError: The directory that was asked for cannot be used.
+        StorageError: `cache_dir` cannot be used.
     """
     if cache_dir == "" or (cache_dir is None and _switched_off()):
         return None

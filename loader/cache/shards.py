@@ -1,16 +1,17 @@
-"""Copies of shards from object storage on a local disk, shared by a host's processes.
+"""Keeps copies of shards from object storage on a local disk, shared by all processes.
 
-A copy has its name only when it is whole and has the checksum of its shard. It is found
-by what the dataset says of all its shards, so that another dataset never meets it.
+A copy gets its name only when it is complete and has the checksum of its shard. The
+directory of a dataset is named after the content of its shards, so datasets of other
+content do not share copies.
 
-Under a directory there are
+Files of a cache directory:
 
     lock                    held by the one process of the host that adds copies
     <dataset>/in_use        held, shared, by every process that reads the dataset
     <dataset>/00000007.shard
-    <dataset>/00000009.tmp  being fetched; if nobody holds the lock, left by the dead
+    <dataset>/00000009.tmp  being fetched; without the lock, left by a dead process
 
-and all locks end with the processes that hold them.
+All locks end with the processes that hold them.
 """
 
 from __future__ import annotations
@@ -33,27 +34,32 @@ import numpy.typing as npt
 
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.loader.cache.indexes import cache_root, explained
+from gristmill.loader.cache.host_files import (
+    cache_root,
+    disk_errors,
+    locked_if_free,
+)
 from gristmill.loader.indices import IntArray, checked_count
 
 _COPY, _TEMPORARY, _IN_USE = ".shard", ".tmp", "in_use"
-# How long a copy that is in use may look unused.
+# The time of last use of a copy is this exact.
 _TOUCH_SECONDS = 60.0
-# The interpreter waits for a checksum of so much.
+# Other threads wait for the checksum of a piece.
 _PIECE_BYTES = 1 << 20
 
 
 class ShardCache:
-    """Copies of the shards of one dataset, beside those of others.
+    """Copies of the shards of one dataset. Safe to share by threads.
 
-    Safe to share by threads. It makes the directories, and is in use from then on.
+    It makes the directories, and counts as in use from then on.
 
     Args:
-        directory: That of all datasets.
+        directory: The cache directory of all datasets.
         key: Differs between datasets of different content.
         cache_bytes: Most bytes of all copies in the directory.
         file_bytes: int64 [shards], the size of each shard.
         file_crc32cs: uint32 [shards], its crc32c.
+        touch_seconds: The time of last use of a copy is this exact.
 
     Raises:
         StorageError: The directory cannot be used.
@@ -67,12 +73,14 @@ class ShardCache:
         cache_bytes: int,
         file_bytes: IntArray,
         file_crc32cs: npt.NDArray[np.uint32],
+        touch_seconds: float = _TOUCH_SECONDS,
     ):
         self.directory, self.cache_bytes = directory, cache_bytes
         self.file_bytes, self._file_crc32cs = file_bytes, file_crc32cs
+        self._touch_seconds = touch_seconds
         self._own = os.path.join(directory, key)
         self._touched: dict[int, float] = {}
-        with explained(directory):
+        with disk_errors(directory):
             os.makedirs(self._own, exist_ok=True)
             open(self._lock_path, "ab").close()
             path = os.path.join(self._own, _IN_USE)
@@ -88,13 +96,13 @@ class ShardCache:
         return os.path.join(self._own, f"{shard:08d}{suffix}")
 
     def has(self, shard: int) -> bool:
-        """Tells whether there is a copy."""
+        """Returns whether there is a copy."""
         return os.path.exists(self._path(shard))
 
     def find(self, shard: int) -> memoryview | None:
         """Returns the bytes of a copy, mapped; None if there is none.
 
-        Whoever has them keeps them, even if the copy is deleted.
+        They stay readable when the copy is deleted.
         """
         try:
             with open(self._path(shard), "rb") as file:
@@ -104,20 +112,20 @@ class ShardCache:
                     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                     return memoryview(mapped)
         except OSError:
-            return None  # Not there, or just deleted; without it all works as well.
-        self.forget(shard)  # Somebody cut it short.
+            return None  # Not there, or just deleted.
+        self.delete(shard)  # It was truncated.
         return None
 
     def touch(self, shards: Iterable[int]) -> None:
-        """Says that copies were used now: those used last are deleted last."""
+        """Marks copies as just used. The least recently used ones are deleted first."""
         now = time.monotonic()
         for shard in shards:
-            if now - self._touched.get(shard, -math.inf) >= _TOUCH_SECONDS:
+            if now - self._touched.get(shard, -math.inf) >= self._touch_seconds:
                 self._touched[shard] = now
                 with contextlib.suppress(OSError):
                     os.utime(self._path(shard))
 
-    def forget(self, shard: int) -> None:
+    def delete(self, shard: int) -> None:
         """Deletes a copy."""
         with contextlib.suppress(OSError):
             os.unlink(self._path(shard))
@@ -127,9 +135,9 @@ class ShardCache:
         """Keeps other processes and threads from adding copies.
 
         Yields:
-            What room there is; None if another one adds copies now.
+            The room for copies; None if another process or thread adds copies now.
         """
-        with _locked(self._lock_path) as locked:
+        with locked_if_free(self._lock_path) as locked:
             if locked:
                 yield Room(self.directory, cache_bytes=self.cache_bytes)
             else:
@@ -137,14 +145,14 @@ class ShardCache:
 
     @contextlib.contextmanager
     def write(self, shard: int) -> Iterator[int]:
-        """Makes a copy, which must be the shard at the end. Only while `filling`.
+        """Makes a copy of a shard. Only while `filling`.
 
         Yields:
-            A descriptor to write to; all the space is allocated already.
+            A descriptor to write to, with all the space allocated.
 
         Raises:
-            CorruptShardError: What was written is not the shard.
-            OSError: The disk is full, or does not want to be written.
+            CorruptShardError: The bytes that were written are not those of the shard.
+            OSError: The disk is full or cannot be written.
         """
         temporary = self._path(shard, _TEMPORARY)
         try:
@@ -152,7 +160,7 @@ class ShardCache:
                 os.posix_fallocate(file.fileno(), 0, int(self.file_bytes[shard]))
                 yield file.fileno()
                 self._compare(file, shard)
-                # It must not have its name after a power failure, but not its bytes.
+                # After a power failure, a file with its name must have its bytes.
                 os.fsync(file.fileno())
             os.replace(temporary, self._path(shard))
         finally:
@@ -168,33 +176,33 @@ class ShardCache:
         expected = int(self.file_bytes[shard]), int(self._file_crc32cs[shard])
         if (size, crc32c) != expected:
             raise CorruptShardError(
-                "what was fetched is not the shard that the dataset describes",
+                "fetched shard is not the one that the dataset describes",
                 expected="{:,} bytes, crc32c {:#010x}".format(*expected),
                 got=f"{size:,} bytes, crc32c {crc32c:#010x}",
-                cure="compare the dataset with what it says by `gristmill verify`",
+                cure="find out what is damaged with `gristmill verify`",
             )
 
 
 def shard_cache(
     table: ShardTable, *, where: str, cache_dir: str | None, cache_bytes: int | None
 ) -> ShardCache | None:
-    """Returns the cache of a dataset's shards, None if none is wanted.
+    """Returns the cache of a dataset's shards, None if `cache_bytes` is None.
 
     Args:
-        table: What the dataset says of them.
+        table: The shards.
         where: The dataset, for messages.
         cache_dir: Directory of the host's caches; see `cache_root`.
         cache_bytes: Most bytes of all copies, of all datasets.
 
     Raises:
-        InputError: No shard has room in it, or nobody said where.
+        InputError: No directory is given, or no shard fits into `cache_bytes`.
         StorageError: The directory cannot be used.
     """
     if cache_bytes is None:
         return None
     if not (cache_dir or os.environ.get("GRISTMILL_CACHE_DIR")):
         raise InputError(
-            "nobody said where to keep copies of shards",
+            "no directory given for copies of shards",
             where=where,
             cure="give a directory on a fast local disk as cache_dir, or as "
             "GRISTMILL_CACHE_DIR",
@@ -203,9 +211,9 @@ def shard_cache(
     smallest = int(sizes.min(initial=2**62))
     if checked_count(cache_bytes, what="cache_bytes") < smallest and len(sizes):
         raise InputError(
-            "no shard has room in the cache",
+            "cache_bytes is smaller than the smallest shard",
             where=where,
-            expected=f"cache_bytes of at least {smallest:,}, the smallest shard",
+            expected=f"cache_bytes of at least {smallest:,}, the size of that shard",
             got=f"{cache_bytes:,}",
             cure="give more, or leave cache_bytes out",
         )
@@ -220,9 +228,9 @@ def shard_cache(
 
 
 def no_shards_to_cache(where: str) -> InputError:
-    """Returns the error about cache_bytes of what is no dataset in object storage."""
+    """Returns the error that cache_bytes has no effect on this input."""
     return InputError(
-        "cache_bytes is for converted datasets in object storage",
+        "cache_bytes is only for converted datasets in object storage",
         expected="the directory of one, as in gs://bucket/c4",
         got=where,
         cure="leave cache_bytes out",
@@ -237,12 +245,12 @@ class _Copy:
 
 
 class Room:
-    """What copies there are, of all datasets, and what may be added.
+    """The copies of all datasets, and the room for more.
 
     Copies of a dataset that a process reads are not deleted for others. Every epoch
-    reads each record once, so of two shards in use none is worth more than the other:
-    to replace one would cost a fetch for nothing. And to replace the one that was not
-    read for the longest time would even lose all hits where shards are read in turn.
+    reads each record once, so all shards in use are worth the same: to replace one
+    costs a fetch and gains nothing. If shards are read one after the other, to replace
+    the least recently used one would even lose all hits.
 
     Attributes:
         evictions: Copies that were deleted here.
@@ -266,16 +274,16 @@ class Room:
         return self._cache_bytes - self._bytes + unused_bytes
 
     def trim(self) -> None:
-        """Deletes copies, those in use last, where there is more than there may be.
+        """Deletes copies until they fit into `cache_bytes`, those in use last.
 
-        A smaller size than the one of the last job is meant so.
+        A job may give the cache fewer bytes than the job before.
         """
         self.make(0)
         if self._bytes > self._cache_bytes:
             self._evict([copy for all_ in self._copies.values() for copy in all_], 0)
 
     def make(self, size_bytes: int) -> None:
-        """Deletes what nobody uses, the least recently used first, for a new copy."""
+        """Deletes unused copies to make room, the least recently used first."""
         if self._bytes + size_bytes > self._cache_bytes:
             with self._unused() as copies:
                 self._evict(copies, size_bytes)
@@ -296,19 +304,19 @@ class Room:
 
     @contextlib.contextmanager
     def _unused(self) -> Iterator[list[_Copy]]:
-        """Keeps datasets that nobody uses so, and yields their copies."""
+        """Yields the copies of unused datasets, and keeps other processes from them."""
         with contextlib.ExitStack() as stack:
             unused = []
             for place, copies in self._copies.items():
                 if copies:
                     path = os.path.join(place, _IN_USE)
-                    if stack.enter_context(_locked(path)):
+                    if stack.enter_context(locked_if_free(path)):
                         unused += copies
             yield unused
 
 
 def _copies(place: str) -> list[_Copy]:
-    """Returns the copies of a dataset, and deletes what dead processes left."""
+    """Returns the copies of a dataset; deletes what dead processes have left."""
     found = []
     for name in _names(place):
         path = os.path.join(place, name)
@@ -324,19 +332,3 @@ def _copies(place: str) -> list[_Copy]:
 def _names(directory: str) -> list[str]:
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries]
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[bool]:
-    """Locks a file, and tells whether that was possible: nobody else has."""
-    with open(path, "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            # To close it is not enough where the process was forked meanwhile.
-            fcntl.flock(file, fcntl.LOCK_UN)

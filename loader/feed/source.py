@@ -13,7 +13,7 @@ import numpy as np
 
 from gristmill.dataset.errors import DecodeError, UserFunctionError
 from gristmill.loader.batches import Batches, describe_row
-from gristmill.loader.cache.counts import NOT_CACHED
+from gristmill.loader.cache.cache_counts import NOT_CACHED
 from gristmill.loader.feed.batches_ahead import BatchesAhead
 from gristmill.loader.feed.shared_memory import pack
 from gristmill.loader.feed.stats import ReadBatch

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from typing import Any
 
-from gristmill.loader.cache.counts import NOT_CACHED, CacheCounts
+from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from gristmill.loader.cache.footers import footer_cache
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.count_files import count_files
-from gristmill.loader.reading.shard_files import ShardList
+from gristmill.loader.reading.shard_list import ShardList
 
 _SLICE = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 

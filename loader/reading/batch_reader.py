@@ -1,8 +1,8 @@
-"""Reading a batch of records: grouped by shard, decoded all at once, each one checked.
+"""Reads a batch of records: grouped by shard, decoded together, each one checked.
 
-The chunks of a batch, from all its shards, go through the decoder together. Of a chunk
-that holds several records, those in the batch are made, and no others. From shards in
-object storage, all chunks of a batch are asked for at once, and decoded as they arrive.
+The chunks of a batch, from all its shards, are decoded together. Of a chunk of several
+records, only those in the batch are made. From shards in object storage, all chunks of
+a batch are requested at once, and decoded as they arrive.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ import contextlib
 import itertools
 import logging
 import operator
-from collections.abc import Mapping
-from typing import Literal, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
 
 import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.damaged_chunks import damaged_chunks
-from gristmill.dataset.arrayrecord.footer import BLOCK_HEADER_BYTES
 from gristmill.dataset.arrayrecord.official_reader import OfficialReader
-from gristmill.dataset.arrayrecord.simple_chunks import CHUNK_HEADER_BYTES
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import (
     CorruptShardError,
@@ -30,32 +28,25 @@ from gristmill.dataset.errors import (
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.decode_chunks import (
     corrupt_record,
-    decode_window,
+    decode_planned,
     deliver,
 )
 from gristmill.loader.reading.freed_memory import keep_freed_memory
+from gristmill.loader.reading.read_limits import READ_LIMITS, ReadLimits
 from gristmill.loader.reading.read_plan import ReadPlan, Wanted, plan_reads
-from gristmill.loader.reading.shard_files import (
-    CHUNK_TYPE_AT,
-    MOST_HELD_SHARDS,
-    OpenShards,
-    ShardFile,
-    ShardList,
-    without_block_headers,
-)
+from gristmill.loader.reading.shard_file import ShardFile, is_transposed
+from gristmill.loader.reading.shard_list import OpenShards, ShardList
 from gristmill.loader.remote.object_reads import ByteRange
-from gristmill.loader.remote.range_fetch import RangeFetcher, ReadOptions
+from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.range_plan import plan_ranges
+from gristmill.loader.remote.read_options import ReadOptions
 
 Verify = Literal["always", "never"]
 
-# A batch is decoded in windows of so many bytes, as they are in the files: memory
-# follows the records that are wanted, and not the batch's size.
-_WINDOW_BYTES = 4 << 20
-# What has arrived is decoded when it is so much: while the rest is on its way.
+# Chunks that have arrived are decoded when they are this many, while others arrive.
 _ARRIVED_CHUNKS = 192
 _ARRIVED_BYTES = 4 << 20
-# How often to ask for what arrives damaged, until the shard itself must be.
+# How often to fetch a chunk that arrives damaged, before the shard counts as damaged.
 _DAMAGED_TRIES = 3
 
 _log = logging.getLogger(__name__)
@@ -67,9 +58,10 @@ class BatchReader:
     Args:
         shards: The dataset.
         verify: `always` compares each record with its checksum in the shard's index;
-            None does so where an index has checksums.
+            None does so if the index has checksums.
         reader_options: For the official reader, which reads transposed chunks.
-        read_options: How to read shards in object storage that no dataset describes.
+        read_options: How to read plain files in object storage.
+        limits: How much to read, decode and keep open at a time.
     """
 
     def __init__(
@@ -79,30 +71,32 @@ class BatchReader:
         verify: Verify | None = None,
         reader_options: Mapping[str, str] | None = None,
         read_options: ReadOptions | None = None,
+        limits: ReadLimits = READ_LIMITS,
     ):
         if verify not in (None, "always", "never"):
             raise InputError(
-                "verify is neither always nor never",
-                expected="'always', 'never', or None for always where it is possible",
+                "verify must be 'always', 'never' or None",
+                expected="'always', 'never', or None for records with checksums",
                 got=repr(verify),
             )
         keep_freed_memory()
         self.shards = shards
-        self.open_shards = OpenShards(shards)
+        self.open_shards = OpenShards(shards, limits)
+        self._limits = limits
         self._verify = verify
         self._reader_options = dict(reader_options or {})
         self._options = read_options
         self._own_fetcher: RangeFetcher | None = None
 
     def read(self, records: IntArray) -> list[bytes]:
-        """Returns records, in the order they are asked for.
+        """Returns records, in the order of their numbers in `records`.
 
         Args:
-            records: int64 [n] numbers, all in range. One may be there several times.
+            records: int64 [n] numbers, all in range, repeats included.
 
         Raises:
-            CorruptShardError: A shard is truncated, or what it holds is not what was
-                written. It names dataset, shard, record and byte offset.
+            CorruptShardError: A shard is truncated, or does not hold what was written.
+                It names dataset, shard, record and byte offset.
             InvalidDatasetError: An index is damaged, or lacks checksums although
                 `verify` is `always`.
         """
@@ -120,18 +114,18 @@ class BatchReader:
         if remote and which:
             parts = [numbers[a:b] for a, b in itertools.pairwise(bounds)]
             opened = self.open_shards.get_many(which, parts)
-        near: list[Wanted] = []
-        most_held = min(self.open_shards.most, MOST_HELD_SHARDS)
-        far: list[Wanted] = []
+        local: list[Wanted] = []
+        most_used = min(self.open_shards.most, self._limits.used_shards)
+        stored: list[Wanted] = []
         for number, (begin, end) in zip(
             which, itertools.pairwise(bounds), strict=False
         ):
             shard = opened[number] if remote else self.open_shards.get(number)
             if self._verify == "always" and not shard.has_crc32cs:
                 raise InvalidDatasetError(
-                    "shard has no checksums of its records to verify them by",
+                    "index has no checksums of the records to verify",
                     where=f"{self.shards.name}, shard {shard.path}",
-                    cure="make them with `gristmill index`, or open the dataset "
+                    cure="make an index with `gristmill index`, or open the dataset "
                     "without verify='always'",
                 )
             wanted = Wanted(
@@ -140,25 +134,27 @@ class BatchReader:
             if shard.transposed:
                 self._read_officially(wanted, out)
             elif shard.version is None:
-                near.append(wanted)
-                if not remote and len(near) >= most_held:
-                    self._read_local(plan_reads(near, name=self.shards.name), out)
-                    near = []
+                local.append(wanted)
+                if not remote and len(local) >= most_used:
+                    self._read_local(plan_reads(local, name=self.shards.name), out)
+                    local = []
             else:
-                far.append(wanted)
-        if near and remote:
-            near, damaged = self._read_copies(near, out)
-            far += damaged
-        elif near:
-            self._read_local(plan_reads(near, name=self.shards.name), out)
-        if far:
-            self._fetch(plan_reads(far, name=self.shards.name), out)
+                stored.append(wanted)
+        if local and remote:
+            local, damaged = self._read_copies(local, out)
+            stored += damaged
+        elif local:
+            self._read_local(plan_reads(local, name=self.shards.name), out)
+        if stored:
+            self._fetch(plan_reads(stored, name=self.shards.name), out)
         if self.shards.remote is not None:
-            self.shards.remote.count(near=_by_shard(near), far=_by_shard(far))
+            self.shards.remote.count_records(
+                copied=_by_shard(local), fetched=_by_shard(stored)
+            )
         return out
 
     def _read_lone(self, record: int) -> bytes | None:
-        """Returns a record if that is simple, None if it takes the long way."""
+        """Returns a record of a local shard; None if only the general way can."""
         number, row = self.shards.find_one(record)
         if self.shards.remote is not None:
             return None
@@ -199,30 +195,35 @@ class BatchReader:
     def _read_local(self, plan: ReadPlan, out: list[bytes]) -> None:
         """Reads the chunks of local shards, and decodes them."""
         data = [shard.data for shard in plan.files]
-        for window in plan.windows(_WINDOW_BYTES):
-            files = map(data.__getitem__, window.file.tolist())
-            spans = map(slice, window.begin.tolist(), window.end.tolist())
+        for part in plan.parts(self._limits.part_bytes):
+            files = map(data.__getitem__, part.file.tolist())
+            spans = map(slice, part.begin.tolist(), part.end.tolist())
             pieces = list(map(operator.getitem, files, spans))
-            decode_window(window, pieces, out, name=self.shards.name)
+            self._decode(part, pieces, out)
+
+    def _decode(self, plan: ReadPlan, pieces: Sequence[Any], out: list[bytes]) -> None:
+        decode_planned(plan, pieces, out, name=self.shards.name, limits=self._limits)
 
     def _read_copies(
-        self, near: list[Wanted], out: list[bytes]
+        self, copies: list[Wanted], out: list[bytes]
     ) -> tuple[list[Wanted], list[Wanted]]:
         """Reads from local copies of shards in object storage.
 
         Returns:
-            What was read, and what is to be read from there, as a copy is damaged.
+            What was read, and what must be fetched because a copy is damaged.
         """
         name = self.shards.name
         with contextlib.suppress(CorruptShardError):
-            self._read_local(plan_reads(near, name=name), out)
-            return near, []
+            self._read_local(plan_reads(copies, name=name), out)
+            return copies, []
         read, left = [], []
-        for item in near:
+        for item in copies:
             try:
                 self._read_local(plan_reads([item], name=name), out)
             except CorruptShardError as e:
-                _log.warning("deleted the local copy of %s: %s", item.shard.path, e)
+                _log.warning(
+                    "deleted a damaged local copy of %s: %s", item.shard.path, e
+                )
                 number = cast("int", item.shard.number)
                 shard = self.open_shards.without_copy(number, item.numbers)
                 left.append(item._replace(shard=shard))
@@ -242,7 +243,7 @@ class BatchReader:
         """Fetches chunks, and decodes them as they arrive.
 
         Returns:
-            Those that arrived damaged; the last time it raises.
+            The chunks that arrived damaged; the last time it raises.
         """
         joined = plan_ranges(plan.file, plan.begin, plan.end)
         ranges = [
@@ -280,18 +281,18 @@ class BatchReader:
     def _decode_arrived(
         self, plan: ReadPlan, arrived: dict[int, bytes], out: list[bytes], *, last: bool
     ) -> list[int]:
-        """Decodes what was fetched; returns what is damaged."""
+        """Decodes chunks that were fetched; returns the damaged ones."""
         chunks = sorted(arrived)
         part = plan.select(np.array(chunks))
         pieces = [arrived[chunk] for chunk in chunks]
         try:
-            decode_window(part, pieces, out, name=self.shards.name)
+            self._decode(part, pieces, out)
         except CorruptShardError:
             damaged = self._damaged(part, pieces, out)
             if not last:
                 return [chunks[i] for i in damaged]
             first = damaged[0] if damaged else 0
-            if _is_transposed(pieces[first], int(part.begin[first])):
+            if is_transposed(pieces[first], int(part.begin[first])):
                 raise self._transposed(part.files[part.file[first]]) from None
             raise
         return []
@@ -303,7 +304,7 @@ class BatchReader:
 
         def decode(chunk: int) -> None:
             one = plan.part(chunk, chunk + 1)
-            decode_window(one, [pieces[chunk]], out, name=self.shards.name)
+            self._decode(one, [pieces[chunk]], out)
 
         damaged = damaged_chunks(len(pieces), decode, errors=(CorruptShardError,))
         return [chunk for chunk, _ in damaged]
@@ -317,9 +318,9 @@ class BatchReader:
         return self._own_fetcher
 
     def _transposed(self, shard: ShardFile) -> InputError:
-        # The official reader returns empty records where an answer is cut short.
+        # The official reader returns empty records if an answer is truncated.
         return InputError(
-            "shard is transposed, which cannot be read from object storage",
+            "transposed shard cannot be read from object storage",
             where=f"{self.shards.name}, shard {shard.path}",
             cure="copy it to a local disk, or convert it with gristmill",
         )
@@ -340,17 +341,10 @@ class BatchReader:
 
 
 def _by_shard(wanted: list[Wanted]) -> dict[int, int]:
-    """Returns how many records are wanted of each shard in object storage."""
+    """Returns the number of wanted records of each shard in object storage."""
     return {cast("int", item.shard.number): len(item.numbers) for item in wanted}
 
 
 def _byte_range(plan: ReadPlan, chunk: int, begin: int, end: int) -> ByteRange:
     shard = plan.files[plan.file[chunk]]
     return ByteRange(shard.path, begin, end, shard.version)
-
-
-def _is_transposed(piece: bytes, begin: int) -> bool:
-    header = without_block_headers(
-        piece[: CHUNK_HEADER_BYTES + BLOCK_HEADER_BYTES], begin
-    )
-    return header[CHUNK_TYPE_AT : CHUNK_TYPE_AT + 1] == b"t"

@@ -1,4 +1,4 @@
-"""Counting the records of plain files: by their footers, many at a time."""
+"""Counts the records of plain files by their footers, many at a time."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from gristmill.loader.cache.footers import FooterCache
-from gristmill.loader.reading.shard_files import ShardFile, most_open, open_shard
+from gristmill.loader.reading.open_shard import open_shard
+from gristmill.loader.reading.read_limits import READ_LIMITS, ReadLimits
+from gristmill.loader.reading.shard_file import ShardFile
+from gristmill.loader.reading.shard_list import most_open
 
 _THREADS = 32
 
 
 class CountedFile(NamedTuple):
-    """A file that somebody has looked into.
+    """A file whose records were counted.
 
     Attributes:
-        records: How many it holds.
+        records: Number of its records.
         file_bytes: Its size.
-        opened: The file, unless there are more than may be open at a time.
+        opened: The open file, None if there are more than may be open at a time.
     """
 
     records: int
@@ -27,21 +30,25 @@ class CountedFile(NamedTuple):
 
 
 def count_files(
-    paths: Sequence[str], *, footers: FooterCache | None
+    paths: Sequence[str],
+    *,
+    footers: FooterCache | None,
+    limits: ReadLimits = READ_LIMITS,
 ) -> list[CountedFile]:
     """Counts the records of ArrayRecord files, and keeps them open.
 
     Args:
         paths: The files.
-        footers: Where to find, or keep, what their footers say.
+        footers: Keeps the indexes that are made of their footers.
+        limits: How many to keep open.
 
     Raises:
         CorruptShardError: A file is truncated, damaged, or no ArrayRecord file.
-        StorageError: A file is not there or cannot be read.
+        StorageError: A file does not exist or cannot be read.
     """
     if not paths:
         return []
-    most = most_open(len(paths))
+    most = most_open(len(paths), limits)
 
     def count(number: int) -> CountedFile:
         opened = open_shard(paths[number], footers=footers)

@@ -1,4 +1,4 @@
-"""Decoding what was read: the wanted records, each one checked, or what is damaged."""
+"""Decodes chunks to the wanted records, and checks each record."""
 
 from __future__ import annotations
 
@@ -21,72 +21,76 @@ from gristmill.dataset.arrayrecord.footer import (
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import CorruptShardError, GristmillError
 from gristmill.loader.indices import IntArray
+from gristmill.loader.reading.read_limits import READ_LIMITS, ReadLimits
 from gristmill.loader.reading.read_plan import ReadPlan
-from gristmill.loader.reading.shard_files import ShardFile
-
-# A chunk of one record that takes more is decoded by itself, without being copied.
-_LARGE_BYTES = 24 << 10
-# So is one of many of which a single record is wanted: no further than to its end.
-_LARGE_GROUP_BYTES = 128 << 10
+from gristmill.loader.reading.shard_file import ShardFile
 
 
-def decode_window(
-    window: ReadPlan, pieces: Sequence[Any], out: list[bytes], *, name: str
+def decode_planned(
+    plan: ReadPlan,
+    pieces: Sequence[Any],
+    out: list[bytes],
+    *,
+    name: str,
+    limits: ReadLimits = READ_LIMITS,
 ) -> None:
-    """Decodes chunks and puts their wanted records where they belong.
+    """Decodes chunks and puts their wanted records into the batch.
 
     Args:
-        window: The chunks.
+        plan: The chunks.
         pieces: The physical bytes of each, with the buffer protocol.
         out: The batch.
         name: The dataset, for messages.
+        limits: Which chunks are large.
 
     Raises:
         CorruptShardError: A chunk is damaged, or a record does not have its checksum.
     """
-    headers = blocks_before(window.end, window.begin)
+    headers = blocks_before(plan.end, plan.begin)
     pieces = list(pieces)
     for chunk in np.flatnonzero(headers).tolist():
-        pieces[chunk] = logical(pieces[chunk], int(window.begin[chunk]))
-    sizes = window.end - window.begin - BLOCK_HEADER_BYTES * headers
-    least = np.where(window.count == 1, _LARGE_BYTES, _LARGE_GROUP_BYTES)
+        pieces[chunk] = logical(pieces[chunk], int(plan.begin[chunk]))
+    sizes = plan.end - plan.begin - BLOCK_HEADER_BYTES * headers
+    least = np.where(
+        plan.count == 1, limits.large_chunk_bytes, limits.large_group_bytes
+    )
     large = np.flatnonzero(sizes > least)
-    found = _lone_records(window, pieces, large) if len(large) else {}
+    found = _lone_records(plan, pieces, large) if len(large) else {}
     if found:
         chunks = np.fromiter(found, np.int64, len(found))
-        done = window.select(chunks)
+        done = plan.select(chunks)
         records = list(found.values())
         deliver(done, [records[chunk] for chunk in done.chunk.tolist()], out, name)
         left = np.ones(len(sizes), bool)
         left[chunks] = False
-        window, sizes = window.select(np.flatnonzero(left)), sizes[left]
+        plan, sizes = plan.select(np.flatnonzero(left)), sizes[left]
         pieces = [pieces[chunk] for chunk in np.flatnonzero(left).tolist()]
     if pieces:
-        _decode(window, pieces, sizes, out, name)
+        _decode(plan, pieces, sizes, out, name)
 
 
 def _lone_records(
-    window: ReadPlan, pieces: list[Any], chunks: IntArray
+    plan: ReadPlan, pieces: list[Any], chunks: IntArray
 ) -> dict[int, bytes]:
     """Decodes chunks of which a single record is wanted, one by one.
 
     Args:
-        window: Has the chunks.
-        pieces: The logical bytes of each chunk of the window.
+        plan: Has the chunks.
+        pieces: The logical bytes of each chunk of the plan.
         chunks: int64 [n], the ones to decode, ascending.
 
     Returns:
-        The wanted record by chunk, in order, without those that are not as usual.
+        The wanted record by chunk, in order, without those in unusual encodings.
     """
-    first = window.row[np.searchsorted(window.chunk, chunks, side="left")]
-    last = window.row[np.searchsorted(window.chunk, chunks, side="right") - 1]
+    first = plan.row[np.searchsorted(plan.chunk, chunks, side="left")]
+    last = plan.row[np.searchsorted(plan.chunk, chunks, side="right") - 1]
     alone = first == last
     found = {}
     for chunk, row, count, limit in zip(
         chunks[alone].tolist(),
         first[alone].tolist(),
-        window.count[chunks[alone]].tolist(),
-        window.limit[chunks[alone]].tolist(),
+        plan.count[chunks[alone]].tolist(),
+        plan.limit[chunks[alone]].tolist(),
         strict=True,
     ):
         record = decode_lone_record(
@@ -98,7 +102,7 @@ def _lone_records(
 
 
 def _decode(
-    window: ReadPlan, pieces: list[Any], sizes: IntArray, out: list[bytes], name: str
+    plan: ReadPlan, pieces: list[Any], sizes: IntArray, out: list[bytes], name: str
 ) -> None:
     ends = np.cumsum(sizes)
     try:
@@ -106,58 +110,56 @@ def _decode(
             b"".join(pieces),
             ends - sizes,
             ends,
-            chunks=window.chunk,
-            rows=window.row,
+            chunks=plan.chunk,
+            rows=plan.row,
             path=name,
-            chunk_records=window.count,
-            max_decoded_bytes=window.limit,
+            chunk_records=plan.count,
+            max_decoded_bytes=plan.limit,
         )
     except CHUNK_ERRORS as e:
-        _explain(window, pieces, e, name)
-    deliver(window, records, out, name)
+        _explain(plan, pieces, e, name)
+    deliver(plan, records, out, name)
 
 
-def deliver(
-    window: ReadPlan, records: list[bytes], out: list[bytes], name: str
-) -> None:
-    """Compares the wanted records with their checksums and hands them out."""
-    expected = window.crc32c
+def deliver(plan: ReadPlan, records: list[bytes], out: list[bytes], name: str) -> None:
+    """Compares records with their checksums, and puts them into the batch."""
+    expected = plan.crc32c
     if int(expected.max()) >= 0:
         got = np.fromiter(map(google_crc32c.value, records), np.int64, len(records))
         wrong = (got != expected) & (expected >= 0)
         if wrong.any():
             item = int(np.argmax(wrong))
             raise corrupt_record(
-                window.files[window.file[window.chunk[item]]],
-                int(window.number[item]),
-                int(window.begin[window.chunk[item]]),
+                plan.files[plan.file[plan.chunk[item]]],
+                int(plan.number[item]),
+                int(plan.begin[plan.chunk[item]]),
                 name=name,
                 expected=f"crc32c {expected[item]:#010x}, as the shard's index says",
                 got=f"crc32c {got[item]:#010x}",
             )
-    for place, record in zip(window.place.tolist(), records, strict=True):
+    for place, record in zip(plan.place.tolist(), records, strict=True):
         out[place] = record
 
 
 def _explain(
-    window: ReadPlan, pieces: list[Any], error: GristmillError, name: str
+    plan: ReadPlan, pieces: list[Any], error: GristmillError, name: str
 ) -> NoReturn:
-    """Finds the damaged chunk by decoding one at a time, and says which."""
+    """Raises the error of the first damaged chunk."""
 
     def decode(chunk: int) -> None:
         decode_chunks(
             pieces[chunk],
             np.array([0]),
             path=name,
-            chunk_records=window.count[chunk : chunk + 1],
-            max_decoded_bytes=int(window.limit[chunk]),
+            chunk_records=plan.count[chunk : chunk + 1],
+            max_decoded_bytes=int(plan.limit[chunk]),
         )
 
     for chunk, found in damaged_chunks(len(pieces), decode, errors=CHUNK_ERRORS):
         raise corrupt_record(
-            window.files[window.file[chunk]],
-            int(window.number[np.searchsorted(window.chunk, chunk)]),
-            int(window.begin[chunk]),
+            plan.files[plan.file[chunk]],
+            int(plan.number[np.searchsorted(plan.chunk, chunk)]),
+            int(plan.begin[chunk]),
             name=name,
             got=found.got or found.what,
         ) from found
@@ -177,14 +179,14 @@ def corrupt_record(
 
     Args:
         shard: The shard.
-        number: Of the record in the shard.
+        number: The number of the record in the shard.
         begin: Where its chunk begins.
         name: The dataset.
-        got: What is wrong.
-        expected: What there should be.
+        got: What was read instead.
+        expected: What was expected.
     """
     return CorruptShardError(
-        "record cannot be read: its shard holds something else than was written",
+        "record cannot be read: its shard does not hold what was written",
         where=f"{name}, shard {shard.path}, record {number:,} of the shard, in the "
         f"chunk at byte offset {begin:,}",
         expected=expected,

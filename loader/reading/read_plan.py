@@ -1,4 +1,4 @@
-"""Which chunks a batch needs, and what of them: the arithmetic before any reading."""
+"""Plans which chunks a batch needs, and which of their records."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.loader.indices import IntArray
-from gristmill.loader.reading.shard_files import ShardFile
+from gristmill.loader.reading.shard_file import ShardFile
 
-# Fewer records of a shard are found one by one, sooner than numpy starts.
+# For fewer records of a shard, a loop is faster than numpy.
 _FEW_RECORDS = 40
 
 
@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadPlan:
-    """Chunks to read, and what is wanted of them, in the order of the files.
+    """Chunks to read, and the wanted records in them, in the order of the files.
 
     Attributes:
         files: The shards.
@@ -47,7 +47,7 @@ class ReadPlan:
         row: int64 [records], its number within the chunk.
         number: int64 [records], its number within the shard.
         place: int64 [records], its place in the batch.
-        crc32c: int64 [records], what to compare it with, -1 for nothing.
+        crc32c: int64 [records], its checksum, -1 for none to compare with.
     """
 
     files: Sequence[ShardFile]
@@ -62,15 +62,15 @@ class ReadPlan:
     place: IntArray
     crc32c: IntArray
 
-    def windows(self, window_bytes: int) -> Iterator[ReadPlan]:
-        """Yields parts that read at most so many bytes, unless one chunk has more."""
+    def parts(self, part_bytes: int) -> Iterator[ReadPlan]:
+        """Yields plans of at most so many bytes, or of one chunk that is larger."""
         ends = np.cumsum(self.end - self.begin)
-        if not len(ends) or ends[-1] <= window_bytes:
+        if not len(ends) or ends[-1] <= part_bytes:
             yield self
             return
         first = done = 0
         while first < len(ends):
-            fit = int(np.searchsorted(ends, done + window_bytes, side="right"))
+            fit = int(np.searchsorted(ends, done + part_bytes, side="right"))
             last = max(fit, first + 1)
             yield self.part(first, last)
             first, done = last, int(ends[last - 1])
@@ -111,14 +111,14 @@ class ReadPlan:
 
 
 def plan_reads(wanted: Sequence[Wanted], *, name: str) -> ReadPlan:
-    """Finds the chunks of records, and does not believe the indexes.
+    """Finds the chunks of records, and checks what the indexes say.
 
     Args:
         wanted: Records by shard, at least one.
         name: The dataset, for messages.
 
     Raises:
-        InvalidDatasetError: An index says what cannot be.
+        InvalidDatasetError: An index contradicts itself.
     """
     files = [item.shard for item in wanted]
     chunk, begin, end, count, row = np.concatenate(
@@ -131,7 +131,7 @@ def plan_reads(wanted: Sequence[Wanted], *, name: str) -> ReadPlan:
     wrong |= (row < 0) | (row >= count)
     if wrong.any():
         first = int(np.argmax(wrong))
-        raise bad_index(files[file[first]], int(number[first]), name)
+        raise _bad_index(files[file[first]], int(number[first]), name)
     fresh = np.ones(len(chunk), bool)
     fresh[1:] = (chunk[1:] != chunk[:-1]) | (file[1:] != file[:-1])
     firsts = np.flatnonzero(fresh)
@@ -158,7 +158,7 @@ def _find(shard: ShardFile, numbers: IntArray, name: str) -> IntArray:
             return shard.index.place_records(numbers)
         return np.array(shard.index.find_records(numbers.tolist()), np.int64)
     except (IndexError, OverflowError) as e:
-        raise bad_index(shard, int(numbers[0]), name) from e
+        raise _bad_index(shard, int(numbers[0]), name) from e
 
 
 def _expected(item: Wanted) -> IntArray:
@@ -167,8 +167,8 @@ def _expected(item: Wanted) -> IntArray:
     return item.shard.index.crc32cs[item.numbers].astype(np.int64)
 
 
-def bad_index(shard: ShardFile, number: int, name: str) -> InvalidDatasetError:
-    """Returns the error about an index that says what cannot be of a record."""
+def _bad_index(shard: ShardFile, number: int, name: str) -> InvalidDatasetError:
+    """Returns the error about an index that contradicts itself about a record."""
     return InvalidDatasetError(
         "shard index contradicts itself",
         where=f"{name}, index {shard.index.path}, record {number:,}",

@@ -1,8 +1,8 @@
-"""Shards of a committed dataset in object storage: which version of each is meant.
+"""Opens shards of a committed dataset in object storage, in the version to read.
 
-Opening a dataset touches no shard. Before a shard is read, its directory is listed,
-which tells size, checksum and generation of a thousand objects in one request: the
-first two must be those of the table of shards, the third is asked for from then on.
+To open a dataset reads no shard. Before a shard is read, its directory is listed, which
+gives size, checksum and generation of a thousand objects in one request. Size and
+checksum must be those of the table of shards; the generation is requested from then on.
 """
 
 from __future__ import annotations
@@ -17,33 +17,39 @@ from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.cache.counts import CacheCounts, CacheMeter
-from gristmill.loader.cache.filler import RANGES_IN_FLIGHT, CacheFill
-from gristmill.loader.cache.indexes import IndexCache, cache_root
+from gristmill.loader.cache.background_copies import (
+    REQUESTS_IN_FLIGHT,
+    BackgroundCopies,
+)
+from gristmill.loader.cache.cache_counts import CacheCounter, CacheCounts
+from gristmill.loader.cache.host_files import cache_root
+from gristmill.loader.cache.indexes import IndexCache
 from gristmill.loader.cache.shards import ShardCache
 from gristmill.loader.indices import IntArray
-from gristmill.loader.remote.index_ranges import RangedIndexes
-from gristmill.loader.remote.range_fetch import RangeFetcher, ReadOptions
+from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
+from gristmill.loader.remote.partial_indexes import PartialIndexes
+from gristmill.loader.remote.range_fetcher import RangeFetcher
+from gristmill.loader.remote.read_options import ReadOptions
 
 # A record has a checksum of 4 bytes, and at worst a chunk of its own: 4.125 bytes.
 _INDEX_BYTES_PER_RECORD = 8.125
 
 
 class RemoteShards:
-    """What it takes to read shards from object storage. Safe to share by threads.
+    """Opens shards in object storage. Safe to share by threads.
 
     Args:
         paths: The shards.
         index_paths: Their indexes.
-        table: What the dataset says of them.
+        table: The dataset's description of them.
         options: How to read.
         cache_dir: Where to keep indexes; see `cache_root`.
-        cache: Where to keep whole shards, if anywhere.
+        cache: Where to keep whole shards, None for nowhere.
 
     Attributes:
-        fetcher: What reads them.
-        cache: As given.
-        meter: What the cache did.
+        fetcher: Fetches records and indexes.
+        counter: Counts what the cache of shards did.
+        copies: Makes copies in the cache; None without one.
     """
 
     def __init__(
@@ -57,49 +63,105 @@ class RemoteShards:
         cache: ShardCache | None = None,
     ):
         self._paths, self._index_paths, self._table = paths, index_paths, table
-        self._cache_dir = cache_dir
-        self.fetcher = RangeFetcher(options)
+        self._cache_dir, self._cache = cache_dir, cache
+        self.fetcher, self.counter = RangeFetcher(options), CacheCounter()
         self._lock = threading.Lock()
         self._listed: dict[str, dict[str, FileInfo]] = {}
-        self._indexes: IndexCache | None = None
-        self.cache, self.meter = cache, CacheMeter()
-        self._fill: CacheFill | None = None
+        self._kept: IndexCache | None = None
+        self._partial: PartialIndexes | None = None
+        self.copies: BackgroundCopies | None = None
         if cache is not None:
             few = dataclasses.replace(
-                options, in_flight=RANGES_IN_FLIGHT, hedge_factor=None
+                options, in_flight=REQUESTS_IN_FLIGHT, hedge_factor=None
             )
-            self._fill = CacheFill(
+            self.copies = BackgroundCopies(
                 cache,
                 paths=paths,
-                version=self.version,
+                version=self._version,
                 fetcher=RangeFetcher(few),
                 requests=lambda: self.fetcher.counts.requests,
-                meter=self.meter,
+                counter=self.counter,
             )
-        self._by_range: RangedIndexes | None = None
 
-    def count(self, *, near: Mapping[int, int], far: Mapping[int, int]) -> None:
-        """Counts records that were read, and has copies made of shards without.
+    @property
+    def keeps_indexes(self) -> bool:
+        """Whether this host has room for whole indexes."""
+        most = _INDEX_BYTES_PER_RECORD * int(self._table.records.sum())
+        return most <= self.fetcher.options.index_bytes
+
+    def open(
+        self, shards: Sequence[int], records: Sequence[IntArray]
+    ) -> list[ShardFile]:
+        """Opens shards, or local copies of them.
 
         Args:
-            near: How many from local copies, of each shard.
-            far: How many by ranges.
-        """
-        if self.cache is not None and self._fill is not None:
-            hits, misses = sum(near.values()), sum(far.values())
-            self.meter.add(CacheCounts(hits=hits, misses=misses))
-            self.cache.touch(near)
-            self._fill.want(far)
-
-    def version(self, shard: int) -> str:
-        """Returns the generation of a shard, which is the one that was converted.
+            shards: Numbers of shards.
+            records: The wanted records of each shard. Unless `keeps_indexes`, only
+                these can be found.
 
         Raises:
-            CorruptShardError: It is not.
-            StorageError: There is none, or it cannot be found out.
+            CorruptShardError: A shard is not the one that was converted.
+            InvalidDatasetError: An index is damaged.
+            StorageError: A shard does not exist, or an index cannot be read.
         """
+        self.fetcher.check_process()
+        if self.keeps_indexes:
+            indexes = self._kept_indexes().open(shards)
+        else:
+            indexes = self._partial_indexes().open(shards, records)
+        return [
+            self.copy(shard, index) or self._stored(shard, index)
+            for shard, index in zip(shards, indexes, strict=True)
+        ]
+
+    def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:
+        """Returns the local copy of a shard, None if there is none."""
+        data = None if self._cache is None else self._cache.find(shard)
+        if data is None:
+            return None
+        return ShardFile(
+            path=self._paths[shard],
+            data=data,
+            index=index,
+            transposed=False,
+            number=shard,
+        )
+
+    def delete_copy(self, shard: int) -> None:
+        """Deletes the local copy of a shard."""
+        if self._cache is not None:
+            self._cache.delete(shard)
+
+    def count_records(
+        self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
+    ) -> None:
+        """Counts records that were read, and asks for copies of shards without.
+
+        Args:
+            copied: How many were read from the local copy of each shard.
+            fetched: How many were fetched of each shard.
+        """
+        if self._cache is not None and self.copies is not None:
+            hits, misses = sum(copied.values()), sum(fetched.values())
+            self.counter.add(CacheCounts(hits=hits, misses=misses))
+            self._cache.touch(copied)
+            self.copies.want(fetched)
+
+    def _stored(self, shard: int, index: ShardIndex) -> ShardFile:
         path = self._paths[shard]
-        found = self._about(path)
+        return ShardFile(
+            path=path,
+            data=StoredBytes(path),
+            index=index,
+            transposed=False,
+            version=self._version(shard),
+            number=shard,
+        )
+
+    def _version(self, shard: int) -> str:
+        """Returns the generation of a shard, which must be the one of the table."""
+        path = self._paths[shard]
+        found = self._stat(path)
         size = int(self._table.file_bytes[shard])
         crc32c = int(self._table.file_crc32cs[shard])
         if found.size_bytes != size or found.crc32c not in (None, crc32c):
@@ -112,8 +174,8 @@ class RemoteShards:
             )
         return found.version
 
-    def _about(self, path: str) -> FileInfo:
-        """Returns what a listing says of an object of the dataset."""
+    def _stat(self, path: str) -> FileInfo:
+        """Returns size and version of an object of the dataset, by a listing."""
         directory = path.rpartition("/")[0]
         with self._lock:
             if directory not in self._listed:
@@ -122,54 +184,43 @@ class RemoteShards:
         found = self._listed[directory].get(path)
         if found is None:
             raise StorageError(
-                "no such object in the dataset",
+                "object of the dataset does not exist",
                 where=path,
                 cure="restore it from a copy, or convert its shard again",
             )
         return found
 
-    def indexes(
-        self, shards: Sequence[int], records: Sequence[IntArray]
-    ) -> list[ShardIndex]:
-        """Returns indexes of shards, which know at least some of their records.
+    def _check_index(self, shard: int, index: ShardIndex) -> None:
+        expected = int(self._table.file_crc32cs[shard])
+        got = index.report().file_crc32c
+        if got != expected:
+            raise CorruptShardError(
+                "index is not the one of its shard",
+                where=self._index_paths[shard],
+                expected=f"of a shard with crc32c {expected:#010x}",
+                got=f"of one with {got:#010x}",
+                cure="restore the index from a copy, or convert this shard again",
+            )
 
-        Args:
-            shards: Numbers of shards.
-            records: Of each shard, int64 [n] the records that matter.
-
-        Raises:
-            GristmillError: An index is damaged, or cannot be read.
-        """
-        self.fetcher.check_process()
-        if self.keeps_indexes:
-            return self._kept().open(shards)
-        return self._ranged().open(shards, records)
-
-    @property
-    def keeps_indexes(self) -> bool:
-        """Whether this host has room for the indexes as a whole."""
-        most = _INDEX_BYTES_PER_RECORD * int(self._table.records.sum())
-        return most <= self.fetcher.options.index_bytes
-
-    def _ranged(self) -> RangedIndexes:
+    def _kept_indexes(self) -> IndexCache:
         with self._lock:
-            if self._by_range is None:
-                self._by_range = RangedIndexes(
-                    paths=self._index_paths,
-                    file_crc32cs=self._table.file_crc32cs,
-                    about=self._about,
-                    fetcher=self.fetcher,
-                )
-            return self._by_range
-
-    def _kept(self) -> IndexCache:
-        with self._lock:
-            if self._indexes is None:
+            if self._kept is None:
                 name = self._table.shards_digest.rpartition(":")[2][:32]
-                self._indexes = IndexCache(
+                self._kept = IndexCache(
                     os.path.join(cache_root(self._cache_dir), "index", name),
                     paths=self._index_paths,
-                    file_crc32cs=self._table.file_crc32cs,
-                    fetcher=lambda: self.fetcher,
+                    check=self._check_index,
+                    fetcher=self.fetcher,
                 )
-            return self._indexes
+            return self._kept
+
+    def _partial_indexes(self) -> PartialIndexes:
+        with self._lock:
+            if self._partial is None:
+                self._partial = PartialIndexes(
+                    paths=self._index_paths,
+                    check=self._check_index,
+                    stat=self._stat,
+                    fetcher=self.fetcher,
+                )
+            return self._partial

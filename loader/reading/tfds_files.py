@@ -1,4 +1,4 @@
-"""The ArrayRecord files of a TFDS directory, from its `dataset_info.json` alone."""
+"""Reads which ArrayRecord files a TFDS directory has, from `dataset_info.json`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_tfds_files(directory: str) -> tuple[str, dict[str, TfdsFiles]] | None:
         directory: The directory of one version of a dataset.
 
     Returns:
-        The dataset's name and its splits, None if there is no `dataset_info.json`.
+        The dataset's name and its splits; None if there is no `dataset_info.json`.
 
     Raises:
         InvalidDatasetError: The metadata is damaged, or of another file format.
@@ -71,8 +71,8 @@ def read_tfds_files(directory: str) -> tuple[str, dict[str, TfdsFiles]] | None:
             where=place,
             expected="what TFDS writes: a JSON object with name, fileFormat and splits",
             got=f"{type(e).__name__}: {e}",
-            cure="copy it again from where the dataset was made, or open the files by "
-            "a glob pattern",
+            cure="copy it again from the original dataset, or open the files by a glob "
+            "pattern",
         ) from e
     return name, splits
 
@@ -100,5 +100,5 @@ def _parse_split(dataset: str, fields: Mapping[str, Any], place: str) -> TfdsFil
         path = re.sub(r"\{(\w+)\}", lambda match, v=values: v[match[1]], template)
         paths.append(layout.check_relative(path, where=place))
     if len(set(paths)) != count:
-        raise ValueError(f"split {split} names several files alike: {template}")
+        raise ValueError(f"split {split} has files of the same name: {template}")
     return TfdsFiles(paths=tuple(paths), file_records=records)

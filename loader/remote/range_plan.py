@@ -1,8 +1,8 @@
-"""Which ranges to ask for: neighbours joined, as long as little comes along in vain.
+"""Plans which ranges to request: neighbours are joined if that reads little more.
 
-A request costs a tenth of a millisecond of CPU and a place in the queue, so ranges
-that touch are asked for together. What lies between two that do not touch would be
-read for nothing; the smallest gaps are joined first, up to a stated share of all.
+A request costs a tenth of a millisecond of CPU and a slot among those in flight, so
+ranges that touch are requested together. The bytes between two that do not touch would
+be read for nothing: the smallest gaps are joined first, up to a share of all bytes.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 
 from gristmill.loader.indices import IntArray
 
-# What is read in vain is at most a 25th of what is wanted: 4 percent.
+# At most a 25th, 4 percent, is read beyond what is wanted.
 _GAP_SHARE = 25
-# Larger gaps than this are never worth it.
+# Larger gaps than this are never joined.
 _MOST_GAP_BYTES = 64 << 10
-# Larger ranges arrive later than two halves of them side by side.
-MOST_RANGE_BYTES = 8 << 20
+# Two halves of a larger range arrive sooner than the whole.
+_MOST_RANGE_BYTES = 8 << 20
 
 
 class RangePlan(NamedTuple):
-    """What to ask for. Arrays are [ranges].
+    """Ranges to request. Arrays are [ranges].
 
     Attributes:
-        firsts: First of the wanted pieces in each range; the others follow it.
+        firsts: First of the wanted pieces in each range.
         ends: One past its last piece.
         begin_bytes: Where each range begins.
         end_bytes: One past its last byte.
@@ -37,13 +37,22 @@ class RangePlan(NamedTuple):
     end_bytes: IntArray
 
 
-def plan_ranges(files: IntArray, begins: IntArray, ends: IntArray) -> RangePlan:
+def plan_ranges(
+    files: IntArray,
+    begins: IntArray,
+    ends: IntArray,
+    *,
+    most_gap_bytes: int = _MOST_GAP_BYTES,
+    most_range_bytes: int = _MOST_RANGE_BYTES,
+) -> RangePlan:
     """Joins the half-open byte ranges of pieces that are neighbours.
 
     Args:
         files: int64 [n], the file of each piece; ascending.
         begins: int64 [n], where it begins; ascending within a file.
         ends: int64 [n], one past its last byte; no two pieces overlap.
+        most_gap_bytes: Larger gaps are not joined.
+        most_range_bytes: Larger ranges are cut between pieces.
 
     Returns:
         Ranges that hold every piece whole, in the same order.
@@ -52,26 +61,28 @@ def plan_ranges(files: IntArray, begins: IntArray, ends: IntArray) -> RangePlan:
         nothing = np.empty(0, np.int64)
         return RangePlan(nothing, nothing, nothing, nothing)
     gaps = begins[1:] - ends[:-1]
-    joinable = (files[1:] == files[:-1]) & (gaps <= _MOST_GAP_BYTES)
+    joinable = (files[1:] == files[:-1]) & (gaps <= most_gap_bytes)
     order = np.argsort(np.where(joinable, gaps, np.iinfo(np.int64).max), kind="stable")
     spent = np.cumsum(np.where(joinable, gaps, 0)[order])
     joined = np.zeros(len(gaps), bool)
     joined[order] = spent <= int((ends - begins).sum()) // _GAP_SHARE
     joined &= joinable
     firsts = np.flatnonzero(np.concatenate([[True], ~joined]))
-    if int((ends - begins).sum()) > MOST_RANGE_BYTES:
-        firsts = _cut(firsts, begins, ends)
+    if int((ends - begins).sum()) > most_range_bytes:
+        firsts = _cut(firsts, begins, ends, most_range_bytes)
     lasts = np.append(firsts[1:], len(files))
     return RangePlan(firsts, lasts, begins[firsts], ends[lasts - 1])
 
 
-def _cut(firsts: IntArray, begins: IntArray, ends: IntArray) -> IntArray:
+def _cut(
+    firsts: IntArray, begins: IntArray, ends: IntArray, most_range_bytes: int
+) -> IntArray:
     """Cuts ranges that are too large between pieces."""
     cut: list[int] = []
     for first, last in zip(firsts, np.append(firsts[1:], len(begins)), strict=True):
         while first < last:
             cut.append(int(first))
-            limit = begins[first] + MOST_RANGE_BYTES
+            limit = begins[first] + most_range_bytes
             fits = int(np.searchsorted(ends[first:last], limit, side="right"))
             first += max(fits, 1)
     return np.array(cut, np.int64)

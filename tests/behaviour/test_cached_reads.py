@@ -1,5 +1,6 @@
 """Reading a bucket through a cache of shards, over HTTP, by one process and several."""
 
+import dataclasses
 import gc
 import itertools
 import logging
@@ -23,8 +24,8 @@ from gristmill.dataset.errors import (
     InputError,
     StorageError,
 )
-from gristmill.loader.cache import filler as cache_fill
-from gristmill.loader.remote.range_fetch import ReadOptions
+from gristmill.loader.cache.background_copies import CopyOptions
+from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer
@@ -42,6 +43,9 @@ EXPECTED = [RECORDS[i] for i in ORDER]
 SHARD = "d-train.array_record-0000{}-of-00004"
 OPTIONS = ReadOptions(timeout_seconds=0.5, deadline_seconds=3, hedge_factor=None)
 PLENTY = 1 << 30
+SOON = CopyOptions(
+    range_bytes=100_000, full_pause_seconds=0.2, failed_pause_seconds=0.2
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +62,26 @@ def server(monkeypatch: pytest.MonkeyPatch, converted: str) -> Iterator[GcsServe
         gc.collect()  # With the datasets their threads end.
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_fill, "_RANGE_BYTES", 100_000)
-    monkeypatch.setattr(cache_fill, "_FULL_SECONDS", 0.2)
-    monkeypatch.setattr(cache_fill, "_FAILED_SECONDS", 0.2)
-
-
 def open_c4(
-    tmp_path: pathlib.Path, cache_bytes: int | None = PLENTY, path: str = "c4"
+    tmp_path: pathlib.Path,
+    cache_bytes: int | None = PLENTY,
+    path: str = "c4",
+    **options: float,
 ) -> loader.Dataset:
-    return loader.open(
+    dataset = loader.open(
         f"gs://bucket/{path}",
         read_options=OPTIONS,
         cache_dir=tmp_path / "cache",
         cache_bytes=cache_bytes,
     )
+    return copied_soon(dataset, **options)
+
+
+def copied_soon(dataset: loader.Dataset, **options: float) -> loader.Dataset:
+    copies = dataset._shards.remote.copies
+    if copies is not None:
+        copies.options = dataclasses.replace(SOON, **options)
+    return dataset
 
 
 def copies(tmp_path: pathlib.Path) -> dict[str, int]:
@@ -144,14 +152,10 @@ def test_a_cache_too_small_for_all_serves_what_it_has(
 @pytest.mark.alone
 @pytest.mark.parametrize("share", [pytest.param(0.02, marks=pytest.mark.slow), 1.0])
 def test_filling_takes_a_share_of_the_time_while_records_are_read(
-    server: GcsServer,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    share: float,
+    server: GcsServer, tmp_path: pathlib.Path, share: float
 ) -> None:
-    monkeypatch.setattr(cache_fill, "_SHARE", share)
     server.latency_seconds = 0.005
-    dataset = open_c4(tmp_path)
+    dataset = open_c4(tmp_path, time_share=share)
     assert dataset[ORDER] == EXPECTED
     begin = time.monotonic()
     while len(copies(tmp_path)) < 3 and time.monotonic() - begin < 1.5:
@@ -160,10 +164,9 @@ def test_filling_takes_a_share_of_the_time_while_records_are_read(
 
 
 def test_filling_waits_for_nothing_when_no_records_are_read(
-    server: GcsServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.setattr(cache_fill, "_SHARE", 1e-6)
-    dataset = open_c4(tmp_path)
+    dataset = open_c4(tmp_path, time_share=1e-6)
     assert dataset[[3, 405, 500]] == [RECORDS[i] for i in (3, 405, 500)]
     until(lambda: len(copies(tmp_path)) == 3)
 
@@ -348,7 +351,7 @@ def test_a_damaged_copy_is_not_believed(
     dataset = open_c4(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert dataset[ORDER] == EXPECTED
-    deleted = f"deleted the local copy of gs://bucket/c4/{SHARD.format(3)}"
+    deleted = f"deleted a damaged local copy of gs://bucket/c4/{SHARD.format(3)}"
     assert (deleted in caplog.text) == (damage in ("flipped", "zeros"))
     until(lambda: copy.exists() and copy.read_bytes() == data)
     assert fully(dataset)
@@ -443,14 +446,14 @@ def test_what_cannot_be_cached_is_said_at_once(
     converted: str,
 ) -> None:
     monkeypatch.delenv("GRISTMILL_CACHE_DIR", raising=False)
-    with pytest.raises(InputError, match=r"(?s)nobody said where.*cache_dir"):
+    with pytest.raises(InputError, match=r"(?s)no directory given.*cache_dir"):
         loader.open("gs://bucket/c4", cache_bytes=PLENTY)
-    with pytest.raises(InputError, match=r"(?s)no shard has room.*got:      1,000"):
+    with pytest.raises(InputError, match=r"(?s)the smallest shard.*got:      1,000"):
         open_c4(tmp_path, 1000)
     with pytest.raises(GristmillError, match="cache_bytes"):
         open_c4(tmp_path, 0)
     for path in (converted, f"{converted}/*.array_record-*", [f"{converted}/d-train*"]):
-        with pytest.raises(InputError, match="cache_bytes is for converted datasets"):
+        with pytest.raises(InputError, match="cache_bytes is only for converted"):
             loader.open(path, cache_dir=tmp_path, cache_bytes=PLENTY)
     (tmp_path / "cache").write_bytes(b"")
     with pytest.raises(StorageError, match=r"(?s)/cache.*as cache_dir"):

@@ -18,7 +18,10 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.errors import StorageError
 from gristmill.loader.cache.footers import FooterCache
-from gristmill.loader.reading import shard_files
+from gristmill.loader.reading import open_shard
+from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.reading.count_files import count_files
+from gristmill.loader.reading.read_limits import ReadLimits
 from tests.support.records import text_records, write_array_records
 
 RECORDS = text_records(300)
@@ -40,13 +43,13 @@ def cache(tmp_path: pathlib.Path) -> pathlib.Path:
 def footers_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose footers were read."""
     seen: list[str] = []
-    read_footer = shard_files.read_footer
+    read_footer = open_shard.read_footer
 
     def read(*args, path: str):
         seen.append(path)
         return read_footer(*args, path=path)
 
-    monkeypatch.setattr(shard_files, "read_footer", read)
+    monkeypatch.setattr(open_shard, "read_footer", read)
     return seen
 
 
@@ -155,8 +158,11 @@ def test_worker_processes_map_the_same_pages(path, cache, tmp_path) -> None:
     pickled.write_bytes(pickle.dumps(dataset))
     program = """
 import pathlib, pickle, re, sys
-from gristmill.loader.reading import shard_files
-shard_files.read_footer = None
+from gristmill.loader.reading import open_shard
+from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.reading.count_files import count_files
+from gristmill.loader.reading.read_limits import ReadLimits
+open_shard.read_footer = None
 dataset = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 dataset[[0, 299]]
 maps = pathlib.Path("/proc/self/smaps").read_text()
@@ -220,9 +226,16 @@ def test_a_full_disk_is_said_and_not_in_the_way(
     assert "No space left" in caplog.text
 
 
-def test_more_files_than_may_be_open(path, cache, monkeypatch) -> None:
+def test_more_files_than_may_be_open(path, cache) -> None:
     paths = [shutil.copy(path, f"{path}-{i}") for i in range(5)]
-    monkeypatch.setattr(shard_files, "_MOST_OPEN_SHARDS", 2)
+    limits = ReadLimits(open_shards=2)
     dataset = loader.open(paths, cache_dir=cache)
-    assert dataset[::100] == RECORDS[::100] * 5
-    assert len(dataset._reader.open_shards) == 2
+    reader = BatchReader(dataset._shards, limits=limits)
+    counted = count_files(paths, footers=dataset._shards.footers, limits=limits)
+    assert [count.records for count in counted] == [300] * 5
+    for number, count in enumerate(counted):
+        assert (count.opened is not None) == (number < 2)
+        if count.opened is not None:
+            reader.open_shards.add(number, count.opened)
+    assert reader.read(np.arange(0, 1500, 100)) == RECORDS[::100] * 5
+    assert len(reader.open_shards) == 2

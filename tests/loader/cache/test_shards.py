@@ -11,14 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.errors import CorruptShardError
-from gristmill.loader.cache import shards as shard_cache
 from gristmill.loader.cache.shards import ShardCache
 
 DATA = [bytes([shard]) * (50 + shard) for shard in range(8)]
 
 
 def cache_of(
-    folder: str | pathlib.Path, key: str = "a", *, cache_bytes: int = 10_000
+    folder: str | pathlib.Path,
+    key: str = "a",
+    *,
+    cache_bytes: int = 10_000,
+    **options: float,
 ) -> ShardCache:
     return ShardCache(
         str(folder),
@@ -26,6 +29,7 @@ def cache_of(
         cache_bytes=cache_bytes,
         file_bytes=np.array([len(data) for data in DATA]),
         file_crc32cs=np.array([google_crc32c.value(data) for data in DATA], np.uint32),
+        **options,
     )
 
 
@@ -49,7 +53,7 @@ def test_a_copy_is_there_when_it_is_whole(cache: ShardCache) -> None:
     assert cache.has(3)
     found = cache.find(3)
     assert found == DATA[3]
-    cache.forget(3)
+    cache.delete(3)
     assert cache.find(3) is None
     assert found == DATA[3]  # Whoever has it keeps it.
 
@@ -151,9 +155,7 @@ def test_room_is_made_by_what_was_used_longest_ago_and_by_nobody(
         del users
 
 
-def test_a_copy_in_use_looks_used(
-    cache: ShardCache, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_in_use_looks_used(cache: ShardCache, tmp_path: pathlib.Path) -> None:
     write(cache, 3)
     path = tmp_path / "a" / "00000003.shard"
     os.utime(path, (5, 5))
@@ -162,9 +164,11 @@ def test_a_copy_in_use_looks_used(
     os.utime(path, (5, 5))
     cache.touch([3])  # Not for every batch.
     assert path.stat().st_mtime == 5
-    monkeypatch.setattr(shard_cache, "_TOUCH_SECONDS", 0)
-    cache.touch([3])
-    assert path.stat().st_mtime > 1e9
+    always = cache_of(tmp_path, touch_seconds=0)
+    for _ in range(2):
+        os.utime(path, (5, 5))
+        always.touch([3])
+        assert path.stat().st_mtime > 1e9
 
 
 def test_what_the_dead_left_is_swept_by_who_fills_next(

@@ -13,7 +13,7 @@ from gristmill import loader
 from gristmill.dataset.errors import StorageError
 from gristmill.loader.feed.window_reads import WindowReads
 from gristmill.loader.order.shuffle import BlockShuffle, ShuffleKey
-from gristmill.loader.remote.range_fetch import ReadOptions
+from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer

@@ -23,9 +23,10 @@ from gristmill.dataset.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata.shard_index import index_of_footer, map_index
-from gristmill.loader.reading import batch_reader as batch_read
-from gristmill.loader.reading import decode_chunks as decode_window
-from gristmill.loader.reading import shard_files
+from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.reading.open_shard import open_shard
+from gristmill.loader.reading.read_limits import ReadLimits
+from gristmill.loader.reading.shard_list import ShardList
 from tests.support.datasets import convert
 from tests.support.memory import peak_memory
 from tests.support.records import (
@@ -96,7 +97,7 @@ def test_transposed_file_is_known_as_such_and_damage_in_it_is_an_error(
 ) -> None:
     path = tmp_path / "plain.array_record"
     write_array_records(path, FILES[0], options="group_size:1,transpose:true")
-    assert shard_files.open_shard(str(path)).transposed
+    assert open_shard(str(path)).transposed
     data = bytearray(path.read_bytes())
     dataset = loader.open(path)
     begin = dataset.offset_bytes(40)
@@ -112,15 +113,16 @@ def test_any_batch_in_any_order_with_repeats(converted: str, wanted: list[int]) 
     assert loader.open(converted).read(wanted) == [RECORDS[i] for i in wanted]
 
 
-@pytest.mark.parametrize("window_bytes", [1, 5_000, 1 << 30])
-def test_windows_do_not_change_what_is_read(
-    converted: str, monkeypatch: pytest.MonkeyPatch, window_bytes: int
-) -> None:
-    monkeypatch.setattr(batch_read, "_WINDOW_BYTES", window_bytes)
-    monkeypatch.setattr(decode_window, "_LARGE_BYTES", window_bytes)
-    monkeypatch.setattr(decode_window, "_LARGE_GROUP_BYTES", window_bytes)
+@pytest.mark.parametrize("limit_bytes", [1, 5_000, 1 << 30])
+def test_limits_do_not_change_what_is_read(converted: str, limit_bytes: int) -> None:
+    limits = ReadLimits(
+        part_bytes=limit_bytes,
+        large_chunk_bytes=limit_bytes,
+        large_group_bytes=limit_bytes,
+    )
+    reader = BatchReader(loader.open(converted)._shards, limits=limits)
     order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
-    assert loader.open(converted)[order] == [RECORDS[i] for i in order]
+    assert reader.read(order) == [RECORDS[i] for i in order]
 
 
 def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
@@ -157,14 +159,13 @@ def test_threads_share_a_dataset(converted: str) -> None:
         assert all(pool.map(read, range(64)))
 
 
-def test_more_shards_than_may_be_open(
-    converted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard_files, "_MOST_OPEN_SHARDS", 1)
-    dataset = loader.open(converted)
-    assert dataset[:] == RECORDS
-    assert dataset[::-1] == RECORDS[::-1]
-    assert len(dataset._reader.open_shards) == 1
+def test_more_shards_than_may_be_open(converted: str) -> None:
+    shards = loader.open(converted)._shards
+    reader = BatchReader(shards, limits=ReadLimits(open_shards=1))
+    order = np.arange(len(RECORDS))
+    assert reader.read(order) == RECORDS
+    assert reader.read(order[::-1]) == RECORDS[::-1]
+    assert len(reader.open_shards) == 1
 
 
 def test_a_batch_from_more_shards_than_the_process_may_open(
@@ -220,16 +221,16 @@ def test_flipped_bit_is_an_error_that_says_where_and_never_a_wrong_batch(
     [([20], 1 << 20), ([3, 20, 20, 22, 60], 1 << 20), ([3, 20, 20, 60], 1)],
 )
 def test_every_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
-    copy: str, wanted: list[int], large_bytes: int, monkeypatch: pytest.MonkeyPatch
+    copy: str, wanted: list[int], large_bytes: int
 ) -> None:
-    # The ways of one record, of many, and of large chunks in a batch of many.
-    monkeypatch.setattr(decode_window, "_LARGE_BYTES", large_bytes)
-    monkeypatch.setattr(decode_window, "_LARGE_GROUP_BYTES", large_bytes)
+    # One record, many records, and large chunks in a batch of many.
+    limits = ReadLimits(large_chunk_bytes=large_bytes, large_group_bytes=large_bytes)
     path = shard_paths(copy)[0]
     index = map_index(f"{copy}/index/{path.name}.index")
     ((_, begin, end, _, _),) = index.find_records([20])
     good = path.read_bytes()[begin:end]
-    dataset, expected = loader.open(copy), [RECORDS[i] for i in wanted]
+    reader = BatchReader(loader.open(copy)._shards, limits=limits)
+    records, expected = np.array(wanted), [RECORDS[i] for i in wanted]
     errors = []
     # The file stays mapped: the dataset sees each change.
     with open(path, "r+b", buffering=0) as file:
@@ -237,12 +238,12 @@ def test_every_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
             file.seek(begin + at)
             file.write(bytes([byte ^ (0xFF if at % 2 else 1 << at % 8)]))
             try:
-                assert dataset.read(wanted) == expected, at
+                assert reader.read(records) == expected, at
             except CorruptShardError as e:
                 errors.append(str(e))
             file.seek(begin + at)
             file.write(bytes([byte]))
-    assert dataset.read(wanted) == expected
+    assert reader.read(records) == expected
     assert all(f"byte offset {begin:,}" in error for error in errors)
     # The hashes of the chunk do not matter, nor do records that are not wanted.
     assert len(errors) > 0.1 * len(good)
@@ -335,9 +336,9 @@ def test_damaged_index_never_gives_a_wrong_record(
     data[at : at + len(value)] = value
     bad = tmp_path_factory.getbasetemp() / f"bad-{pathlib.Path(converted).parent.name}"
     bad.write_bytes(data)
-    opened = shard_files.open_shard(str(shard), index_path=str(bad))
-    reader = batch_read.BatchReader(
-        shard_files.ShardList(
+    opened = open_shard(str(shard), index_path=str(bad))
+    reader = BatchReader(
+        ShardList(
             paths=[str(shard)],
             index_paths=[str(bad)],
             starts=np.zeros(1, np.int64),

@@ -1,11 +1,9 @@
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.loader.remote import range_plan
 from gristmill.loader.remote.range_plan import plan_ranges
 
 # (gap before the piece, its size, whether another file begins with it)
@@ -28,14 +26,13 @@ def laid_out(pieces: list[tuple[int, int, bool]]) -> list[tuple[int, int, int]]:
 def test_ranges_hold_every_piece_and_little_else(
     pieces: list[tuple[int, int, bool]], most_gap: int, most_range: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(range_plan, "_MOST_GAP_BYTES", most_gap)
-        patch.setattr(range_plan, "MOST_RANGE_BYTES", most_range)
-        laid = laid_out(pieces)
-        files, begins, ends = (
-            np.array([piece[i] for piece in laid], np.int64) for i in range(3)
-        )
-        plan = plan_ranges(files, begins, ends)
+    laid = laid_out(pieces)
+    files, begins, ends = (
+        np.array([piece[i] for piece in laid], np.int64) for i in range(3)
+    )
+    plan = plan_ranges(
+        files, begins, ends, most_gap_bytes=most_gap, most_range_bytes=most_range
+    )
     covered = [
         list(range(first, last))
         for first, last in zip(plan.firsts, plan.ends, strict=True)

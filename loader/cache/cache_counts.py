@@ -1,4 +1,4 @@
-"""How often a cache of shards had what was read, and what it took to fill it."""
+"""Counts of a cache of shards: hits, misses, what was fetched and deleted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheCounts:
-    """What a cache of shards did.
+    """What a cache of shards did, in one process or more.
 
     Attributes:
         hits: Records that were read from local copies.
@@ -42,11 +42,11 @@ class CacheCounts:
 NOT_CACHED = CacheCounts()
 
 
-class CacheMeter:
+class CacheCounter:
     """Adds up the counts of a process. Safe to share by threads.
 
     Attributes:
-        counts: All of them.
+        counts: All counts so far.
     """
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ class CacheMeter:
         self._lock = threading.Lock()
 
     def add(self, counts: CacheCounts) -> None:
-        """Counts what was done."""
+        """Adds counts."""
         with self._lock:
             self.counts += counts
 
     def take(self) -> CacheCounts:
-        """Returns what was counted since this was called before."""
+        """Returns what was added since the last call."""
         with self._lock:
             new, self._taken = self.counts - self._taken, self.counts
         return new

@@ -1,12 +1,13 @@
-"""Fills a cache of shards in the background, while records are read by ranges.
+"""Copies shards to the local cache in the background, while records are read by ranges.
 
-A host makes one copy at a time, in a few large ranges at once beside the hundreds of
-small ones for records; and while there are such, at most half of the time.
+A host makes one copy at a time, by a few large requests beside the hundreds of small
+ones for records. While records are read, it spends at most half of the time on copies.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 import os
 import threading
@@ -20,48 +21,63 @@ from gristmill.dataset.errors import (
     GristmillError,
     StorageChangedError,
 )
-from gristmill.loader.cache.counts import CacheCounts, CacheMeter
+from gristmill.loader.cache.cache_counts import CacheCounter, CacheCounts
 from gristmill.loader.cache.shards import Room, ShardCache
 from gristmill.loader.remote.object_reads import ByteRange
-from gristmill.loader.remote.range_fetch import RangeFetcher
+from gristmill.loader.remote.range_fetcher import RangeFetcher
 
-RANGES_IN_FLIGHT = 4
-_RANGE_BYTES = 8 << 20
-# Of the time, while records are read.
-_SHARE = 0.5
-# How long one process adds copies before others of the host may.
-_TURN_SECONDS = 30.0
+REQUESTS_IN_FLIGHT = 4
+# How long one process adds copies before another one of the host may.
+_HOLD_LOCK_SECONDS = 30.0
 _PAUSE_SECONDS = 0.25
 _POLL_SECONDS = 0.1
-# How long to wait where there is no room, or the disk or storage fails.
-_FULL_SECONDS = 30.0
-_FAILED_SECONDS = 5.0
-_LONGEST_SECONDS = 300.0
-# How often to ask for a shard that is not what it should be.
+_LONGEST_PAUSE_SECONDS = 300.0
+# How often to fetch a shard that arrives damaged.
 _TRIES = 3
-# As a feed: before the parts of multiprocessing, and never for long.
+# The thread ends as a feed does: before the parts of multiprocessing, and soon.
 _EXIT_PRIORITY = 100
-_LEAVE_SECONDS = 2.0
+_EXIT_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CopyOptions:
+    """How to make copies.
+
+    Attributes:
+        range_bytes: Bytes of one request.
+        time_share: Share of the time to spend on copies while records are read.
+        full_pause_seconds: How long to wait if no more copies fit.
+        failed_pause_seconds: How long to wait after the first failure of disk or
+            storage; twice as long after each one that follows.
+    """
+
+    range_bytes: int = 8 << 20
+    time_share: float = 0.5
+    full_pause_seconds: float = 30.0
+    failed_pause_seconds: float = 5.0
+
+
 class _StoppedError(Exception):
-    """The process is about to end."""
+    """The process is ending."""
 
 
-class CacheFill:
+class BackgroundCopies:
     """Makes copies of the shards that are read. Safe to share by threads.
 
     Its thread ends with it, or with the process.
 
     Args:
-        cache: Where to.
+        cache: Where to put the copies.
         paths: The shards.
-        version: Returns which version of a shard is meant.
-        fetcher: What reads them, `RANGES_IN_FLIGHT` at a time.
+        version: Returns the version of a shard to copy.
+        fetcher: Fetches the shards, `REQUESTS_IN_FLIGHT` at a time.
         requests: Returns how many requests were made for records.
-        meter: Counts.
+        counter: Counts fetched bytes and evictions.
+
+    Attributes:
+        options: How to make copies.
     """
 
     def __init__(
@@ -72,22 +88,23 @@ class CacheFill:
         version: Callable[[int], str],
         fetcher: RangeFetcher,
         requests: Callable[[], int],
-        meter: CacheMeter,
+        counter: CacheCounter,
     ):
         self._cache, self._paths, self._version = cache, paths, version
-        self._fetcher, self._requests, self._meter = fetcher, requests, meter
+        self._fetcher, self._requests, self._counter = fetcher, requests, counter
+        self.options = CopyOptions()
         self._wanted: collections.Counter[int] = collections.Counter()
         self._wrong: collections.Counter[int] = collections.Counter()
         self._lock = threading.Lock()
         self._changed, self._stop = threading.Event(), threading.Event()
         self._started = self._trimmed = False
-        self._failed_seconds = _FAILED_SECONDS
+        self._failures = 0
 
     def want(self, records: Mapping[int, int]) -> None:
-        """Says which shards were read; copies of them are made some time later.
+        """Asks for copies of shards; they are made some time later.
 
         Args:
-            records: How many records, of each shard that has no copy.
+            records: How many records were read of each shard that has no copy.
         """
         with self._lock:
             self._wanted.update(records)
@@ -101,18 +118,18 @@ class CacheFill:
         thread = threading.Thread(
             target=_run,
             args=(weakref.ref(self), self._changed, self._stop),
-            name="gristmill-fill",
+            name="gristmill-copies",
             daemon=True,
         )
         thread.start()
         end = self._changed, self._stop, thread
         Finalize(self, _end, end, exitpriority=_EXIT_PRIORITY)
 
-    def take_turn(self) -> float | None:
-        """Makes copies for a while.
+    def copy_for_a_while(self) -> float | None:
+        """Makes copies until none is wanted or others of the host should.
 
         Returns:
-            For how many seconds to make none; None until others are wanted.
+            How many seconds to pause; None until the next `want`.
         """
         try:
             with self._cache.filling() as room:
@@ -121,13 +138,14 @@ class CacheFill:
                 try:
                     pause = self._fill(room)
                 finally:
-                    self._meter.add(CacheCounts(evictions=room.evictions))
+                    self._counter.add(CacheCounts(evictions=room.evictions))
         except _StoppedError:
             return None
         except (GristmillError, OSError) as e:
-            # Records are read without copies as well; if they can be read at all.
-            pause = self._failed_seconds
-            self._failed_seconds = min(2 * pause, _LONGEST_SECONDS)
+            # Records can be read without copies.
+            pause = self.options.failed_pause_seconds * 2 ** min(self._failures, 10)
+            pause = min(pause, _LONGEST_PAUSE_SECONDS)
+            self._failures += 1
             text = "no copies of shards in %s for %d seconds: %s"
             _log.warning(text, self._cache.directory, pause, e)
         return pause
@@ -137,7 +155,7 @@ class CacheFill:
             room.trim()
             self._trimmed = True
         with self._lock:
-            # Those that save most requests for their bytes first.
+            # Shards that save most requests for their bytes come first.
             order = sorted(self._wanted, key=self._worth, reverse=True)
         begun, full, left = time.monotonic(), False, False
         most_bytes = room.most_bytes()
@@ -147,7 +165,7 @@ class CacheFill:
                 self._forget(shard)
             elif size > most_bytes:
                 full = True
-            elif time.monotonic() - begun >= _TURN_SECONDS:
+            elif time.monotonic() - begun >= _HOLD_LOCK_SECONDS:
                 return _PAUSE_SECONDS
             elif self._copy(shard, room):
                 self._forget(shard)
@@ -156,7 +174,7 @@ class CacheFill:
                 left = True
         if left:
             return _PAUSE_SECONDS
-        return _FULL_SECONDS if full else None
+        return self.options.full_pause_seconds if full else None
 
     def _worth(self, shard: int) -> float:
         return self._wanted[shard] / max(int(self._cache.file_bytes[shard]), 1)
@@ -166,38 +184,41 @@ class CacheFill:
             self._wanted.pop(shard, None)
 
     def _copy(self, shard: int, room: Room) -> bool:
-        """Makes one copy; tells whether it is what it should be."""
+        """Makes one copy; returns whether it is the shard."""
         size = int(self._cache.file_bytes[shard])
         room.make(size)
         try:
             with self._cache.write(shard) as copy:
                 self._fetch(shard, size, copy)
         except (CorruptShardError, StorageChangedError) as e:
-            # Whoever reads its records by ranges is told so by an error.
+            # To read its records by ranges raises the error.
             self._wrong[shard] += 1
             _log.warning("no copy of %s: %s", self._paths[shard], e)
             return False
         room.added(size)
-        self._failed_seconds = _FAILED_SECONDS
+        self._failures = 0
         return True
 
     def _fetch(self, shard: int, size: int, copy: int) -> None:
         path, version = self._paths[shard], self._version(shard)
+        options = self.options
         ranges = [
-            ByteRange(path, begin, min(begin + _RANGE_BYTES, size), version)
-            for begin in range(0, size, _RANGE_BYTES)
+            ByteRange(path, begin, min(begin + options.range_bytes, size), version)
+            for begin in range(0, size, options.range_bytes)
         ]
-        for first in range(0, len(ranges), RANGES_IN_FLIGHT):
-            group = ranges[first : first + RANGES_IN_FLIGHT]
+        for first in range(0, len(ranges), REQUESTS_IN_FLIGHT):
+            group = ranges[first : first + REQUESTS_IN_FLIGHT]
             before, begun = self._requests(), time.monotonic()
             self._fetch_group(group, copy)
             if self._requests() != before:
-                self._stop.wait((time.monotonic() - begun) * (1 / _SHARE - 1))
+                self._stop.wait(
+                    (time.monotonic() - begun) * (1 / options.time_share - 1)
+                )
 
     def _fetch_group(self, ranges: list[ByteRange], copy: int) -> None:
         def take(number: int, data: bytes) -> None:
             os.pwrite(copy, data, ranges[number].begin)
-            self._meter.add(CacheCounts(filled_bytes=len(data)))
+            self._counter.add(CacheCounts(filled_bytes=len(data)))
             if self._stop.is_set():
                 raise _StoppedError
 
@@ -205,15 +226,17 @@ class CacheFill:
 
 
 def _run(
-    me: weakref.ref[CacheFill], changed: threading.Event, stop: threading.Event
+    reference: weakref.ref[BackgroundCopies],
+    changed: threading.Event,
+    stop: threading.Event,
 ) -> None:
     while not stop.is_set():
         changed.clear()
-        fill = me()
-        if fill is None:
+        copies = reference()
+        if copies is None:
             return
-        pause = fill.take_turn()
-        del fill  # Whoever waits keeps nothing alive.
+        pause = copies.copy_for_a_while()
+        del copies  # While it waits, the thread keeps nothing alive.
         if pause is None:
             changed.wait()
         else:
@@ -226,4 +249,4 @@ def _end(
     stop.set()
     changed.set()
     if thread is not threading.current_thread():
-        thread.join(_LEAVE_SECONDS)
+        thread.join(_EXIT_SECONDS)

@@ -1,0 +1,106 @@
+"""Files that processes of one host share: their directory, locks and whole writes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+
+from gristmill.dataset.errors import GristmillError, StorageError
+
+
+def cache_root(cache_dir: str | None) -> str:
+    """Returns the directory of the host's caches, and makes it.
+
+    Args:
+        cache_dir: The directory that the user chose. By default `GRISTMILL_CACHE_DIR`,
+            or else a directory of this user under `TMPDIR`.
+
+    Raises:
+        StorageError: It cannot be made, or belongs to another user.
+    """
+    root = cache_dir or os.environ.get("GRISTMILL_CACHE_DIR")
+    own = root is None
+    if root is None:
+        root = os.path.join(tempfile.gettempdir(), f"gristmill-{os.getuid()}")
+    with disk_errors(root):
+        os.makedirs(root, mode=0o700 if own else 0o777, exist_ok=True)
+        found = os.stat(root, follow_symlinks=not own)
+    if own and (found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode)):
+        raise StorageError(
+            "cache directory belongs to another user",
+            where=root,
+            cure="give a directory of your own as cache_dir or GRISTMILL_CACHE_DIR",
+        )
+    return root
+
+
+@contextlib.contextmanager
+def disk_errors(path: str) -> Iterator[None]:
+    """Turns an OSError of the local disk into a StorageError that says what to do."""
+    try:
+        yield
+    except GristmillError:
+        raise
+    except OSError as e:
+        raise StorageError(
+            "cannot keep a file that was fetched",
+            where=path,
+            got=os.strerror(e.errno) if e.errno else str(e),
+            cure="free some space, or give another directory as cache_dir"
+            if e.errno in (errno.ENOSPC, errno.EDQUOT)
+            else "give another directory as cache_dir",
+        ) from e
+
+
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Keeps other processes and threads out. The lock ends with its process."""
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with _unlocking(file.fileno()):
+            yield
+
+
+@contextlib.contextmanager
+def locked_if_free(path: str) -> Iterator[bool]:
+    """Locks a file as `locked` does, but does not wait.
+
+    Yields:
+        Whether it is locked now; if not, another process or thread has the lock.
+    """
+    with open(path, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        with _unlocking(file.fileno()):
+            yield True
+
+
+@contextlib.contextmanager
+def _unlocking(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        # To close the file is not enough: a process that was forked meanwhile has the
+        # descriptor, too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Writes a file that gets its name only when it is complete."""
+    temporary = f"{path}.{secrets.token_hex(4)}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)

@@ -1,0 +1,158 @@
+"""Opens a shard: a local file is mapped, with its index or one made of its footer.
+
+Readers of one machine share the maps, and records that are not needed are not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, Footer, read_footer
+from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_index import (
+    ShardIndex,
+    index_of_footer,
+    map_index,
+    parse_index,
+)
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.cache.footers import FooterCache
+from gristmill.loader.reading.shard_file import (
+    Bytes,
+    ShardFile,
+    StoredBytes,
+    is_transposed,
+)
+
+
+def open_shard(
+    path: str,
+    *,
+    index_path: str | None = None,
+    footers: FooterCache | None = None,
+) -> ShardFile:
+    """Opens a shard.
+
+    Args:
+        path: The shard.
+        index_path: Its index. By default the file where a conversion would have put
+            it, if there is one, and otherwise an index made of the shard's footer.
+        footers: Keeps the indexes that are made.
+
+    Raises:
+        CorruptShardError: The shard is truncated or damaged, or not the one that was
+            indexed.
+        InvalidDatasetError: The index is damaged.
+        StorageError: A file does not exist or cannot be read.
+    """
+    file = _open_bytes(path)
+    if index_path is None:
+        index_path = _found_index(path)
+    if index_path is None:
+        index = _footer_index(path, file, footers)
+    elif "://" in index_path:
+        index = parse_index(storage_for(index_path).read(index_path), path=index_path)
+    else:
+        with _disk_errors(index_path):
+            index = map_index(index_path)
+    if index.file_bytes != file.size_bytes:
+        raise CorruptShardError(
+            "shard does not have the size that its index says",
+            where=path,
+            expected=f"{index.file_bytes:,} bytes, as {index.path} says",
+            got=f"{file.size_bytes:,} bytes",
+            cure="if the shard was truncated, restore it from a copy or convert it "
+            "again; if it was written again, `gristmill index` it again",
+        )
+    return ShardFile(
+        path=path,
+        data=file.data,
+        index=index,
+        transposed=_is_transposed(file.data, index),
+        version=file.version,
+    )
+
+
+class _OpenFile(NamedTuple):
+    """An open file.
+
+    Attributes:
+        size_bytes: Its size.
+        data: Its bytes.
+        version: The generation of an object, None for a local file.
+        stamp: Differs after the file was written again.
+    """
+
+    size_bytes: int
+    data: Bytes
+    version: str | None
+    stamp: str
+
+
+def _open_bytes(path: str) -> _OpenFile:
+    if "://" in path:
+        info = storage_for(path).stat(path)
+        if info is None:
+            raise StorageError("no such shard", where=path, cure="check the path")
+        version = info.version
+        return _OpenFile(info.size_bytes, StoredBytes(path), version, version)
+    with _disk_errors(path), open(path, "rb") as file:
+        about = os.fstat(file.fileno())
+        size, stamp = about.st_size, f"{about.st_mtime_ns} {about.st_ctime_ns}"
+        if not size:  # An empty file cannot be mapped.
+            return _OpenFile(0, b"", None, stamp)
+        # A memoryview can be sliced without a copy.
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return _OpenFile(size, data, None, stamp)
+
+
+def _found_index(path: str) -> str | None:
+    """Returns where a conversion puts the index of a shard, if there is a file."""
+    directory, _, name = path.rpartition("/")
+    index_path = layout.index_path(name)
+    if directory or path.startswith("/"):
+        index_path = f"{directory}/{index_path}"
+    return None if storage_for(index_path).stat(index_path) is None else index_path
+
+
+def _footer_index(
+    path: str, file: _OpenFile, footers: FooterCache | None
+) -> ShardIndex:
+    def read() -> Footer:
+        return read_footer(
+            lambda begin, end: file.data[begin:end], file.size_bytes, path=path
+        )
+
+    if footers is None:
+        return index_of_footer(read(), path=path, file_bytes=file.size_bytes)
+    return footers.index(path, file_bytes=file.size_bytes, stamp=file.stamp, read=read)
+
+
+@contextlib.contextmanager
+def _disk_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, StorageError) or e.errno is None:
+            raise
+        raise StorageError(
+            "cannot open a file of the dataset",
+            where=path,
+            got=os.strerror(e.errno),
+            cure="restore the file from a copy, or check the path and its permissions",
+        ) from e
+
+
+def _is_transposed(data: Bytes, index: ShardIndex) -> bool:
+    # The first chunk tells: a writer transposes all chunks of a file or none.
+    if not index.chunks or not index.records:
+        return False
+    begin, end = index.chunk_offsets(np.array([0, 1])).tolist()
+    return is_transposed(data[begin : min(end, begin + BLOCK_BYTES)], begin)

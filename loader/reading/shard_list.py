@@ -1,0 +1,265 @@
+"""The shards of a dataset, opened when first needed and kept open."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import functools
+import resource
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.metadata.shard_index import ShardIndex
+from gristmill.loader.cache.cache_counts import CacheCounter
+from gristmill.loader.cache.footers import FooterCache
+from gristmill.loader.indices import IntArray
+from gristmill.loader.reading.open_shard import open_shard
+from gristmill.loader.reading.read_limits import READ_LIMITS, ReadLimits
+from gristmill.loader.reading.shard_file import ShardFile
+from gristmill.loader.remote.range_fetcher import RangeFetcher
+
+# File descriptors that are left to the rest of the process.
+_SPARE_FILES = 256
+
+
+class StoredShards(Protocol):
+    """What opens shards in object storage; see `remote_shards.RemoteShards`."""
+
+    fetcher: RangeFetcher
+    counter: CacheCounter
+
+    @property
+    def keeps_indexes(self) -> bool:
+        """Whether indexes are opened as a whole, and not for some records."""
+
+    def open(
+        self, shards: Sequence[int], records: Sequence[IntArray]
+    ) -> list[ShardFile]:
+        """Opens shards, or local copies of them."""
+
+    def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:
+        """Returns the local copy of a shard, None if there is none."""
+
+    def delete_copy(self, shard: int) -> None:
+        """Deletes the local copy of a shard."""
+
+    def count_records(
+        self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
+    ) -> None:
+        """Counts records that were read, by shard."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardList:
+    """Which records of which files make a dataset, in order. Arrays are [shards].
+
+    Attributes:
+        paths: The files.
+        index_paths: Their indexes, or None for those that `open_shard` finds.
+        starts: First record of each file that is part of the dataset.
+        ends: One past the last record of each file, in the numbering of the dataset.
+        file_records: Records in each file, -1 where they were not counted.
+        file_bytes: Size of each file, -1 where it is not known.
+        name: The dataset, for messages.
+        remote: Opens the shards of a dataset in object storage; None for others.
+        footers: Keeps the indexes of plain files.
+    """
+
+    paths: Sequence[str]
+    index_paths: Sequence[str] | None
+    starts: IntArray
+    ends: IntArray
+    file_records: IntArray
+    file_bytes: IntArray
+    name: str
+    remote: StoredShards | None = None
+    footers: FooterCache | None = None
+
+    @property
+    def records(self) -> int:
+        """Number of records in the dataset."""
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def first_record(self, shard: int) -> int:
+        """Returns the number, in the dataset, of the first record of a shard."""
+        return int(self.ends[shard - 1]) if shard else 0
+
+    def find(self, records: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the shard of each record, and its number in the shard's file.
+
+        Args:
+            records: int64 [n], all in range.
+
+        Returns:
+            int64 [n] shards, int64 [n] records in the files.
+        """
+        shards = np.searchsorted(self.ends, records, side="right")
+        before = np.where(shards > 0, self.ends[shards - 1], 0)
+        return shards, records - before + self.starts[shards]
+
+    def find_one(self, record: int) -> tuple[int, int]:
+        """Returns the shard of one record, and its number in the shard's file."""
+        # Without numpy, which would release the interpreter's lock for a few steps.
+        shard = bisect.bisect_right(self.ends.data, record)
+        return shard, record - self.first_record(shard) + int(self.starts[shard])
+
+    def open(
+        self, shards: Sequence[int], records: Sequence[IntArray] = ()
+    ) -> list[ShardFile]:
+        """Opens shards and compares each with the dataset's description.
+
+        Args:
+            shards: Numbers of shards.
+            records: The wanted records of each shard: where indexes are too large to
+                be kept, only these can be found.
+
+        Raises:
+            CorruptShardError: A shard is not the one that the dataset describes.
+        """
+        if self.remote is None:
+            opened = [
+                open_shard(
+                    self.paths[shard],
+                    index_path=None
+                    if self.index_paths is None
+                    else self.index_paths[shard],
+                    footers=self.footers,
+                )
+                for shard in shards
+            ]
+        else:
+            opened = self.remote.open(shards, records)
+        for shard, file in zip(shards, opened, strict=True):
+            self._compare(shard, file)
+        return opened
+
+    def _compare(self, shard: int, opened: ShardFile) -> None:
+        records, size = int(self.file_records[shard]), int(self.file_bytes[shard])
+        taken = int(self.ends[shard]) - self.first_record(shard)
+        end = int(self.starts[shard]) + taken
+        if (
+            records not in (-1, opened.index.records)
+            or size not in (-1, opened.index.file_bytes)
+            or end > opened.index.records
+        ):
+            raise CorruptShardError(
+                "shard is not the one that the dataset describes",
+                where=f"{self.name}, shard {opened.path}",
+                expected=f"{records if records >= 0 else end:,} records"
+                + (f", {size:,} bytes" if size >= 0 else ""),
+                got=f"{opened.index.records:,} records, "
+                f"{opened.index.file_bytes:,} bytes",
+                cure="restore the shard and its index from a copy, or convert this "
+                "shard again",
+            )
+
+
+class OpenShards:
+    """The shards of a list that are open. Safe to share by threads.
+
+    Args:
+        shards: The list.
+        limits: How many to keep open.
+    """
+
+    def __init__(self, shards: ShardList, limits: ReadLimits = READ_LIMITS):
+        self._shards, self._limits = shards, limits
+        self._open: dict[int, ShardFile] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @functools.cached_property
+    def most(self) -> int:
+        """How many are kept open, and how many more a reader may use."""
+        return most_open(len(self._shards.paths), self._limits)
+
+    def get(self, shard: int) -> ShardFile:
+        """Returns a shard, opened."""
+        found = self._open.get(shard)
+        if found is not None:
+            return found
+        (opened,) = self._shards.open([shard])
+        self._keep({shard: opened})
+        return opened
+
+    def get_many(
+        self, shards: Sequence[int], records: Sequence[IntArray]
+    ) -> dict[int, ShardFile]:
+        """Returns shards; those that are not open yet are opened together.
+
+        Args:
+            shards: Numbers of shards.
+            records: The wanted records of each shard.
+        """
+        remote = self._shards.remote
+        if remote is not None and not remote.keeps_indexes:
+            return dict(zip(shards, self._shards.open(shards, records), strict=True))
+        found = {shard: self._open.get(shard) for shard in shards}
+        missing = [shard for shard, file in found.items() if file is None]
+        opened = dict(zip(missing, self._shards.open(missing), strict=True))
+        if remote is not None:
+            for shard, file in found.items():
+                if file is not None and file.version is not None:
+                    # A copy may have been made since it was opened.
+                    copy = remote.copy(shard, file.index)
+                    if copy is not None:
+                        found[shard] = opened[shard] = copy
+        self._keep(opened)
+        return {shard: file or opened[shard] for shard, file in found.items()}
+
+    def _keep(self, opened: dict[int, ShardFile]) -> None:
+        with self._lock:
+            for shard, file in opened.items():
+                while len(self._open) >= self.most:
+                    # The one opened first: in random order it is as good as any.
+                    # Readers that still use it keep its maps.
+                    del self._open[next(iter(self._open))]
+                self._open[shard] = file
+
+    def without_copy(self, shard: int, records: IntArray) -> ShardFile:
+        """Deletes the local copy of a shard in object storage; returns the shard."""
+        if self._shards.remote is not None:
+            self._shards.remote.delete_copy(shard)
+        with self._lock:
+            self._open.pop(shard, None)
+        return self.get_many([shard], [records])[shard]
+
+    def add(self, shard: int, opened: ShardFile) -> None:
+        """Keeps a shard that is already open, at most `most_open` of them."""
+        with self._lock:
+            self._open[shard] = opened
+
+    def close(self) -> None:
+        """Closes all shards. Reading opens them again."""
+        with self._lock:
+            self._open.clear()
+
+
+def most_open(shards: int, limits: ReadLimits = READ_LIMITS) -> int:
+    """Returns how many shards may be open, and raises the process's limit to that.
+
+    A map keeps a descriptor of its file. The usual soft limit of 1,024 is meant for
+    programs that use select(). To open and close files at every batch would cost more
+    than to decode them, so the limit is raised as far as needed and allowed.
+    """
+    kept = min(shards, limits.open_shards)
+    used = min(shards - kept, limits.used_shards)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return max(kept, 1)
+    needed = 2 * (kept + used) + _SPARE_FILES
+    if needed > soft:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(OSError, ValueError):  # Then it stays as it is.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, soft), hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = (soft - min(_SPARE_FILES, soft // 2)) // 2
+    # If that is not enough for all, a reader uses as many as are kept.
+    return kept if room >= kept + used else max(1, room // 2)

@@ -1,0 +1,352 @@
+"""Fetches many ranges of objects at once, with retries, deadlines and second requests.
+
+Answers come in any order. A temporary failure is retried after growing pauses, until a
+deadline. An answer that takes much longer than others gets a second request beside it.
+While a server throttles, fewer requests are in flight.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import heapq
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from gristmill.dataset.errors import StorageChangedError, StorageError
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.remote.object_reads import (
+    ByteRange,
+    Changed,
+    Failure,
+    ObjectRead,
+    ObjectReads,
+)
+from gristmill.loader.remote.read_options import ReadOptions
+from gristmill.loader.remote.request_limit import HedgePolicy, RequestLimit
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 8.0
+# A slow connection is not a dead one: it gets more time for each byte.
+_SLOWEST_BYTES_PER_SECOND = 1 << 20
+# A server that answers wrongly is asked this often, and not until the deadline.
+_WRONG_ANSWERS = 4
+# How long to wait for the oldest request before checking the others.
+_POLL_SECONDS = 0.002
+_THROTTLED = (429, 503)
+_TEMPORARY = (0, 408, 429, 500, 502, 503, 504)
+
+
+@dataclasses.dataclass
+class ReadCounts:
+    """What a process has requested from object storage.
+
+    Attributes:
+        requests: All requests.
+        received_bytes: Bytes of the answers that were used.
+        retries: Requests after failures.
+        hedges: Second requests beside late ones.
+        throttled: Answers that the server is overloaded.
+    """
+
+    requests: int = 0
+    received_bytes: int = 0
+    retries: int = 0
+    hedges: int = 0
+    throttled: int = 0
+
+
+class RangeFetcher:
+    """Fetches ranges of objects. Safe to share by threads, not across a fork.
+
+    Args:
+        options: How to read.
+
+    Attributes:
+        options: As given.
+        counts: What was requested so far.
+        limit: How many requests are in flight, over all calls.
+    """
+
+    def __init__(self, options: ReadOptions | None = None):
+        self.options = options or ReadOptions()
+        self.counts = ReadCounts()
+        self._reads = ObjectReads()
+        self._busy = threading.local()
+        self.limit = RequestLimit(self.options.in_flight)
+        self._hedging = HedgePolicy(self.options.hedge_factor)
+
+    def fetch(
+        self, ranges: Sequence[ByteRange], take: Callable[[int, bytes], None]
+    ) -> None:
+        """Fetches ranges, all at once, and hands over each when it arrives.
+
+        Args:
+            ranges: What to fetch. Each answer is checked to have the length and the
+                version of its range.
+            take: Called with the number of a range and its bytes. It must not fetch
+                anything: requests in flight keep their slots meanwhile.
+
+        Raises:
+            StorageError: A range cannot be read. It names object, range and cause.
+            StorageChangedError: An object was deleted or written again.
+            RuntimeError: `take` fetches.
+        """
+        self.check_process()
+        if getattr(self._busy, "fetching", False):
+            # With all slots taken it would wait for itself.
+            raise RuntimeError("fetch was called inside of another fetch")
+        self._busy.fetching = True
+        try:
+            _Call(self, ranges, take).run()
+        finally:
+            self._busy.fetching = False
+
+    def check_process(self) -> None:
+        """Raises StorageError in a forked process, which lacks the client's threads."""
+        self._reads.check_process()
+
+    def fetch_one(self, wanted: ByteRange) -> bytes:
+        """Returns the bytes of one range; see `fetch`."""
+        found: list[bytes] = []
+        self.fetch([wanted], lambda _, data: found.append(data))
+        return found[0]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Request:
+    """A request that was sent.
+
+    Attributes:
+        number: The number of its range.
+        sent_at: When it was sent.
+        read: The read of the range.
+        holds_slot: Whether it counts as in flight, until it times out.
+        finished: Whether its outcome was handled.
+    """
+
+    number: int
+    sent_at: float
+    read: ObjectRead
+    holds_slot: bool = True
+    finished: bool = False
+
+
+class _Call:
+    """One call of `fetch`."""
+
+    def __init__(
+        self,
+        fetcher: RangeFetcher,
+        ranges: Sequence[ByteRange],
+        take: Callable[[int, bytes], None],
+    ):
+        self._fetcher, self._ranges, self._take = fetcher, ranges, take
+        self._options, self._counts = fetcher.options, fetcher.counts
+        self._slots = fetcher.limit.slots()
+        # In flight, oldest first.
+        self._sent: collections.deque[_Request] = collections.deque()
+        self._done: collections.deque[_Request] = collections.deque()
+        self._polled_at = 0.0
+        self._waiting = collections.deque(range(len(ranges)))
+        # A heap of (when, serial number, what): a range to retry or a request to check.
+        # The serial numbers make entries comparable.
+        self._timers: list[tuple[float, int, int | _Request]] = []
+        self._serials = itertools.count()
+        self._open = set(range(len(ranges)))
+        self._begun_at: dict[int, float] = {}
+        self._latest: dict[int, _Request] = {}
+        self._failed: collections.Counter[int] = collections.Counter()
+        self._wrong: collections.Counter[int] = collections.Counter()
+        self._last_errors: dict[int, str] = {}
+
+    def run(self) -> None:
+        try:
+            while self._open:
+                self._run_timers(time.monotonic())
+                self._send_waiting()
+                if self._sent:
+                    self._poll()
+                elif not self._waiting:  # All that is left is to be retried.
+                    time.sleep(self._idle_seconds())
+                while self._done:
+                    self._finish(self._done.popleft())
+        finally:
+            self._slots.give_back_all()
+            for request in itertools.chain(self._sent, self._done):
+                request.read.give_up()
+
+    def _poll(self) -> None:
+        """Waits a moment for answers, and collects those that are there."""
+        sent, done = self._sent, self._done
+        sent[0].read.wait(min(self._idle_seconds(), _POLL_SECONDS))
+        while sent and sent[0].read.done():
+            done.append(sent.popleft())
+        now = time.monotonic()
+        if now - self._polled_at >= _POLL_SECONDS:
+            # The oldest may be late while others are done.
+            self._polled_at = now
+            self._sent = collections.deque()
+            for request in sent:
+                (done if request.read.done() else self._sent).append(request)
+
+    def _finish(self, request: _Request) -> None:
+        outcome = request.read.outcome()
+        request.finished = True
+        if request.holds_slot:
+            refused = isinstance(outcome, Failure) and outcome.status in _THROTTLED
+            self._slots.give_back(throttled=refused)
+            self._send_waiting()
+        if request.number not in self._open:
+            return  # The other request for this range was faster.
+        if isinstance(outcome, bytes):
+            self._open.remove(request.number)
+            self._fetcher._hedging.add_answer(time.monotonic() - request.sent_at)
+            self._counts.received_bytes += len(outcome)
+            self._take(request.number, outcome)
+        else:
+            self._retry_later(request, outcome)
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            if self._waiting[0] not in self._open:
+                self._waiting.popleft()  # A late answer has arrived meanwhile.
+                continue
+            # With nothing in flight there is nothing else to wait for.
+            wait_seconds = 0.0 if self._sent or self._done else 0.1
+            if not self._slots.take(wait_seconds=wait_seconds):
+                return
+            self._send(self._waiting.popleft())
+
+    def _send(self, number: int) -> None:
+        now = time.monotonic()
+        self._begun_at.setdefault(number, now)
+        fetcher, wanted = self._fetcher, self._ranges[number]
+        self._counts.requests += 1
+        request = _Request(number, now, fetcher._reads.start(wanted))
+        self._sent.append(request)
+        self._latest[number] = request
+        late = now + fetcher._hedging.late_after_seconds
+        self._set_timer(min(late, self._times_out_at(request)), request)
+
+    def _times_out_at(self, request: _Request) -> float:
+        """Returns when a request is given up, or its range."""
+        number = request.number
+        return min(
+            request.sent_at + self._timeout_seconds(number),
+            self._begun_at[number] + self._options.deadline_seconds,
+        )
+
+    def _timeout_seconds(self, number: int) -> float:
+        wanted = self._ranges[number]
+        size = 0 if wanted.end is None else wanted.end - wanted.begin
+        return self._options.timeout_seconds + size / _SLOWEST_BYTES_PER_SECOND
+
+    def _set_timer(self, due: float, what: int | _Request) -> None:
+        heapq.heappush(self._timers, (due, next(self._serials), what))
+
+    def _idle_seconds(self) -> float:
+        """Returns how long there is nothing to do but to wait for answers."""
+        if not self._timers:
+            return self._options.timeout_seconds
+        return max(self._timers[0][0] - time.monotonic(), 0.001)
+
+    def _run_timers(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            what = heapq.heappop(self._timers)[2]
+            if isinstance(what, _Request):
+                if not what.finished and what.number in self._open:
+                    self._handle_late(what, now)
+            elif what in self._open:
+                self._waiting.appendleft(what)
+
+    def _handle_late(self, request: _Request, now: float) -> None:
+        """Sends a second request beside a late one, or in place of one timed out."""
+        number = request.number
+        silence = f"no answer in {self._timeout_seconds(number):,.1f} seconds"
+        if now - self._begun_at[number] >= self._options.deadline_seconds:
+            self._give_up(number, self._last_errors.get(number, silence))
+        latest = self._latest[number] is request
+        if now >= self._times_out_at(request):
+            # Its answer is still used if it comes, but others need the slot.
+            request.holds_slot = False
+            self._last_errors[number] = silence
+            self._slots.give_back(answered=False)
+            if latest:
+                self._failed[number] += 1
+                self._counts.retries += 1
+                self._waiting.appendleft(number)
+            return
+        if latest and self._fetcher._hedging.take_hedge():
+            self._counts.hedges += 1
+            self._waiting.appendleft(number)
+        self._set_timer(self._times_out_at(request), request)
+
+    def _retry_later(self, request: _Request, outcome: Failure | Changed) -> None:
+        """Schedules a retry after a failure, or raises if that is of no use."""
+        number = request.number
+        wanted, now = self._ranges[number], time.monotonic()
+        if isinstance(outcome, Changed):
+            raise _changed(wanted, outcome.got)
+        self._last_errors[number] = outcome.text
+        if outcome.status in _THROTTLED:
+            self._counts.throttled += 1
+        if outcome.wrong or outcome.status not in _TEMPORARY:
+            self._wrong[number] += 1
+            if not outcome.wrong or self._wrong[number] == _WRONG_ANSWERS:
+                self._refuse(wanted, outcome)
+        if now - self._begun_at[number] >= self._options.deadline_seconds:
+            self._give_up(number, outcome.text)
+        if self._latest[number] is not request or not request.holds_slot:
+            return  # Another request is on its way.
+        pause = _FIRST_PAUSE_SECONDS * 2 ** min(self._failed[number], 10)
+        pause = min(pause, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
+        last = self._begun_at[number] + self._options.deadline_seconds
+        self._failed[number] += 1
+        self._counts.retries += 1
+        self._set_timer(min(now + pause, max(last, now)), number)
+
+    def _refuse(self, wanted: ByteRange, failure: Failure) -> NoReturn:
+        cure = "run the same again; if it fails again, look at the object"
+        if failure.status == 401:
+            cure = (
+                "run `gcloud auth application-default login`, or let "
+                "GOOGLE_APPLICATION_CREDENTIALS name a key file"
+            )
+        elif failure.status == 403:
+            cure = "give this account the role roles/storage.objectViewer on the bucket"
+        elif failure.wrong and wanted.version is not None:
+            # The object may have been replaced by a shorter one.
+            found = storage_for(wanted.path).stat(wanted.path)
+            if found is None or found.version != wanted.version:
+                got = "no object" if found is None else f"version {found.version}"
+                raise _changed(wanted, got)
+        raise _error(wanted, failure.text, cure)
+
+    def _give_up(self, number: int, text: str) -> NoReturn:
+        tries = self._failed[number] + 1
+        raise _error(
+            self._ranges[number],
+            f"no success in {self._options.deadline_seconds:,.0f} seconds and "
+            f"{tries:,} tries; last: {text}",
+            "check the network and the status of Cloud Storage, then run again",
+        )
+
+
+def _changed(wanted: ByteRange, got: str) -> StorageChangedError:
+    return StorageChangedError(
+        "object was deleted or written again while it was in use",
+        where=str(wanted),
+        expected=f"version {wanted.version}" if wanted.version else "an object",
+        got=got,
+        cure="if the dataset was converted again, open it again; otherwise restore "
+        "the object from a copy",
+    )
+
+
+def _error(wanted: ByteRange, got: str, cure: str) -> StorageError:
+    return StorageError("cannot read the object", where=str(wanted), got=got, cure=cure)

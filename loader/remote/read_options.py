@@ -1,0 +1,50 @@
+"""The options of reading object storage."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gristmill.dataset.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How to read object storage.
+
+    The defaults suit records of kilobytes at a latency of tens of milliseconds: 256
+    requests in flight at 20 ms are 12,800 a second, more than one process decodes.
+
+    Attributes:
+        in_flight: Most requests in flight, of one process. While a server throttles,
+            there are fewer.
+        timeout_seconds: A request without an answer is sent again after this time.
+        deadline_seconds: How long to retry a range after temporary failures.
+        hedge_factor: A request that takes this many times as long as 95 of 100 others
+            gets a second one beside it, at most one in a hundred; None for never.
+        window_bytes: Memory for the records of two windows of a block shuffle, in each
+            process that reads batches. If the windows are larger, batches are read one
+            by one, with about a request for each record.
+        index_bytes: Local disk for the indexes of one dataset. If they are larger,
+            their entries are read by ranges as well: two more requests for a record.
+    """
+
+    in_flight: int = 256
+    timeout_seconds: float = 10.0
+    deadline_seconds: float = 120.0
+    hedge_factor: float | None = 3.0
+    window_bytes: int = 1 << 30
+    index_bytes: int = 64 << 30
+
+    def __post_init__(self) -> None:
+        if self.in_flight < 1 or min(self.timeout_seconds, self.deadline_seconds) <= 0:
+            raise InputError(
+                "read options leave no requests or no time to read with",
+                expected="in_flight, timeout_seconds and deadline_seconds over 0",
+                got=str(self),
+            )
+        if self.hedge_factor is not None and self.hedge_factor < 1:
+            raise InputError(
+                "hedge_factor is below 1",
+                expected="at least 1, or None for no second requests",
+                got=self.hedge_factor,
+            )
