@@ -333,7 +333,7 @@ def test_only_what_is_damaged_is_fetched_again(
 LONG_ORDER = np.random.default_rng(4).permutation(len(RECORDS))[:400].tolist()
 
 
-def test_what_is_damaged_is_fetched_again_where_one_request_has_all_places(
+def test_what_is_damaged_is_fetched_again_where_one_request_has_all_slots(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
     dataset = open_c4(tmp_path, dataclasses.replace(OPTIONS, in_flight=1))
@@ -342,7 +342,7 @@ def test_what_is_damaged_is_fetched_again_where_one_request_has_all_places(
     assert dataset[LONG_ORDER] == [RECORDS[i] for i in LONG_ORDER]
 
 
-def test_requests_in_flight_at_an_error_give_back_their_places(
+def test_requests_in_flight_at_an_error_give_back_their_slots(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
     warm(opened, server)
@@ -355,7 +355,7 @@ def test_requests_in_flight_at_an_error_give_back_their_places(
 
 
 @pytest.mark.parametrize("after", [0, 7, 60])
-def test_ctrl_c_gives_back_all_places(
+def test_ctrl_c_gives_back_all_slots(
     server: GcsServer,
     opened: loader.Dataset,
     monkeypatch: pytest.MonkeyPatch,
@@ -377,7 +377,7 @@ def test_ctrl_c_gives_back_all_places(
     assert opened[ORDER] == EXPECTED
 
 
-def test_what_never_answers_does_not_keep_its_place(
+def test_what_never_answers_does_not_keep_its_slot(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
     dataset = open_c4(tmp_path, dataclasses.replace(OPTIONS, in_flight=2))
@@ -386,7 +386,7 @@ def test_what_never_answers_does_not_keep_its_place(
     begin = time.monotonic()
     assert dataset[ORDER] == EXPECTED
     assert time.monotonic() - begin < 10  # The client gives up after 30.
-    assert dataset._reader._fetcher.counts.retries == 4
+    assert dataset.request_counts.retries == 4
 
 
 def test_an_answer_that_comes_late_is_taken(
@@ -397,7 +397,7 @@ def test_an_answer_that_comes_late_is_taken(
     warm(dataset, server)
     server.latency_seconds = 0.5  # Longer than the patience with each request.
     assert dataset[3] == RECORDS[3]
-    assert dataset._reader._fetcher.counts.retries == 2
+    assert dataset.request_counts.retries == 2
 
 
 def test_nothing_is_done_while_all_wait_for_the_next_try(
@@ -407,7 +407,7 @@ def test_nothing_is_done_while_all_wait_for_the_next_try(
     server.fail("503", "media", times=4)
     cpu_started, started = time.thread_time(), time.monotonic()
     assert opened[3] == RECORDS[3]
-    assert opened._reader._fetcher.counts.retries == 4
+    assert opened.request_counts.retries == 4
     assert time.thread_time() - cpu_started < 0.3 * (time.monotonic() - started)
 
 
@@ -440,7 +440,7 @@ def test_a_burst_of_429_lowers_the_concurrency_for_a_while(
     assert opened[ORDER] == EXPECTED
     lowest = limit.limit
     assert lowest < OPTIONS.in_flight / 2
-    assert opened._reader._fetcher.counts.throttled == 100
+    assert opened.request_counts.throttled == 100
     assert opened[:] == RECORDS
     for _ in range(10):
         opened.read(ORDER)
@@ -463,7 +463,7 @@ def test_stragglers_get_a_second_request(
         begin = time.monotonic()
         assert dataset[ORDER] == EXPECTED
         seconds = time.monotonic() - begin
-        counts = dataset._reader._fetcher.counts
+        counts = dataset.request_counts
         assert counts.hedges <= counts.requests / 100
         assert bool(counts.hedges) == (hedge_factor is not None)
         return seconds
