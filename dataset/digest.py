@@ -89,6 +89,11 @@ class RecordsDigest:
         return RecordsDigest.total((self, other))
 
     @property
+    def summary(self) -> str:
+        """The digest as messages show it."""
+        return f"{self.records:,} records, {self.raw_bytes:,} bytes, {self.hex}"
+
+    @property
     def hex(self) -> str:
         """The 128 bits of the sum as 32 hexadecimal digits."""
         return f"{self.high:016x}{self.low:016x}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
     from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
     from gristmill.transforms.write_arrayrecords import WriteArrayRecords
-    from gristmill.transforms.writing.write_shards import WriteResult
+    from gristmill.transforms.writing.commit_write import WriteResult
 
 __all__ = [
     "ConversionJob",
@@ -64,7 +64,7 @@ _HOMES = {
     "VerifyDataset": "gristmill.transforms.verify_dataset",
     "VerifyResult": "gristmill.transforms.verify_dataset",
     "WriteArrayRecords": "gristmill.transforms.write_arrayrecords",
-    "WriteResult": "gristmill.transforms.writing.write_shards",
+    "WriteResult": "gristmill.transforms.writing.commit_write",
     "WriterOptions": "gristmill.dataset.arrayrecord.shard_writer",
 }
 

@@ -33,13 +33,9 @@ from gristmill.transforms.planning.write_plan import (
     encode_key,
     group_of,
 )
-from gristmill.transforms.writing.write_shards import (
-    Record,
-    WriteResult,
-    commit_write,
-    plan_write,
-    write_group,
-)
+from gristmill.transforms.writing.begin_write import begin_write
+from gristmill.transforms.writing.commit_write import WriteResult, commit_write
+from gristmill.transforms.writing.write_group import Record, write_group
 
 Element = bytes | tuple[Key, bytes]
 
@@ -222,7 +218,7 @@ class WriteArrayRecords(
             | "GatherCounts" >> beam.CombineGlobally(ToListCombineFn())
             | "PlanShards"
             >> beam.Map(
-                lambda digests, groups: plan_write(
+                lambda digests, groups: begin_write(
                     job, digests, groups=groups, overwrite=overwrite
                 ),
                 groups=groups,

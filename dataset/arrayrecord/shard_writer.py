@@ -14,7 +14,8 @@ import itertools
 import os
 import re
 from collections.abc import Sequence
-from typing import BinaryIO, Literal
+from types import TracebackType
+from typing import BinaryIO, Literal, Self
 
 import google_crc32c
 import numpy as np
@@ -144,6 +145,18 @@ class ShardWriter:
         except OSError as e:
             raise self._failed(e.strerror or str(e)) from e
         self._writer = ArrayRecordWriter(path, options.official)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.abandon()
 
     def _failed(self, got: str) -> StorageError:
         return StorageError(

@@ -25,7 +25,7 @@ from gristmill.transforms.conversion.tasks import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.write_plan import WriteJob
-from gristmill.transforms.writing.write_shards import plan_write
+from gristmill.transforms.writing.begin_write import begin_write
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records, write_array_records
@@ -63,7 +63,7 @@ def write_over(folder: pathlib.Path) -> None:
         keyed=False,
         writer=WriterOptions(),
     )
-    plan_write(job, [], groups=1, overwrite=True)
+    begin_write(job, [], groups=1, overwrite=True)
 
 
 def by_input(

@@ -174,16 +174,11 @@ def _convert(
             tally,
         )
         begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
-        with turn:
-            writer = ShardWriter(local, options=job.writer)
-            try:
-                batches = itertools.chain(begun, batches)
-                del begun
-                _write(writer, batches, prepared, tally, progress)
-                written = writer.finish(check=job.check)
-            except BaseException:
-                writer.abandon()
-                raise
+        with turn, ShardWriter(local, options=job.writer) as writer:
+            batches = itertools.chain(begun, batches)
+            del begun
+            _write(writer, batches, prepared, tally, progress)
+            written = writer.finish(check=job.check)
         report = ShardReport(
             path=path,
             shard_index=shard,

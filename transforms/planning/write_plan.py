@@ -26,7 +26,6 @@ from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
-from gristmill.transforms.writing.record_spool import content_hash
 
 # A hash gives no two groups the same size. Aimed at less than the bound, only few
 # groups are cut in two.
@@ -139,6 +138,11 @@ class WritePlan:
                 f"{digest.records} {digest.raw_bytes} {digest.hex}\n".encode()
             )
         return hasher.hexdigest()[:16]
+
+
+def content_hash(record: bytes) -> bytes:
+    """Returns 16 bytes that stand for a record, the same on every machine."""
+    return hashlib.blake2b(record, digest_size=16).digest()
 
 
 def encode_key(key: Key) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import hashlib
 import os
 from collections.abc import Iterator
 from types import TracebackType
@@ -21,14 +20,10 @@ import numpy.typing as npt
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, StorageError
+from gristmill.transforms.planning.write_plan import content_hash
 
 _BATCH_RECORDS = 1024
 _BATCH_BYTES = 4 << 20
-
-
-def content_hash(record: bytes) -> bytes:
-    """Returns 16 bytes that stand for a record, the same on every machine."""
-    return hashlib.blake2b(record, digest_size=16).digest()
 
 
 class RecordSpool:

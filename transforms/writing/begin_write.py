@@ -1,0 +1,122 @@
+"""Beginning a write: its shards are planned, and its output is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from gristmill.dataset.commit.ownership import (
+    check_dataset_name,
+    check_no_strangers,
+    check_removal,
+)
+from gristmill.dataset.commit.split_check import check_split
+from gristmill.dataset.commit.split_files import (
+    committed_shards,
+    list_shards,
+    remove_split,
+)
+from gristmill.dataset.commit.write_marker import WriteMarker
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Split, read_versioned_manifest
+from gristmill.dataset.storage.base import Content
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.conversion_job import described_shards
+from gristmill.transforms.planning.write_plan import WriteJob, WritePlan
+
+
+def marker_of(plan: WritePlan) -> WriteMarker:
+    """Returns the marker by which the output of a plan belongs to it."""
+    job = plan.job
+    return WriteMarker(
+        output=job.output, name=job.name, split=job.split, fingerprint=plan.fingerprint
+    )
+
+
+def begin_write(
+    job: WriteJob,
+    digests: Iterable[tuple[int, RecordsDigest]],
+    *,
+    groups: int,
+    overwrite: bool = False,
+) -> WritePlan:
+    """Plans the shards, and takes possession of the output.
+
+    It may be repeated while the shards of this very plan are written, or after they
+    were committed: then it changes nothing.
+
+    Args:
+        job: The job.
+        digests: Group and digest of its records, in any order; a group can be there in
+            parts, or not at all.
+        groups: Number of groups.
+        overwrite: Whether to replace what the output holds of the split.
+
+    Raises:
+        InputError: The output holds files of another writer.
+        JobChangedError: The output holds the split with other records or options.
+    """
+    by_group = [RecordsDigest()] * groups
+    for group, digest in digests:
+        by_group[group] += digest
+    plan = WritePlan(job=job, digests=tuple(by_group))
+    manifest, version = read_versioned_manifest(job.output)
+    marker = marker_of(plan)
+    seen = marker.load()
+    if manifest is not None:
+        check_dataset_name(job.output, manifest, job.name)
+    split = manifest.splits.get(job.split) if manifest is not None else None
+    # Files that were lost since are written again with `overwrite`.
+    if split and marker.made(split) and not check_split(job.output, split):
+        return dataclasses.replace(plan, committed=True)
+    if overwrite:
+        if not marker.is_own(seen):
+            where = job.output, job.name, job.split
+            shards = described_shards(*where)
+            shards |= committed_shards(job.output, manifest, job.split)
+            check_removal(*where, manifest=manifest, shards=shards)
+            remove_split(*where, manifest=manifest, version=version, shards=shards)
+            seen = None
+    else:
+        _check_free(plan, split, seen)
+    marker.store(options=job.options(), replaces=seen.version if seen else "")
+    # Readers find shards by a pattern: what an earlier attempt left must not be there.
+    keep = [plan.shard_path(shard) for shard in range(plan.shards)]
+    stale = list_shards(job.output, job.name, job.split, keep=keep)
+    storage_for(job.output).delete_all(stale)
+    return plan
+
+
+def _check_free(plan: WritePlan, split: Split | None, marker: Content | None) -> None:
+    job = plan.job
+    cure = "choose another split or output, or replace it with overwrite=True"
+    if split is not None:
+        source = split.source.get("options", {})
+        changed = [
+            f"{name} was {source.get(name)!r}, is {value!r}"
+            for name, value in job.options().items()
+            if name in source and source[name] != value
+        ]
+        if split.records_digest != plan.total.hex:
+            changed.append(
+                f"there were {split.records:,} records, digest {split.records_digest}; "
+                f"there are {plan.total.records:,}, digest {plan.total.hex}"
+            )
+        raise JobChangedError(
+            "the output holds this split already, from another source",
+            where=f"{job.output}, split {job.split}",
+            got="; ".join(changed) or None,
+            cure=cure,
+        )
+    storage = storage_for(job.output)
+    converting = layout.join(job.output, layout.job_path(job.name, job.split))
+    if storage.stat(converting) is not None:
+        raise JobChangedError(
+            "the output belongs to an unfinished conversion",
+            where=f"{job.output}, split {job.split}",
+            cure=f"finish it first, or {cure}",
+        )
+    if marker is None:
+        check_no_strangers(job.output, job.name, job.split)
