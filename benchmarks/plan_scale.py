@@ -40,13 +40,11 @@ def measure(shards: int) -> dict[str, float]:
 
     from gristmill import loader
     from gristmill.transforms import ConversionJob, ConvertTFRecords
+    from gristmill.transforms.conversion.commit_shards import commit_shards
+    from gristmill.transforms.conversion.gathered_results import GatheredResults
     from gristmill.transforms.conversion.plan_job import plan_job
+    from gristmill.transforms.conversion.shard_tasks import shard_tasks
     from gristmill.transforms.conversion.take_output import take_output
-    from gristmill.transforms.conversion.tasks import (
-        GatheredResults,
-        commit_shards,
-        shard_tasks,
-    )
 
     _ = loader.open  # Imported now, before memory is counted.
     bare = _peak_bytes()
@@ -137,7 +135,7 @@ def _results(prepared: Any) -> Iterator[Any]:
     """Yields what the shards of a plan would report, a shuffle of them."""
     from gristmill.dataset.digest import RecordsDigest
     from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
-    from gristmill.transforms.conversion.tasks import ShardResult, ShardTask
+    from gristmill.transforms.conversion.shard_tasks import ShardResult, ShardTask
 
     job = prepared.job
     for shard in np.random.default_rng(1).permutation(prepared.plan.shards).tolist():

@@ -14,18 +14,20 @@ import numpy as np
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.local.pool import map_unordered
 from gristmill.pipelines.results.conversion import Outcome
-from gristmill.transforms.conversion.plan_job import count_file
-from gristmill.transforms.conversion.take_output import TakenOutput, begin_job
-from gristmill.transforms.conversion.tasks import (
+from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
-    GatheredResults,
-    check_jobs,
     commit_shards,
-    make_shard,
-    shard_tasks,
+)
+from gristmill.transforms.conversion.gathered_results import GatheredResults
+from gristmill.transforms.conversion.plan_job import count_file
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.take_output import TakenOutput, begin_job
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    check_jobs,
     waits_for_storage,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import FileCount
 from gristmill.transforms.sources.input_files import InputFiles
 
@@ -148,7 +150,9 @@ def _run_here(
     tasks = [task for job in prepared for task in shard_tasks(job)]
     threads = max(map(_shards_at_once, prepared))
     results = map_unordered(
-        functools.partial(make_shard, progress_dir=progress_dir, in_turn=threads > 1),
+        functools.partial(
+            make_shard, progress_dir=progress_dir, one_at_a_time=threads > 1
+        ),
         tasks,
         workers=min(workers, len(tasks)),
         threads=threads,

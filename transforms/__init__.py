@@ -13,14 +13,11 @@ from gristmill.dataset.lazy_names import lazy_names
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
     from gristmill.dataset.findings import Finding
-    from gristmill.transforms.conversion.tasks import ConversionResult
+    from gristmill.transforms.conversion.commit_shards import ConversionResult
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
     from gristmill.transforms.index_arrayrecords import IndexArrayRecords
-    from gristmill.transforms.jobs.conversion_job import (
-        ConversionJob,
-        PreparedJob,
-        ShardNames,
-    )
+    from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+    from gristmill.transforms.jobs.prepared_job import PreparedJob
     from gristmill.transforms.planning.shard_plan import PlanOptions
     from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
     from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
@@ -50,12 +47,12 @@ __all__ = [
 
 _HOMES = {
     "ConversionJob": "gristmill.transforms.jobs.conversion_job",
-    "ConversionResult": "gristmill.transforms.conversion.tasks",
+    "ConversionResult": "gristmill.transforms.conversion.commit_shards",
     "ConvertTFRecords": "gristmill.transforms.convert_tfrecords",
     "Finding": "gristmill.dataset.findings",
     "IndexArrayRecords": "gristmill.transforms.index_arrayrecords",
     "PlanOptions": "gristmill.transforms.planning.shard_plan",
-    "PreparedJob": "gristmill.transforms.jobs.conversion_job",
+    "PreparedJob": "gristmill.transforms.jobs.prepared_job",
     "ReadArrayRecords": "gristmill.transforms.read_arrayrecords",
     "ReadTFRecords": "gristmill.transforms.read_tfrecords",
     "ShardNames": "gristmill.transforms.jobs.conversion_job",

@@ -16,56 +16,36 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.combiners import ToListCombineFn
 
+from gristmill.transforms.conversion.commit_shards import (
+    ConversionResult,
+    commit_shards,
+)
+from gristmill.transforms.conversion.gathered_results import GatheredResults
 from gristmill.transforms.conversion.plan_job import (
     count_file,
     list_inputs,
     needs_count,
     plan_job,
 )
-from gristmill.transforms.conversion.take_output import Overwrite, take_output
-from gristmill.transforms.conversion.tasks import (
-    ConversionResult,
-    GatheredResults,
+from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
+    ShardStride,
     ShardTask,
-    check_jobs,
-    commit_shards,
     make_shard,
+    shard_strides,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.conversion.take_output import Overwrite, take_output
+from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
+from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import FileCount
 from gristmill.transforms.sources.input_files import InputFiles
-
-_MOST_STRIDES = 4096
 
 
 class _CountTask(NamedTuple):
     job: ConversionJob
     files: InputFiles
     file: int  # -1: nothing to count, but the job and its files travel on.
-
-
-class _Stride(NamedTuple):
-    """Every `step`-th shard of a job, from one on."""
-
-    first: ShardTask
-    shards: int
-    step: int
-
-
-def _strides(jobs: Iterable[PreparedJob]) -> Iterator[_Stride]:
-    """Yields the shards of jobs as few elements: a graph has to hold them all."""
-    for prepared in jobs:
-        shards = prepared.plan.shards
-        step = min(shards, _MOST_STRIDES)
-        for task in itertools.islice(shard_tasks(prepared), step):
-            yield _Stride(task, shards, step)
-
-
-def _tasks_of(stride: _Stride) -> Iterator[ShardTask]:
-    for shard in range(stride.first.shard, stride.shards, stride.step):
-        yield stride.first._replace(shard=shard)
 
 
 def _list_inputs(job: ConversionJob) -> Iterator[_CountTask]:
@@ -221,10 +201,11 @@ class ConvertTFRecords(
     def _tasks(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
         tasks: beam.PCollection[Any]
         if self.prepared:
+            strides = itertools.chain.from_iterable(map(shard_strides, self.prepared))
             tasks = (
                 begin
-                | "Strides" >> beam.Create([*_strides(self.prepared)], reshuffle=True)
-                | "Tasks" >> beam.FlatMap(_tasks_of)
+                | "Strides" >> beam.Create(list(strides), reshuffle=True)
+                | "Tasks" >> beam.FlatMap(ShardStride.tasks)
             )
         else:
             tasks = (

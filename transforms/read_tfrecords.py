@@ -13,7 +13,7 @@ reads hardly anything.
 from __future__ import annotations
 
 import dataclasses
-import struct
+import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,19 +21,13 @@ import apache_beam as beam
 
 from gristmill.dataset.errors import DataLossError, InputError
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.tfrecord.frames import (
-    FRAME_OVERHEAD_BYTES,
-    HEADER_BYTES,
-    Compression,
-    is_header,
-)
+from gristmill.dataset.tfrecord.frames import Compression
 from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.frame_ranges import frame_ranges
 from gristmill.transforms.sources.input_files import find_inputs
 from gristmill.transforms.sources.tfrecord_range import RangeReader
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
-_BLOCK_BYTES = 8 << 20
-_LENGTH = struct.Struct("<Q")
 
 
 class SourceRecord(NamedTuple):
@@ -65,40 +59,6 @@ class _FileRange(NamedTuple):
     end_bytes: int  # -1: the end of a compressed file.
 
 
-def frame_ranges(
-    path: str, size_bytes: int, *, range_bytes: int
-) -> Iterator[tuple[int, int]]:
-    """Yields ranges of an uncompressed file that begin and end at frames.
-
-    Where a header does not fit, the cutting stops: whoever reads the last range meets
-    the same damage and says so.
-
-    Args:
-        path: The file.
-        size_bytes: Its size.
-        range_bytes: Least bytes of a range, the last one aside.
-
-    Yields:
-        Half-open ranges that cover the file exactly, in order.
-    """
-    storage = storage_for(path)
-    begin = position = 0
-    block, block_begin = b"", 0
-    # With no more than one range left, there is nothing to cut.
-    while size_bytes - begin > range_bytes and position < size_bytes:
-        at = position - block_begin
-        if at + HEADER_BYTES > len(block):
-            end = min(position + _BLOCK_BYTES, size_bytes)
-            block, block_begin, at = storage.read(path, position, end), position, 0
-        if not is_header(block[at : at + HEADER_BYTES]):
-            break
-        if position - begin >= range_bytes:
-            yield begin, position
-            begin = position
-        position += _LENGTH.unpack_from(block, at)[0] + FRAME_OVERHEAD_BYTES
-    yield begin, size_bytes
-
-
 class _ListFilesFn(beam.DoFn):
     def __init__(self, *, allow_empty_files: bool):
         self._allow_empty_files = allow_empty_files
@@ -122,8 +82,9 @@ class _CutFn(beam.DoFn):
         if file.compression != "none":
             yield _FileRange(file, 0, -1)
             return
+        read = functools.partial(storage_for(file.path).read, file.path)
         for begin, end in frame_ranges(
-            file.path, file.size_bytes, range_bytes=self._range_bytes
+            read, file.size_bytes, range_bytes=self._range_bytes
         ):
             yield _FileRange(file, begin, end)
 

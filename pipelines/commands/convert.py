@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gristmill.pipelines.results.conversion import Outcome
-    from gristmill.transforms.jobs.conversion_job import PreparedJob
+    from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 
 @click.command(name="convert", epilog=EPILOG)

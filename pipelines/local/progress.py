@@ -26,7 +26,7 @@ from rich.progress import (
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.conversion_job import PreparedJob
+from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 _REFRESH_SECONDS = 0.5
 _PLAIN_LINE_SECONDS = 15.0

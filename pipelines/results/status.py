@@ -17,7 +17,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.results.formatting import plural, size_text
-from gristmill.transforms.jobs.conversion_job import PreparedJob
+from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 _JOB = re.compile(r".+\.job\.json")
 

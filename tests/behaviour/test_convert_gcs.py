@@ -26,16 +26,16 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import compile_pattern
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.finish_split import finish_split
-from gristmill.transforms.conversion.take_output import begin_job
-from gristmill.transforms.conversion.tasks import (
-    GatheredResults,
+from gristmill.transforms.conversion.gathered_results import GatheredResults
+from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
-    commit_shards,
     make_shard,
     shard_tasks,
 )
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.gcs_server import GcsServer

@@ -14,15 +14,15 @@ from gristmill.dataset.errors import InputError, JobChangedError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.plan_job import list_inputs, plan_job
-from gristmill.transforms.conversion.take_output import begin_job, take_output
-from gristmill.transforms.conversion.tasks import (
+from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
-    commit_shards,
     make_shard,
     shard_tasks,
 )
+from gristmill.transforms.conversion.take_output import begin_job, take_output
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.write_plan import WriteJob
 from gristmill.transforms.writing.begin_write import begin_write

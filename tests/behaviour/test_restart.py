@@ -24,19 +24,15 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.conversion.take_output import begin_job
-from gristmill.transforms.conversion.tasks import make_shard, shard_tasks
 from gristmill.transforms.indexing.index_shard import (
     commit_index,
     index_shard,
     plan_index,
 )
-from gristmill.transforms.jobs.conversion_job import (
-    ConversionJob,
-    PreparedJob,
-    ShardNames,
-    load_prepared,
-)
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.conversion import (
     contents,
@@ -410,7 +406,8 @@ class TestCommitted:
         assert states(job.output) == before
 
     def test_committing_nothing_new_writes_nothing(self, job):
-        from gristmill.transforms.conversion.tasks import ShardResult, commit_shards
+        from gristmill.transforms.conversion.commit_shards import commit_shards
+        from gristmill.transforms.conversion.shard_tasks import ShardResult
 
         manifest = convert(job).manifest
         before = states(job.output)

@@ -10,15 +10,18 @@ from typing import Any
 
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.tfrecord.frames import encode_frame
-from gristmill.transforms.conversion.take_output import begin_job
-from gristmill.transforms.conversion.tasks import (
+from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
-    ShardTask,
     commit_shards,
+)
+from gristmill.transforms.conversion.shard_tasks import (
+    ShardTask,
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.conversion.take_output import begin_job
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.records import frames_of, read_array_records
 

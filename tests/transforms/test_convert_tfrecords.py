@@ -14,7 +14,15 @@ from apache_beam.testing.util import assert_that
 from gristmill.dataset.errors import CorruptInputError, GristmillError, InputError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms import convert_tfrecords
-from gristmill.transforms.conversion.tasks import ConversionResult, shard_tasks
+from gristmill.transforms.conversion.commit_shards import (
+    ConversionResult,
+    commit_shards,
+)
+from gristmill.transforms.conversion.shard_tasks import (
+    make_shard,
+    shard_strides,
+    shard_tasks,
+)
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import (
@@ -99,11 +107,18 @@ class TestDeterminism:
         run(*RUNNERS[runner], jobs=(job,), prepared=(prepared,))
         assert contents(tmp_path / "out") == reference[PLANS[0][0]]
 
+    @pytest.mark.parametrize("max_strides", [1, 4, 9, 100])
     def test_few_elements_stand_for_many_shards(
-        self, inputs, reference, tmp_path, monkeypatch
+        self, inputs, reference, tmp_path, max_strides
     ):
-        monkeypatch.setattr(convert_tfrecords, "_MOST_STRIDES", 4)  # Of 9 shards.
-        self.test_prepared_before(inputs, reference, tmp_path, "in memory")
+        job = job_of(inputs[0], tmp_path / "out", plan=PLANS[0])
+        prepared = prepared_of(job)
+        strides = list(shard_strides(prepared, max_strides=max_strides))
+        assert len(strides) == min(max_strides, prepared.plan.shards)
+        tasks = [task for stride in strides for task in stride.tasks()]
+        assert sorted(tasks) == list(shard_tasks(prepared))
+        commit_shards([job], map(make_shard, tasks))
+        assert contents(tmp_path / "out") == reference[PLANS[0][0]]
 
 
 class TestRetries:

@@ -10,19 +10,16 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms import ReadTFRecords
 from gristmill.transforms import read_tfrecords as module
-from gristmill.transforms.read_tfrecords import SourceRecord, frame_ranges
+from gristmill.transforms.read_tfrecords import SourceRecord
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (
     AWKWARD_RECORDS,
     frames_of,
-    small_records,
     text_records,
     write_tfrecords,
 )
@@ -33,44 +30,6 @@ RUNNERS = [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED]
 def offsets_of(records: list[bytes]) -> list[int]:
     sizes = (len(encode_frame(record)) for record in records)
     return list(itertools.accumulate(sizes, initial=0))
-
-
-@given(records=small_records(), range_bytes=st.integers(1, 200))
-def test_ranges_begin_at_frames_and_cover_the_file(
-    tmp_path_factory: pytest.TempPathFactory, records: list[bytes], range_bytes: int
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "ranges.tfrecord"
-    path.write_bytes(frames_of(records))
-    begins = offsets_of(records)
-    size = begins[-1]
-    ranges = list(frame_ranges(str(path), size, range_bytes=range_bytes))
-    # The oracle: cut at the first frame that leaves a range long enough.
-    cuts = [0]
-    for offset in begins[:-1]:
-        if offset - cuts[-1] >= range_bytes and size - cuts[-1] > range_bytes:
-            cuts.append(offset)
-    assert ranges == list(itertools.pairwise([*cuts, size]))
-
-
-def test_ranges_of_large_records_are_hopped_over(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "large.tfrecord"
-    path.write_bytes(frames_of([bytes(3 << 20)] * 8))
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 1 << 10)
-    storage = module.storage_for(str(path))
-    read_bytes = 0
-
-    class Recording:
-        def read(self, path: str, begin: int, end: int) -> bytes:
-            nonlocal read_bytes
-            read_bytes += end - begin
-            return storage.read(path, begin, end)
-
-    monkeypatch.setattr(module, "storage_for", lambda path: Recording())
-    ranges = list(frame_ranges(str(path), path.stat().st_size, range_bytes=1 << 20))
-    assert len(ranges) == 8
-    assert read_bytes <= 8 << 10
 
 
 @pytest.mark.parametrize("argv", RUNNERS)
@@ -113,15 +72,6 @@ def test_nested_frames_fool_nobody(tmp_path: pathlib.Path) -> None:
         assert sorted(run(ReadTFRecords(path, range_bytes=range_bytes))) == sorted(
             records
         )
-
-
-def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(frames_of([bytes(84)] * 100))  # 100 bytes a frame.
-    size = path.stat().st_size
-    for range_bytes, count in ((100, 100), (1000, 10), (5000, 2), (10_000, 1)):
-        ranges = list(frame_ranges(str(path), size, range_bytes=range_bytes))
-        assert len(ranges) == count
 
 
 @pytest.mark.parametrize("range_bytes", [64, 1 << 20])

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -22,44 +20,14 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.tfrecord.frames import FrameBatch
-from gristmill.transforms.jobs.conversion_job import PreparedJob, check_current
+from gristmill.transforms.conversion.progress_file import Progress
 from gristmill.transforms.jobs.map_function import RecordFunction, call, load_function
+from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.quarantine import PassOver, Quarantine
-from gristmill.transforms.sources.tfrecord_range import (
-    RangeReader,
-    opened_ahead,
-    walk_to,
-)
-
-
-class Progress(Protocol):
-    """Is told now and then how far a shard is."""
-
-    def __call__(self, records: int, raw_bytes: int) -> None:
-        """Takes the records and bytes read so far."""
-
-
-class ProgressFile:
-    """Tells another process of this machine how far a shard is, through a small file.
-
-    Args:
-        path: The file, overwritten twice a second at most.
-    """
-
-    def __init__(self, path: str):
-        self._path = path
-        self._next_seconds = 0.0
-
-    def __call__(self, records: int, raw_bytes: int) -> None:
-        """See `Progress`."""
-        now = time.monotonic()
-        if now >= self._next_seconds:
-            self._next_seconds = now + 0.5
-            temporary = f"{self._path}.{os.getpid()}"
-            with open(temporary, "w") as file:
-                file.write(f"{records} {raw_bytes}")
-            os.replace(temporary, self._path)
+from gristmill.transforms.sources.damage import SkipDamage
+from gristmill.transforms.sources.open_ahead import opened_ahead
+from gristmill.transforms.sources.quarantine import Quarantine
+from gristmill.transforms.sources.tfrecord_range import RangeReader, find_first_frame
 
 
 @dataclasses.dataclass
@@ -86,7 +54,7 @@ def convert_shard(
     exact_begin_bytes: int | None = None,
     max_regions: int | None = None,
     progress: Progress | None = None,
-    turn: AbstractContextManager[Any] | None = None,
+    cpu_lock: AbstractContextManager[Any] | None = None,
 ) -> ShardReport:
     """Makes one shard, its index, and what it sets aside.
 
@@ -100,8 +68,8 @@ def convert_shard(
         exact_begin_bytes: Where the first frame of its first range begins, if that is
             known; otherwise the range is searched for it.
         max_regions: Damaged regions to accept; by default all that the job allows.
-        progress: Is told now and then how far the shard is.
-        turn: Entered while the processor is needed, and left to wait for storage.
+        progress: Called after each block that was read.
+        cpu_lock: Held while the shard is converted, not while storage is waited for.
 
     Returns:
         What was counted.
@@ -126,7 +94,7 @@ def convert_shard(
         place=place,
         max_regions=max_regions,
         progress=progress,
-        turn=nullcontext() if turn is None else turn,
+        cpu_lock=nullcontext() if cpu_lock is None else cpu_lock,
     )
     try:
         return convert(exact_begin_bytes)
@@ -138,12 +106,12 @@ def convert_shard(
 
 def _walk(prepared: PreparedJob, source: SourceRange) -> int:
     """Returns where the first frame of a range begins, beyond doubt."""
-    return walk_to(
+    return find_first_frame(
         prepared.files.paths[source.file_index],
         source.begin_bytes,
         size_bytes=int(prepared.files.sizes[source.file_index]),
         version=prepared.files.versions[source.file_index],
-        on_damage=PassOver() if prepared.job.on_corrupt == "quarantine" else None,
+        on_damage=SkipDamage() if prepared.job.on_corrupt == "quarantine" else None,
     )
 
 
@@ -156,7 +124,7 @@ def _convert(
     place: ShardPlace,
     max_regions: int,
     progress: Progress | None,
-    turn: AbstractContextManager[Any],
+    cpu_lock: AbstractContextManager[Any],
 ) -> ShardReport:
     job = prepared.job
     path = place.path
@@ -174,7 +142,7 @@ def _convert(
             tally,
         )
         begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
-        with turn, ShardWriter(local, options=job.writer) as writer:
+        with cpu_lock, ShardWriter(local, options=job.writer) as writer:
             batches = itertools.chain(begun, batches)
             del begun
             _write(writer, batches, prepared, tally, progress)

@@ -15,8 +15,8 @@ from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
-from gristmill.transforms.jobs.conversion_job import PreparedJob, check_current
-from gristmill.transforms.sources.quarantine import too_many
+from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
+from gristmill.transforms.sources.damage import too_much_damage
 
 Convert = Callable[..., ShardReport]
 
@@ -157,7 +157,7 @@ def finish_split(
     allowed = job.max_corrupt if job.on_corrupt == "quarantine" else 0
     if regions > allowed:
         # Of several shards together, or of a run before this one that allowed more.
-        raise too_many(
+        raise too_much_damage(
             regions,
             allowed,
             where=layout.join(job.output, layout.QUARANTINE_DIR),

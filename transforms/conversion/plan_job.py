@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.map_function import code_digest, load_function
+from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import (
     STRIDE_RECORDS,
     FileCount,
@@ -14,8 +15,8 @@ from gristmill.transforms.planning.shard_plan import (
     plan_by_bytes,
     plan_by_records,
 )
+from gristmill.transforms.sources.damage import SkipDamage
 from gristmill.transforms.sources.input_files import InputFiles, find_inputs
-from gristmill.transforms.sources.quarantine import PassOver
 from gristmill.transforms.sources.tfrecord_range import RangeReader
 
 
@@ -48,7 +49,7 @@ def count_file(job: ConversionJob, files: InputFiles, file: int) -> FileCount:
         file_index=file, begin_bytes=0, end_bytes=size if plain else -1, exact=True
     )
     # The shards set damaged regions aside: here they only count.
-    damage = PassOver(max_regions=job.max_corrupt)
+    damage = SkipDamage(max_regions=job.max_corrupt)
     reader = RangeReader(
         files.paths[file],
         whole,

@@ -27,12 +27,8 @@ from gristmill.transforms.conversion.plan_job import (
     needs_count,
     plan_job,
 )
-from gristmill.transforms.jobs.conversion_job import (
-    ConversionJob,
-    PreparedJob,
-    ShardNames,
-    described_shards,
-)
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
 from gristmill.transforms.planning.shard_plan import FileCount
 from gristmill.transforms.sources.input_files import InputFiles
 

@@ -257,6 +257,8 @@ def plan_by_records(
     sizes: Int64,
     splittable: npt.NDArray[np.bool_],
     counts: Sequence[FileCount],
+    *,
+    stride_records: int = STRIDE_RECORDS,
 ) -> ShardPlan:
     """Plans shards of an exact number of records (the last can hold fewer).
 
@@ -265,6 +267,7 @@ def plan_by_records(
         sizes: int64 [files], size of each file as it is stored.
         splittable: bool [files], whether reading can begin in the middle.
         counts: What a pass over the frames of each file counted.
+        stride_records: Records between the offsets of a count.
     """
     records = np.array([count.records for count in counts], np.int64)
     total = int(records.sum())
@@ -277,8 +280,8 @@ def plan_by_records(
         file = int(np.searchsorted(record_edges, record, side="right")) - 1
         within = record - int(record_edges[file])
         offsets = counts[file].offsets
-        stride = min(within // STRIDE_RECORDS, len(offsets) - 1)
-        skip = within - stride * STRIDE_RECORDS
+        stride = min(within // stride_records, len(offsets) - 1)
+        skip = within - stride * stride_records
         # The first record of a file may lie behind damage: begin at the file then.
         offset = offsets[stride] if splittable[file] and stride else 0
         cut_bytes.append(int(edges[file]) + offset)

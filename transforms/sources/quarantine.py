@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.errors import CorruptFrameError, CorruptInputError, StorageError
+from gristmill.dataset.errors import CorruptFrameError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.sources.damage import too_much_damage
 
 
 class Quarantine:
@@ -77,7 +78,7 @@ class Quarantine:
             CorruptInputError: There are more regions than allowed.
         """
         if self.regions >= self._max_regions:
-            raise too_many(
+            raise too_much_damage(
                 self.regions + 1, self._max_regions, where=_place(error, path)
             ) from error
         if not self._regions:
@@ -137,51 +138,5 @@ class Quarantine:
         self._storage.write(list_path, text, replaces=list_version)
 
 
-class PassOver:
-    """Passes over damaged regions that are set aside elsewhere.
-
-    Args:
-        max_regions: Most regions to accept; None for any number.
-    """
-
-    def __init__(self, *, max_regions: int | None = None):
-        self._max_regions = max_regions
-        self.regions = 0
-
-    def begin(
-        self,
-        error: CorruptFrameError,
-        path: str,
-        *,
-        compressed_begin_bytes: int | None = None,
-    ) -> None:
-        """Counts a region; see `DamageHandler`.
-
-        Raises:
-            CorruptInputError: There are more regions than allowed.
-        """
-        self.regions += 1
-        if self._max_regions is not None and self.regions > self._max_regions:
-            raise too_many(self.regions, self._max_regions, where=str(error)) from error
-
-    def add(self, data: bytes) -> None:
-        """Drops bytes; see `DamageHandler`."""
-
-    def end(self, offset: int) -> None:
-        """See `DamageHandler`."""
-
-
 def _place(error: CorruptFrameError, path: str) -> str:
     return f"{path}, byte offset {error.offset:,} ({error.detail})"
-
-
-def too_many(found: int, limit: int, *, where: str) -> CorruptInputError:
-    """Returns the error that says that the budget for damage is spent."""
-    return CorruptInputError(
-        "more damage in the inputs than --max-corrupt allows",
-        where=where,
-        expected=f"at most {limit:,} damaged regions",
-        got=f"{found:,} or more",
-        cure="look at what is set aside in quarantine/, repair the inputs, or raise "
-        "--max-corrupt; finished shards are kept",
-    )

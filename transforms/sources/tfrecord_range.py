@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO, Protocol
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from gristmill.dataset.errors import (
     CorruptFrameError,
@@ -21,39 +19,10 @@ from gristmill.dataset.tfrecord.frame_reader import FrameReader
 from gristmill.dataset.tfrecord.frames import Compression, Frame, FrameBatch
 from gristmill.dataset.tfrecord.inflated_stream import InflatedStream
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.quarantine import PassOver
+from gristmill.transforms.sources.damage import DamageHandler, SkipDamage
 
 _BLOCK_BYTES = 4 << 20
 _CHECK_BYTES = 1 << 16
-# What waits of the ranges after the one that is read: files can be small.
-_AHEAD_BYTES = 4 << 20
-_AHEAD_RANGES = 16
-
-
-class DamageHandler(Protocol):
-    """Takes damaged regions of inputs, one after the other."""
-
-    def begin(
-        self,
-        error: CorruptFrameError,
-        path: str,
-        *,
-        compressed_begin_bytes: int | None = None,
-    ) -> None:
-        """Called when a region begins. May raise: then reading ends with it.
-
-        Args:
-            error: What is wrong, and where.
-            path: The file.
-            compressed_begin_bytes: Where the rest of a compressed file begins that
-                cannot be decompressed. The region is that rest, as it is stored.
-        """
-
-    def add(self, data: bytes) -> None:
-        """Called with the bytes of the region, in order."""
-
-    def end(self, offset: int) -> None:
-        """Called with the offset after the region."""
 
 
 class RangeReader:
@@ -203,7 +172,7 @@ class RangeReader:
     def _skip(self, reader: FrameReader, end: int | None) -> int:
         """Passes over what is to be skipped; returns the extra records left then."""
         # What is damaged there belongs to the range before.
-        handler = None if self._on_damage is None else PassOver()
+        handler = None if self._on_damage is None else SkipDamage()
         skip = self._source.skip_records
         for batch in self._good(reader, end, skip, handler):
             skip -= len(batch.records)
@@ -315,32 +284,7 @@ class RangeReader:
         return None
 
 
-def opened_ahead(readers: Iterable[RangeReader]) -> Iterator[RangeReader]:
-    """Yields readers, while those after them begin to fetch where that takes a while.
-
-    Memory: at most 8 MiB for what is fetched ahead.
-
-    Args:
-        readers: To be used up one after the other.
-    """
-    source = iter(readers)
-    ready = deque(itertools.islice(source, 1))
-    ahead_bytes = 0
-    for first in ready:
-        ahead_bytes += first.open_ahead()
-    while ready:
-        reader = ready.popleft()
-        ahead_bytes -= reader.ahead_bytes
-        while ahead_bytes < _AHEAD_BYTES and len(ready) < _AHEAD_RANGES:
-            following = next(source, None)
-            if following is None:
-                break
-            ahead_bytes += following.open_ahead()
-            ready.append(following)
-        yield reader
-
-
-def walk_to(
+def find_first_frame(
     path: str,
     offset: int,
     *,

@@ -23,7 +23,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Split, read_versioned_manifest
 from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.conversion_job import described_shards
+from gristmill.transforms.jobs.prepared_job import described_shards
 from gristmill.transforms.planning.write_plan import WriteJob, WritePlan
 
 

@@ -10,7 +10,8 @@ import pytest
 from gristmill.dataset.errors import GristmillError, NotADatasetError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.results.status import read_status
-from gristmill.transforms.conversion.tasks import commit_shards, make_shard, shard_tasks
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from tests.support.cloud import running
 from tests.support.conversion import convert, job_of, prepared_of
 from tests.support.records import text_records, write_tfrecords

@@ -23,7 +23,7 @@ from gristmill.transforms.conversion.convert_shard import (
     convert_shard,
     finished_shard,
 )
-from gristmill.transforms.conversion.tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from tests.support.conversion import (
     contents,
     convert,

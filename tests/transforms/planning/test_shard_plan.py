@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.errors import InputError
-from gristmill.transforms.planning import shard_plan
 from gristmill.transforms.planning.shard_plan import (
     FileCount,
     PlanOptions,
@@ -253,10 +252,6 @@ def taken(
 
 
 class TestPlanByRecords:
-    @pytest.fixture(autouse=True)
-    def _short_strides(self, monkeypatch):
-        monkeypatch.setattr(shard_plan, "STRIDE_RECORDS", 4)
-
     def plan(self, files, records_per_shard: int) -> ShardPlan:
         counts = []
         for records, _, cut in files:
@@ -271,6 +266,7 @@ class TestPlanByRecords:
             np.array([size for _, size, _ in files], np.int64),
             np.array([cut for _, _, cut in files], bool),
             counts,
+            stride_records=4,
         )
 
     @given(files=counted_files(), records_per_shard=st.integers(1, 20))

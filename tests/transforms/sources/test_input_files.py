@@ -10,11 +10,8 @@ import zlib
 import pytest
 
 from gristmill.dataset.errors import InputError
-from gristmill.transforms.jobs.conversion_job import (
-    ConversionJob,
-    PreparedJob,
-    ShardNames,
-)
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.input_files import InputFiles, find_inputs
 from tests.support.conversion import job_of, prepared_of
 from tests.support.records import frames_of, write_tfrecords

@@ -29,8 +29,8 @@ from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.quarantine import PassOver
-from gristmill.transforms.sources.tfrecord_range import RangeReader, walk_to
+from gristmill.transforms.sources.damage import SkipDamage
+from gristmill.transforms.sources.tfrecord_range import RangeReader, find_first_frame
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records
 
@@ -108,11 +108,11 @@ def read_in_ranges(
             read = read_range(path, begin, end, keep=keep)
         except FalseStartError:
             fooled += 1
-            first = walk_to(
+            first = find_first_frame(
                 str(path),
                 begin,
                 size_bytes=size,
-                on_damage=PassOver() if keep else None,
+                on_damage=SkipDamage() if keep else None,
             )
             # By induction, so it must be what the range before says.
             assert first == reached

@@ -1,0 +1,117 @@
+"""The end of a conversion: its shards are checked, and its splits committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_dataset
+from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
+from gristmill.dataset.metadata.manifest import Manifest, Split, read_table
+from gristmill.transforms.conversion.finish_split import finish_split
+from gristmill.transforms.conversion.gathered_results import GatheredResults
+from gristmill.transforms.conversion.shard_tasks import ShardResult
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
+from gristmill.transforms.tfds.directory import TfdsDirectory, read_tfds_directory
+from gristmill.transforms.tfds.metadata import check_records_read, tfds_metadata
+
+
+class ConversionResult(NamedTuple):
+    """What a conversion did.
+
+    Attributes:
+        manifest: The committed dataset.
+        repaired_shards: Shards made again because their range began elsewhere.
+        committed_before: Splits for which there was nothing to do.
+    """
+
+    manifest: Manifest
+    repaired_shards: int
+    committed_before: tuple[str, ...]
+
+
+def commit_shards(
+    jobs: Iterable[ConversionJob],
+    results: GatheredResults | Iterable[ShardResult],
+    *,
+    features: Mapping[str, Any] | None = None,
+    prepared: Mapping[str, PreparedJob] | None = None,
+    tfds_directory: str | None = None,
+) -> ConversionResult:
+    """Commits the dataset from the results of all shards of all jobs.
+
+    Args:
+        jobs: The jobs, all of one dataset.
+        results: A result for every shard; None as report where a split was there.
+        features: The schema, where known.
+        prepared: Jobs that were prepared in this process, by split.
+        tfds_directory: Where the jobs come from, if from there: its metadata is
+            compared with what was read, and written for the output.
+
+    Raises:
+        DataLossError: Shards are missing or do not hold what was read, or a split that
+            was there is gone.
+    """
+    jobs = list(jobs)
+    if not isinstance(results, GatheredResults):
+        results = GatheredResults.of(results)
+    before = tuple(job.split for job in jobs if job.split in results.committed_before)
+    splits, owners, repaired = {}, [], 0
+    for job in jobs:
+        if job.split in before:
+            continue
+        found = results.splits.get(job.split)
+        if found is None:
+            raise DataLossError(
+                "no shard of a split was made",
+                where=f"{job.output}, split {job.split}",
+                cure="run the same command again: finished shards are kept",
+            )
+        own = (prepared or {}).get(job.split) or found.task.prepared
+        splits[job.split], again = finish_split(own, found.reports)
+        owners.append(own)
+        repaired += again
+    output, name = jobs[0].output, jobs[0].name
+    extra_files = None
+    if tfds_directory is not None:
+        source = read_tfds_directory(tfds_directory)
+        features = source.features if features is None else features
+        extra_files = _tfds_files(source, output, splits)
+
+    def check() -> None:
+        # Hours may have passed since the first split was finished.
+        for own in owners:
+            check_current(own)
+        check_files(output, splits)
+
+    manifest = commit_dataset(
+        output,
+        name,
+        splits,
+        keeps=before,
+        features=features,
+        extra_files=extra_files,
+        check=check,
+    )
+    return ConversionResult(manifest, repaired, before)
+
+
+def _tfds_files(
+    source: TfdsDirectory, output: str, splits: Mapping[str, Split]
+) -> ExtraFiles:
+    """Checks new splits against TFDS metadata, of which it makes the output's."""
+    for name, split in splits.items():
+        table = read_table(output, split)
+        check_records_read(source.splits[name], table, where=source.path)
+
+    def make(manifest: Manifest) -> list[bytes]:
+        tables = {
+            name: read_table(output, split)
+            for name, split in manifest.splits.items()
+            if name in source.splits
+        }
+        return list(tfds_metadata(source, name=manifest.name, tables=tables).values())
+
+    return ExtraFiles((*source.files, TFDS_INFO_JSON), make)

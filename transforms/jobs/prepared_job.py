@@ -1,0 +1,320 @@
+"""A job with its inputs and its plan, described beside its output.
+
+The description is written before the first shard. Workers load it from there, so that
+an element of a pipeline is no more than a number. A later run compares itself with it,
+so that no job finishes the work of another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import posixpath
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.errors import (
+    InputError,
+    InvalidDatasetError,
+    JobChangedError,
+    StorageError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_table import load_arrays
+from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
+from gristmill.transforms.sources.input_files import InputFiles
+
+_VERSION = 1
+_SHOWN = 3
+
+
+class DescriptionVersions(NamedTuple):
+    """Versions of the two files that describe a conversion, "" for none."""
+
+    job: str
+    inputs: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreparedJob:
+    """A job with its inputs listed and its shards planned."""
+
+    job: ConversionJob
+    files: InputFiles
+    plan: ShardPlan
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits over all that decides the bytes of the shards."""
+        hasher = hashlib.sha256(json.dumps(self.job.options(), sort_keys=True).encode())
+        hasher.update(self.files.digest.encode())
+        for version in self.files.versions:
+            hasher.update(f"{version}\n".encode())
+        hasher.update(self.plan.cut_bytes.tobytes() + self.plan.cut_records.tobytes())
+        return hasher.hexdigest()[:16]
+
+    def shard_path(self, shard: int) -> str:
+        """Returns the path of a shard, relative to the dataset."""
+        job, count = self.job, self.plan.shards
+        names = job.names
+        if names.kind == "tfds":
+            return layout.shard_name(job.name, job.split, shard, count)
+        if names.kind == "beam":
+            return f"{names.prefix}-{shard:05d}-of-{count:05d}{names.suffix}"
+        base = posixpath.basename(self.files.paths[shard])
+        if names.strip_extension:
+            base = posixpath.splitext(base)[0]
+        return base + names.suffix
+
+    def check_shard_names(self) -> None:
+        """Checks that readers find every shard by its name, and no other by it.
+
+        Raises:
+            InputError: They would not.
+        """
+        kind = self.job.names.kind
+        if kind == "beam" and self.plan.shards:
+            layout.check_shard(self.shard_path(0), where=self.job.output)
+        if kind != "inputs":
+            return
+        owners: dict[str, str] = {}
+        for shard, path in enumerate(self.files.paths):
+            name = layout.check_shard(self.shard_path(shard), where=path)
+            if name in owners:
+                raise InputError(
+                    f"two input files would both be written to {name}",
+                    where=f"{owners[name]} and {path}",
+                    cure="convert them into different directories, or number the "
+                    "shards with gristmill convert --match-shards",
+                )
+            owners[name] = path
+
+    def store(self, *, replaces: DescriptionVersions) -> None:
+        """Writes the description beside the output, the file list last.
+
+        Of several conversions that begin at once, one gets to write the first file.
+
+        Args:
+            replaces: Of the description that is there.
+
+        Raises:
+            StorageChangedError: Another conversion has begun there meanwhile.
+        """
+        job = self.job
+        storage = storage_for(job.output)
+        out = io.BytesIO()
+        arrays = self.files.arrays() | {
+            "version": np.array(_VERSION),
+            "cut_bytes": self.plan.cut_bytes,
+            "cut_records": self.plan.cut_records,
+            "counted": np.array(self.plan.counted),
+        }
+        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
+        document = {
+            "version": _VERSION,
+            "fingerprint": self.fingerprint,
+            "input_files_digest": self.files.digest,
+            "job": dataclasses.asdict(job) | {"output": None},
+        }
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        storage.write(
+            layout.join(job.output, layout.job_path(job.name, job.split)),
+            # Names of files can hold bytes that are no UTF-8: as in `dataset.json`.
+            text.encode("utf-8", "backslashreplace"),
+            replaces=replaces.job,
+        )
+        inputs = layout.inputs_path(job.name, job.split)
+        storage.write(
+            layout.join(job.output, inputs), out.getvalue(), replaces=replaces.inputs
+        )
+
+    @classmethod
+    def load(cls, output: str, name: str, split: str) -> Self | None:
+        """Reads the description from beside the output; None if there is none."""
+        return cls.look(output, name, split)[0]
+
+    @classmethod
+    def look(
+        cls, output: str, name: str, split: str, *, own: Self | None = None
+    ) -> tuple[Self | None, DescriptionVersions]:
+        """Reads the description, and the versions that are to be replaced by another.
+
+        Args:
+            output: The dataset's directory.
+            name: Its name.
+            split: The split.
+            own: The job that asks. It is the one described where its fingerprint is
+                there, but not its list of files: an earlier run ended in between.
+
+        Raises:
+            InvalidDatasetError: It cannot be read.
+        """
+        storage = storage_for(output)
+        path = layout.join(output, layout.job_path(name, split))
+        inputs = layout.join(output, layout.inputs_path(name, split))
+        found, listed = storage.load_all([path, inputs])
+        versions = DescriptionVersions(
+            found.version if found else "", listed.version if listed else ""
+        )
+        if found is None:
+            return None, versions
+        if listed is None and own is not None and own._is_described_by(found.data):
+            return own, versions
+        if listed is None:
+            raise InvalidDatasetError(
+                "description of a conversion lacks its list of files",
+                where=inputs,
+                got="a conversion that begins just now, or ended when it began",
+                cure="wait for the other conversion, or start over with --overwrite",
+            )
+        arrays = load_arrays(listed.data, where=inputs, version=_VERSION)
+        try:
+            text = found.data.decode("utf-8", "surrogateescape")
+            fields = json.loads(text)["job"] | {"output": output}
+            fields["inputs"] = tuple(fields["inputs"])
+            fields["plan"] = PlanOptions(**fields["plan"])
+            fields["writer"] = WriterOptions(**fields["writer"])
+            fields["names"] = ShardNames(**fields["names"])
+            job = ConversionJob(**fields)
+            files = InputFiles.of_arrays(arrays)
+            plan = ShardPlan(
+                sizes=files.sizes,
+                splittable=files.splittable,
+                cut_bytes=arrays["cut_bytes"],
+                cut_records=arrays["cut_records"],
+                counted=bool(arrays["counted"]),
+            )
+        except (KeyError, TypeError, ValueError) as e:
+            raise InvalidDatasetError(
+                "description of the conversion cannot be read",
+                where=path,
+                got=str(e),
+                cure="start over with --overwrite",
+            ) from e
+        return cls(job=job, files=files, plan=plan), versions
+
+    def _is_described_by(self, document: bytes) -> bool:
+        try:
+            fingerprint = json.loads(document)["fingerprint"]
+        except (KeyError, TypeError, ValueError):
+            return False
+        return bool(fingerprint == self.fingerprint)
+
+    def check_same(self, found: PreparedJob) -> None:
+        """Checks that output found in place belongs to this very job.
+
+        Args:
+            found: The job described beside the output.
+
+        Raises:
+            JobChangedError: It does not; the message names the differences.
+        """
+        if found.fingerprint == self.fingerprint:
+            return
+        differences = _differences(found.job.options(), self.job.options())
+        differences += _file_differences(found.files, self.files)
+        raise JobChangedError(
+            "the output belongs to a conversion with other options or inputs",
+            where=f"{self.job.output}, split {self.job.split}",
+            got="; ".join(differences) or "the plan of shards differs",
+            cure="repeat the earlier command to finish it, choose another output, or "
+            "throw the earlier work away with --overwrite",
+        )
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            found += [f"{name}.{line}" for line in _differences(before, after)]
+        elif before != after:
+            found.append(f"{name} was {before!r}, is {after!r}")
+    return found
+
+
+def _file_differences(old: InputFiles, new: InputFiles) -> list[str]:
+    def listing(files: InputFiles) -> dict[str, tuple[int, str]]:
+        rows = zip(files.sizes.tolist(), files.versions, strict=True)
+        return dict(zip(files.paths, rows, strict=True))
+
+    before, after = listing(old), listing(new)
+    kinds: dict[str, Sequence[str]] = {
+        "gone": sorted(before.keys() - after.keys()),
+        "new": sorted(after.keys() - before.keys()),
+        "changed": sorted(
+            path for path in before.keys() & after.keys() if before[path] != after[path]
+        ),
+    }
+    return [
+        f"{len(paths):,} input files {kind}: {', '.join(paths[:_SHOWN])}"
+        + (", ..." if len(paths) > _SHOWN else "")
+        for kind, paths in kinds.items()
+        if paths
+    ]
+
+
+def load_prepared(output: str, name: str, split: str, fingerprint: str) -> PreparedJob:
+    """Reads the description of a job, once per process unless it changes.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        split: The split.
+        fingerprint: Of the job that is meant.
+
+    Raises:
+        JobChangedError: Another job is described there now.
+    """
+    # A process can outlive a run: the next one may allow more damage, say.
+    version = version_of(layout.join(output, layout.job_path(name, split)))
+    found = _load_version(output, name, split, version)
+    if found is None or found.fingerprint != fingerprint:
+        raise JobChangedError(
+            "another conversion has taken over the output",
+            where=f"{output}, split {split}",
+            expected=f"job {fingerprint}",
+            got="none" if found is None else f"job {found.fingerprint}",
+            cure="run one conversion at a time into one output",
+        )
+    return found
+
+
+def described_shards(output: str, name: str, split: str) -> set[str]:
+    """Returns the shards of the job that is described beside an output.
+
+    They need not be there, nor have the names that TFDS gives to shards of the split.
+    Empty if there is no description, or if it cannot be read.
+    """
+    # What cannot be read any more must not prevent a fresh start.
+    with contextlib.suppress(InvalidDatasetError, StorageError):
+        old = PreparedJob.load(output, name, split)
+        if old is not None:
+            return {old.shard_path(shard) for shard in range(old.plan.shards)}
+    return set()
+
+
+def check_current(prepared: PreparedJob) -> None:
+    """Checks that the output still belongs to a job.
+
+    Raises:
+        JobChangedError: Another conversion has taken it over.
+    """
+    job = prepared.job
+    load_prepared(job.output, job.name, job.split, prepared.fingerprint)
+
+
+@functools.lru_cache(maxsize=8)
+def _load_version(
+    output: str, name: str, split: str, version: str
+) -> PreparedJob | None:
+    return PreparedJob.load(output, name, split)
