@@ -28,7 +28,7 @@ from gristmill.dataset.storage.object_names import (
     listing_of,
     split_path,
 )
-from gristmill.dataset.storage.prefetch_reader import Piece, RangeStream
+from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES, Piece, PrefetchReader
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 _CHUNK_BYTES = 8 << 20  # Of an upload: each waits for an answer.
@@ -98,11 +98,15 @@ class GcsStorage:
         timeout_seconds: How long to wait for the next bytes of an answer.
         deadline_seconds: How long to try again after failures that pass.
 
+    Attributes:
+        block_bytes: How much of an open file one request asks for.
+
     Raises:
         StorageError: The client library or credentials are missing.
     """
 
     remote = True
+    block_bytes = BLOCK_BYTES
 
     def __init__(
         self,
@@ -215,8 +219,15 @@ class GcsStorage:
         wait: bool = True,
     ) -> BinaryIO:
         fetch = functools.partial(self._fetch, path)
-        stream = RangeStream(fetch, offset=offset, end=end, version=version, wait=wait)
-        return cast(BinaryIO, stream)
+        reader = PrefetchReader(
+            fetch,
+            offset=offset,
+            end=end,
+            version=version,
+            wait=wait,
+            block_bytes=self.block_bytes,
+        )
+        return cast(BinaryIO, reader)
 
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
         if end is not None and end <= begin:

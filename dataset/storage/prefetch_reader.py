@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
+
+from gristmill.dataset.daemon_call import daemon_call
 
 BLOCK_BYTES = 4 << 20  # Large enough, several at a time, to hide what answers take.
 _AHEAD = 3  # A connection alone is slower than what is read here can be used up.
@@ -30,10 +31,10 @@ class Piece(NamedTuple):
 Fetch = Callable[[int, int, str | None], Piece]
 
 
-class RangeStream(io.RawIOBase):
+class PrefetchReader(io.RawIOBase):
     """The bytes of one version of an object, forward.
 
-    Memory: four blocks of 4 MiB. Everything comes from the version that the first
+    Memory: four blocks. Everything comes from the version that the first
     answer had.
 
     Args:
@@ -44,6 +45,7 @@ class RangeStream(io.RawIOBase):
         version: The version that is meant; None for any.
         wait: Whether to wait for the first range. If not, what is wrong with it is
             raised by the first read.
+        block_bytes: Size of a range.
 
     Raises:
         StorageError: The first range cannot be read.
@@ -57,9 +59,11 @@ class RangeStream(io.RawIOBase):
         end: int | None = None,
         version: str | None = None,
         wait: bool = True,
+        block_bytes: int = BLOCK_BYTES,
     ):
         self._fetch = fetch
         self._end = end
+        self._block_bytes = block_bytes
         self._version = version
         self._object_bytes: int | None = None
         self._fetched = offset  # All before it was received or asked for.
@@ -78,7 +82,7 @@ class RangeStream(io.RawIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         """Returns at most `size` bytes, none only at the end; all by default."""
         if size is None or size < 0:
-            return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
+            return b"".join(iter(lambda: self.read(self._block_bytes), b""))
         if not self._block and size:
             self._block = self._next_block(size)
         piece = bytes(self._block[:size])
@@ -106,29 +110,20 @@ class RangeStream(io.RawIOBase):
 
     def _fetch_ahead(self, begin: int, stop: int) -> None:
         version = self._version
-        self._ahead.append(_in_thread(lambda: self._fetch(begin, stop, version)))
+        self._ahead.append(
+            daemon_call(
+                lambda: self._fetch(begin, stop, version),
+                thread_name="gristmill-prefetch",
+            )
+        )
         self._fetched = stop
 
     def _next_range(self, wanted_bytes: int) -> tuple[int, int]:
         """Returns what to fetch next: up to the end, or just what is wanted."""
         begin = self._fetched
-        stop = begin + BLOCK_BYTES
+        stop = begin + self._block_bytes
         if self._end is not None:
             stop = min(stop, max(self._end, begin + wanted_bytes))
         if self._object_bytes is not None:
             stop = min(stop, self._object_bytes)
         return begin, stop
-
-
-def _in_thread(call: Callable[[], Piece]) -> Future[Piece]:
-    """Calls a function in a thread that does not keep the process from ending."""
-    future: Future[Piece] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as e:
-            future.set_exception(e)
-
-    threading.Thread(target=run, name="gristmill-read-ahead", daemon=True).start()
-    return future

@@ -29,7 +29,7 @@ from gristmill.dataset.tfrecord.frames import (
 )
 from gristmill.dataset.tfrecord.inflated_stream import Readable
 
-_BLOCK_BYTES = 1 << 20  # Half the CPU of 4 MiB: a block stays in the cache.
+BLOCK_BYTES = 1 << 20  # Half the CPU of 4 MiB: a block stays in the cache.
 _crc32c = google_crc32c.value
 
 
@@ -65,7 +65,7 @@ def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
 class FrameReader:
     """Reads frames forward from one stream, and finds the next one after damage.
 
-    Memory: one block (1 MiB) or one record, whichever is larger. A length field is
+    Memory: one block or one record, whichever is larger. A length field is
     believed only as far as bytes really follow.
 
     Args:
@@ -73,6 +73,7 @@ class FrameReader:
         path: For messages.
         offset: Offset in the (decompressed) file of the stream's first byte.
         size_bytes: Size of the file where known; None for compressed streams.
+        block_bytes: How much to read at a time.
     """
 
     def __init__(
@@ -82,10 +83,12 @@ class FrameReader:
         path: str,
         offset: int = 0,
         size_bytes: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
     ):
         self._stream = stream
         self._path = path
         self._size_bytes = size_bytes
+        self._block_bytes = block_bytes
         self._buffer = b""
         self._buffer_offset = offset  # File offset of the buffer's first byte.
         self._position = 0  # In the buffer: the next frame begins here.
@@ -117,7 +120,7 @@ class FrameReader:
         # Read in blocks, so that memory grows with the data and not with the claim.
         while missing > 0 and not self._exhausted:
             try:
-                block = self._stream.read(_BLOCK_BYTES)
+                block = self._stream.read(self._block_bytes)
             except CorruptStreamError as error:
                 # Told where data is missing, once what came before is used up.
                 self._stream_error, block = error, b""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
 
+from gristmill.dataset.daemon_call import daemon_call
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray
 from gristmill.loader.order.schedule import Rows, Schedule
@@ -129,7 +129,9 @@ class WindowReads:
         if found is not None and found.done() and found.exception() is not None:
             found = None  # Worth another try.
         if found is None:
-            found = _in_thread(lambda: self._load(begin, end))
+            found = daemon_call(
+                lambda: self._load(begin, end), thread_name="gristmill-window"
+            )
             self._windows[begin] = found
         self._windows.move_to_end(begin)
         while len(self._windows) > _WINDOWS:
@@ -147,17 +149,3 @@ class WindowReads:
         positions = positions[self._wanted[positions % self._schedule.batch_size]]
         records = self._order.records_unchecked(positions)
         return _Window(positions, self._dataset.read_unchecked(records))
-
-
-def _in_thread(call: Callable[[], _Window]) -> Future[_Window]:
-    """Calls a function in a thread that does not keep the process from ending."""
-    future: Future[_Window] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as e:
-            future.set_exception(e)
-
-    threading.Thread(target=run, name="gristmill-window", daemon=True).start()
-    return future

@@ -21,7 +21,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.shard_reader import first_records
-from gristmill.dataset.storage import prefetch_reader as range_stream
+from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import compile_pattern
 from gristmill.pipelines.convert import convert as run_conversion
@@ -53,7 +53,7 @@ FILES = {
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
     # Many ranges to a file, as with large ones.
-    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr(GcsStorage, "block_bytes", 1 << 18)
     with GcsServer("in", "out") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         for name, data in FILES.items():

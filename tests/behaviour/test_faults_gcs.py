@@ -15,7 +15,7 @@ import pytest
 from benchmarks.faults import SCENARIOS, Scenario
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.dataset.storage import prefetch_reader as range_stream
+from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -34,7 +34,7 @@ FILES = {
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
     # Many ranges to a file, as with large ones.
-    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 1 << 15)
+    monkeypatch.setattr(GcsStorage, "block_bytes", 1 << 15)
     with GcsServer("in", "out") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.5")
@@ -115,7 +115,7 @@ def test_damage_on_the_way_is_no_damage_of_the_input(
     server: GcsServer, monkeypatch: pytest.MonkeyPatch, kind: str, on_corrupt: str
 ) -> None:
     """There is no checksum of a part of an object: a second look tells."""
-    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(GcsStorage, "block_bytes", 1 << 12)
     compress = {"none": bytes, "gzip": gzip.compress, "zlib": zlib.compress}[kind]
     for name, data in FILES.items():
         server.objects.put("in", name, compress(data))

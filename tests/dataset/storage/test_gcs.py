@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import os
 import pathlib
 import random
@@ -15,15 +14,11 @@ from collections.abc import Iterator
 
 import google_crc32c
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gristmill.dataset.errors import InputError, StorageChangedError, StorageError
-from gristmill.dataset.storage import prefetch_reader as range_stream
 from gristmill.dataset.storage.base import Storage
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.dataset.storage.prefetch_reader import Piece, RangeStream
 from tests.support.gcs_server import GcsServer
 
 DATA = random.Random(1).randbytes(300_000)
@@ -285,42 +280,10 @@ def test_the_storage_follows_the_configured_server(
 # Reading ahead.
 
 
-@given(
-    size=st.integers(0, 60),
-    block=st.integers(1, 20),
-    offset=st.integers(0, 60),
-    end=st.none() | st.integers(0, 70),
-    reads=st.lists(st.integers(0, 25), max_size=20),
-)
-def test_a_stream_is_the_object(
-    size: int, block: int, offset: int, end: int | None, reads: list[int]
-) -> None:
-    data = DATA[:size]
-    asked: list[tuple[int, int]] = []
-
-    def fetch(begin: int, stop: int, version: str | None) -> Piece:
-        assert version == ("7" if asked else None)
-        assert begin < stop <= begin + block
-        asked.append((begin, stop))
-        return Piece(data[begin:stop], size, "7")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(range_stream, "BLOCK_BYTES", block)
-        with RangeStream(fetch, offset=offset, end=end) as stream:
-            got = b"".join(stream.read(count) for count in reads)
-            assert data[offset:].startswith(got)
-            read_to = offset + len(got)
-            got += stream.read()
-    assert got == data[offset:]
-    # Nothing twice, nothing left out.
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(asked))
-    assert read_to <= max(size, offset)
-
-
 def test_nothing_is_read_ahead_behind_the_end(
-    server: GcsServer, storage: GcsStorage, monkeypatch: pytest.MonkeyPatch
+    server: GcsServer, storage: GcsStorage
 ) -> None:
-    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 10_000)
+    storage.block_bytes = 10_000
     server.objects.put("bucket", "a", DATA)
     with storage.open("gs://bucket/a", offset=5_000, end=40_000) as file:
         got = b""
@@ -342,10 +305,9 @@ def test_nothing_is_read_ahead_behind_the_end(
 def test_an_object_that_is_replaced_while_it_is_read_is_named(
     server: GcsServer,
     storage: GcsStorage,
-    monkeypatch: pytest.MonkeyPatch,
     deleted: bool,
 ) -> None:
-    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 10_000)
+    storage.block_bytes = 10_000
     generation = server.objects.put("bucket", "a", DATA)
     with storage.open("gs://bucket/a") as file:
         assert file.read(5) == DATA[:5]
@@ -374,9 +336,8 @@ def test_reading_ahead_survives(
     server: GcsServer,
     storage: GcsStorage,
     kind: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(range_stream, "BLOCK_BYTES", 100_000)
+    storage.block_bytes = 100_000
     server.objects.put("bucket", "a", DATA)
     server.fail(kind, "media")
     server.fail(kind, "media", skip=2)

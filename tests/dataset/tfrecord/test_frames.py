@@ -1,4 +1,4 @@
-"""TFRecord: golden bytes, every corruption, and frames found from anywhere."""
+"""TFRecord (`frames`, `frame_reader`, `inflated_stream`): every corruption is found."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.errors import CorruptFrameError, CorruptInputError
-from gristmill.dataset.tfrecord import frame_reader
 from gristmill.dataset.tfrecord import frames as tfrecord
-from gristmill.dataset.tfrecord.frame_reader import FrameReader
+from gristmill.dataset.tfrecord.frame_reader import BLOCK_BYTES, FrameReader
 from gristmill.dataset.tfrecord.frames import (
     Frame,
     detect_compression,
@@ -64,13 +63,19 @@ GOLDEN_ENDS = [16, 33, 61, 97]
 
 
 def open_frames(
-    data: bytes, *, offset: int = 0, sized: bool = True, most: int = 1 << 30
+    data: bytes,
+    *,
+    offset: int = 0,
+    sized: bool = True,
+    most: int = 1 << 30,
+    block_bytes: int = BLOCK_BYTES,
 ) -> FrameReader:
     return FrameReader(
         DribblingStream(data[offset:], most),
         path="in.tfrecord",
         offset=offset,
         size_bytes=len(data) if sized else None,
+        block_bytes=block_bytes,
     )
 
 
@@ -161,9 +166,8 @@ class TestGolden:
         assert reader.offset == len(GOLDEN)
         assert reader.at_end()
 
-    def test_batches_hold_what_one_block_holds(self, monkeypatch):
-        monkeypatch.setattr(frame_reader, "_BLOCK_BYTES", 40)
-        reader = open_frames(GOLDEN)
+    def test_batches_hold_what_one_block_holds(self):
+        reader = open_frames(GOLDEN, block_bytes=40)
         seen = [(batch.records, reader.offset) for batch in reader.batches()]
         assert seen == [
             (GOLDEN_RECORDS[:2], 33),
@@ -581,14 +585,13 @@ class TestResync:
         pieces = [(f.offset, encode_frame(f.record)) for f in frames] + regions
         assert b"".join(piece for _, piece in sorted(pieces)) == damaged
 
-    def test_damage_around_the_edge_of_a_block(self, monkeypatch):
-        monkeypatch.setattr(frame_reader, "_BLOCK_BYTES", 64)
+    def test_damage_around_the_edge_of_a_block(self):
         records = [bytes([i]) * (i % 23) for i in range(40)]
         data = frames_of(records)
         for position in range(50, 80):
             damaged = bytearray(data)
             damaged[position] ^= 0x10
-            frames, _ = recover(open_frames(bytes(damaged)))
+            frames, _ = recover(open_frames(bytes(damaged), block_bytes=64))
             assert len(frames) == len(records) - 1
 
     def test_half_a_header_at_the_end_is_passed_over(self):

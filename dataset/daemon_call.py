@@ -1,0 +1,28 @@
+"""Calls that go on in the background, and do not keep the process from ending."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def daemon_call(call: Callable[[], T], *, thread_name: str) -> Future[T]:
+    """Calls a function in a daemon thread of its own.
+
+    Returns:
+        Its result or its error, once it is there.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as e:
+            future.set_exception(e)
+
+    threading.Thread(target=run, name=thread_name, daemon=True).start()
+    return future

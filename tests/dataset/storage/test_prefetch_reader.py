@@ -1,0 +1,43 @@
+"""Reading ranges ahead; test_gcs.py does it with a server."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.storage.prefetch_reader import Piece, PrefetchReader
+
+DATA = random.Random(1).randbytes(100)
+
+
+@given(
+    size=st.integers(0, 60),
+    block=st.integers(1, 20),
+    offset=st.integers(0, 60),
+    end=st.none() | st.integers(0, 70),
+    reads=st.lists(st.integers(0, 25), max_size=20),
+)
+def test_reads_the_object(
+    size: int, block: int, offset: int, end: int | None, reads: list[int]
+) -> None:
+    data = DATA[:size]
+    asked: list[tuple[int, int]] = []
+
+    def fetch(begin: int, stop: int, version: str | None) -> Piece:
+        assert version == ("7" if asked else None)
+        assert begin < stop <= begin + block
+        asked.append((begin, stop))
+        return Piece(data[begin:stop], size, "7")
+
+    with PrefetchReader(fetch, offset=offset, end=end, block_bytes=block) as reader:
+        got = b"".join(reader.read(count) for count in reads)
+        assert data[offset:].startswith(got)
+        read_to = offset + len(got)
+        got += reader.read()
+    assert got == data[offset:]
+    # Nothing twice, nothing left out.
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(asked))
+    assert read_to <= max(size, offset)
