@@ -22,18 +22,25 @@ class OfficialReader:
     Args:
         path: A local file.
         options: Options of the official reader, such as `readahead_buffer_size`.
+        remote: Take a gs:// path too. The caller checks the records: the official
+            reader returns empty ones where an answer is cut short.
 
     Raises:
         InputError: The file is not local.
         CorruptShardError: The file cannot be opened.
     """
 
-    def __init__(self, path: str, *, options: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        path: str,
+        *,
+        options: Mapping[str, str] | None = None,
+        remote: bool = False,
+    ):
         # Imported here because few files need it.
         from array_record.python.array_record_module import ArrayRecordReader
 
-        if "://" in path:
-            # It also returns empty records where an answer is cut short.
+        if "://" in path and not remote:
             raise InputError(
                 "file with transposed chunks is not on a local disk",
                 where=path,
@@ -93,7 +100,7 @@ class OfficialReader:
 
 
 def read_with_official_reader(
-    path: str, begin: int, end: int, *, mean_bytes: int
+    path: str, begin: int, end: int, *, mean_bytes: int, remote: bool = False
 ) -> Iterator[list[bytes]]:
     """Yields records of an ArrayRecord file, some 16 MiB at a time.
 
@@ -102,6 +109,7 @@ def read_with_official_reader(
         begin: Number of the first record.
         end: Number of the record after the last.
         mean_bytes: About how large a record is.
+        remote: As for `OfficialReader`.
 
     Raises:
         InputError: The file is not local.
@@ -109,7 +117,7 @@ def read_with_official_reader(
     """
     step = max(1, min(_MAX_BATCH_RECORDS, BATCH_BYTES // max(mean_bytes, 1)))
     # Open until the caller is done: closing it would end the file.
-    with OfficialReader(path) as reader:
+    with OfficialReader(path, remote=remote) as reader:
         for first in range(begin, end, step):
             yield reader.read_range(first, min(first + step, end))
 

@@ -165,7 +165,10 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     lengths = np.zeros(footer.records, np.int64)
     decoded = int(footer.chunk_decoded_bytes.sum())
     begin, mean = 0, decoded // max(footer.records, 1)
-    for records in read_with_official_reader(path, 0, footer.records, mean_bytes=mean):
+    # The lengths are compared below, so that the file may be in a bucket.
+    for records in read_with_official_reader(
+        path, 0, footer.records, mean_bytes=mean, remote=True
+    ):
         end = begin + len(records)
         crc32cs[begin:end] = [google_crc32c.value(record) for record in records]
         lengths[begin:end] = [len(record) for record in records]
