@@ -1,4 +1,4 @@
-"""The dtypes that values of a feature can have, and casts that change no value."""
+"""Checks dtypes of features, and casts values without changing them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _KINDS = {"b": INTS, "i": INTS, "u": INTS, "f": FLOATS, "O": BYTES}
 
 
 def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Returns a dtype that values of a feature can have; bytes are objects.
+    """Returns the dtype of a feature's values; bytes are objects.
 
     Raises:
-        InputError: There is no feature of such values.
+        InputError: No feature has values of this type.
     """
     found = np.dtype(dtype)
     if found.kind == "S" and not found.itemsize:
@@ -32,28 +32,28 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def kind_of(dtype: np.dtype[Any]) -> int:
-    """Returns which list of a feature has values for a dtype."""
+    """Returns the kind of list that has values for a dtype."""
     return _KINDS[dtype.kind]
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Returns a dtype as messages call it."""
+    """Returns the name of a dtype in messages."""
     return "bytes" if dtype.kind == "O" else dtype.name
 
 
 def constant(
     value: Any, dtype: np.dtype[Any], *, shape: tuple[int, ...], what: str
 ) -> npt.NDArray[Any]:
-    """Returns a default or a padding as an array of a shape.
+    """Returns a default or a padding value as an array.
 
     Args:
-        value: A value, or values of the shape.
+        value: A single value, or values of the shape.
         dtype: Type of the array.
         shape: Shape of the array.
-        what: What it is, for messages.
+        what: What the value is, for messages.
 
     Raises:
-        InputError: It cannot be one.
+        InputError: The value does not fit dtype and shape.
     """
     try:
         given = np.array(value, object)
@@ -64,7 +64,7 @@ def constant(
         if same:
             return np.broadcast_to(array, shape)
     except (OverflowError, TypeError, ValueError):
-        pass  # Said below, as for any other value that does not fit.
+        pass  # Raised below, as for any other value that does not fit.
     raise InputError(
         f"{what} does not fit the feature",
         expected=f"{name_of(dtype)}" + (f" of shape {shape}, or one" if shape else ""),
@@ -81,11 +81,11 @@ def limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def first_outside(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:
-    """Returns the number of the first value that a dtype cannot hold, if there is one.
+    """Returns the number of the first value that a dtype cannot hold, None for none.
 
     Args:
-        values: int64, float32, or int32 that are known to be in [0, 2^28).
-        dtype: Of their kind.
+        values: int64, float32, or int32 in [0, 2^28).
+        dtype: A dtype of the same kind.
     """
     if dtype.kind not in "biu" or not values.size:
         return None

@@ -1,4 +1,4 @@
-"""Decoding a batch of `tf.train.Example` to numpy arrays, without TensorFlow."""
+"""Decodes a batch of `tf.train.Example` to numpy arrays, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gristmill.loader.decode.scan import scan_examples
 class ExampleDecoder:
     """Decodes a batch of serialized `tf.train.Example` to a dict of numpy arrays.
 
-    It is plain configuration that pickles: give it to `feed(decode=...)`, or call it
-    with a list of records.
+    It is configuration and pickles: give it to `feed(decode=...)`, or call it with a
+    list of records.
 
     Attributes:
-        features: What to make of each feature, by its name. Others are passed over.
+        features: How to decode each feature, by its name. Others are ignored.
     """
 
     features: Mapping[str, Feature]
@@ -34,7 +34,7 @@ class ExampleDecoder:
         for name, feature in self.features.items():
             if not isinstance(feature, FixedFeature | PaddedFeature | RaggedFeature):
                 raise InputError(
-                    f"what to make of feature {name!r} is not said",
+                    f"feature {name!r} is not described by a feature class",
                     expected="a FixedFeature, PaddedFeature or RaggedFeature",
                     got=repr(feature),
                 )
@@ -46,7 +46,7 @@ class ExampleDecoder:
             raise InputError(
                 "two arrays of a batch would have the same key",
                 got=sorted(twice),
-                cure="give lengths and mask names that are no feature's",
+                cure="choose other names for lengths and mask",
             )
         object.__setattr__(self, "features", dict(self.features))
 
@@ -57,7 +57,8 @@ class ExampleDecoder:
             An array (of a `RaggedFeature` a `Ragged`) for each feature, by its name.
 
         Raises:
-            DecodeError: A record is no `tf.train.Example`, or not what was said.
+            DecodeError: A record is no `tf.train.Example`, or lacks what `features`
+                describes.
         """
         scan = scan_examples(records)
         batch: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What to make of a feature of `tf.train.Example`: arrays of a batch.
+"""Decodes a feature of a batch of `tf.train.Example` to arrays.
 
 ===============  =========================================  ============================
 feature          of a batch of n records                    where it is missing
@@ -51,10 +51,10 @@ class Ragged(NamedTuple):
 
 
 class Feature(Protocol):
-    """What to make of one feature."""
+    """How to decode one feature."""
 
     def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
-        """Returns the arrays of a batch, by the keys that they have in its pytree."""
+        """Returns the arrays of a batch by their keys in its pytree."""
         ...
 
 
@@ -78,16 +78,16 @@ def _decode(
                 "record lacks a feature",
                 expected=f"feature {name!r}, {_KIND_NAMES[kind]}",
                 got=f"the features {names}",
-                cure="correct the name, or say what stands for a missing one: a "
-                "default, or optional=True",
+                cure="correct the name, or allow missing features with default=... "
+                "or optional=True",
             )
         _fail(
             name,
             row,
-            "feature is of another kind",
+            "feature has another kind of values",
             expected=f"{_KIND_NAMES[kind]}, for {name_of(dtype)}",
             got=_KIND_NAMES[column.kinds[row]],
-            cure="choose a dtype for what is there",
+            cure="choose a dtype for this kind",
         )
     try:
         values, counts = values_of(scan, column, kind)
@@ -98,8 +98,8 @@ def _decode(
             "feature cannot be decoded",
             expected=_KIND_NAMES[kind],
             got=str(e),
-            cure="check where the records come from: they were damaged before they "
-            "were converted",
+            cure="check the source of the records: they were damaged before the "
+            "conversion",
         )
     number = first_outside(values, dtype)
     if number is not None:
@@ -129,8 +129,8 @@ class FixedFeature:
         dtype: Type of the array: bytes, bool, any integer or floating-point type.
             Integers that do not fit it are errors.
         shape: Shape of the values of a record; () for a single one.
-        default: What stands for the feature in records that lack it: a value, or
-            values of the shape. None makes that an error.
+        default: Replaces the feature in records that lack it: a value, or values of
+            the shape. None makes that an error.
     """
 
     dtype: npt.DTypeLike
@@ -141,7 +141,7 @@ class FixedFeature:
     def __post_init__(self) -> None:
         if not isinstance(self.shape, tuple | list):
             raise InputError(
-                "shape of a feature is no tuple",
+                "shape of a feature is not a tuple",
                 expected="a tuple such as (2048,), () for a single value",
                 got=repr(self.shape),
             )
@@ -187,19 +187,20 @@ class PaddedFeature:
     """A feature with some number of values in each record, padded to one length.
 
     It gives an array [records, length]. Lengths that depend on the batch differ from
-    host to host: give `length` where global arrays are made of the batches.
+    host to host: give `length` if the batches become global arrays.
 
     Attributes:
         dtype: As of `FixedFeature`.
-        length: Values in each row. None for as many as the longest of the batch has.
-        buckets: Instead: the least of these lengths that holds the longest of the
-            batch, so that compiled programs see few shapes.
+        length: Values in each row. None for the length of the longest record.
+        buckets: Allowed lengths instead: the smallest one that holds the longest record
+            is taken, so that compiled programs see few shapes.
         pad: The value that fills rows up.
-        truncate: Whether what is longer is cut off; otherwise it is an error.
-        optional: Whether records may lack the feature, and have no values then.
+        truncate: Whether longer records are cut off; otherwise they are an error.
+        optional: Whether records may lack the feature; they have no values then.
         lengths: Key of an array int32 [records] with the number of values in each row
-            that are no padding; None for none.
-        mask: Key of an array bool [records, length], true where there is a value.
+            without padding; None for no such array.
+        mask: Key of an array bool [records, length], true for values and false for
+            padding; None for no such array.
     """
 
     dtype: npt.DTypeLike
@@ -221,7 +222,7 @@ class PaddedFeature:
             buckets = tuple(sorted(self.buckets))
             if not buckets or self.length is not None:
                 raise InputError(
-                    "a padded feature has one length, or buckets",
+                    "a padded feature takes either length or buckets",
                     got=f"length {self.length}, buckets {self.buckets}",
                     cure="give length alone, or at least one bucket and no length",
                 )
@@ -275,7 +276,7 @@ class PaddedFeature:
             _fail(
                 name,
                 int(np.argmax(counts > most)),
-                "feature has more values than rows are long",
+                "feature has more values than a row holds",
                 expected=f"at most {most:,}",
                 got=f"{int(counts[np.argmax(counts > most)]):,}",
                 cure="give a larger length, or truncate=True",
@@ -285,13 +286,13 @@ class PaddedFeature:
 
 @dataclasses.dataclass(frozen=True)
 class RaggedFeature:
-    """A feature with some number of values in each record, as they are.
+    """A feature with some number of values in each record, without padding.
 
     It gives a `Ragged`: all values, and where those of each record begin and end.
 
     Attributes:
         dtype: As of `FixedFeature`.
-        optional: Whether records may lack the feature, and have no values then.
+        optional: Whether records may lack the feature; they have no values then.
     """
 
     dtype: npt.DTypeLike

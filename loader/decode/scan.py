@@ -1,9 +1,9 @@
-"""Where the features of a batch of `tf.train.Example` are, found in all at once.
+"""Finds the features of a batch of `tf.train.Example` in all records at once.
 
-The records are laid end to end and read in step: the first feature of every record,
-then the second of every record, so that numpy works on a batch as it would on one.
-That reads what the official writers write. A record that is encoded in another way
-that protocol buffers allow is encoded anew before; they are rare.
+The records are joined end to end and read in parallel by numpy: the first feature of
+every record, then the second of every record. This reads the encoding that the official
+writers use. Records in other encodings that protocol buffers allow are rare: they are
+encoded again first.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gristmill.loader.indices import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Varints and tags are read before it is known whether they lie within the record.
+# Varints and tags are read before it is checked that they lie within the record.
 PADDING = bytes(16)
 _LENGTH_BYTES = 4  # Of a varint below 2^28.
-_ENDS = range(6)  # Letters of a name, from its last, that tell it from others.
+_ENDS = range(6)  # Last letters of a name that go into its hash.
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # Spreads the bits of what it multiplies.
 _TAG = 0x0A  # Field 1, a message, bytes or a packed list; each further field adds 8.
 
@@ -33,7 +33,7 @@ class Column(NamedTuple):
     """One feature of every record of a batch. Arrays are [records].
 
     Attributes:
-        kinds: Which list it holds; `NO_KIND` where the record has no such feature.
+        kinds: The kind of its list; `NO_KIND` if the record has no such feature.
         begins: Where its payload begins in the batch: the packed numbers, or the
             encoded list of bytes.
         ends: Where it ends.
@@ -53,8 +53,8 @@ class Scan(NamedTuple):
         records: How many there are.
         rows: The record of each feature.
         names: Where its name begins and ends: int64 [features, 2].
-        words: A number made of the name, the same for the same name: uint64.
-        kinds: Which list it holds.
+        words: A hash of its name: uint64.
+        kinds: The kind of its list.
         payloads: Where its payload begins and ends: int64 [features, 2].
     """
 
@@ -68,7 +68,7 @@ class Scan(NamedTuple):
     payloads: IntArray
 
     def column(self, name: bytes) -> Column:
-        """Returns a feature by its encoded name; the last where one is there twice."""
+        """Returns a feature by its encoded name; of two in a record the last one."""
         alone = np.frombuffer(b"\0" + name, np.uint8)
         word = _words(alone, np.array([[1, len(alone)]]))[0]
         found = np.flatnonzero(self.words == word)
@@ -89,7 +89,7 @@ class Scan(NamedTuple):
 
 
 def _words(data: npt.NDArray[np.uint8], names: IntArray) -> npt.NDArray[np.uint64]:
-    """Makes a number of each name, of its length and the letters that tell most.
+    """Returns a hash of each name: of its length, first and last letters.
 
     Args:
         data: Where the names are.

@@ -1,4 +1,4 @@
-"""Decoding a batch of token sequences of one length to one array."""
+"""Decodes a batch of token sequences of one length to one array."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class TokenDecoder:
     Attributes:
         length: Tokens in every record.
         dtype: Type of the array, an integer type.
-        stored: Type of the tokens in the records, which are nothing else than these,
+        stored: Type of the tokens in the records, which consist of tokens only,
             little-endian and end to end; `dtype` by default.
-        feature: Where the records are `tf.train.Example` instead: the name of the
-            int64 feature that holds the tokens.
+        feature: If the records are `tf.train.Example` instead: the name of the int64
+            feature that holds the tokens.
     """
 
     length: int
@@ -39,15 +39,15 @@ class TokenDecoder:
         for field, given in (("dtype", self.dtype), ("stored", stored)):
             if np.dtype(given).kind not in "iu":
                 raise InputError(
-                    f"{field} of tokens is no integer type",
+                    f"{field} of tokens is not an integer type",
                     got=np.dtype(given).name,
                     cure="choose one, such as int32 or uint16",
                 )
             object.__setattr__(self, field, np.dtype(given))
         if self.feature is not None and np.dtype(stored) != np.dtype(self.dtype):
             raise InputError(
-                "stored has no effect on a feature, whose integers are int64",
-                cure="leave stored or feature out",
+                "stored has no effect on a feature: its integers are int64",
+                cure="leave out stored or feature",
             )
 
     def __call__(self, records: Sequence[bytes]) -> npt.NDArray[Any]:
@@ -67,7 +67,7 @@ class TokenDecoder:
         if (sizes != size).any():
             row = int(np.argmax(sizes != size))
             raise DecodeError(
-                "record does not hold the number of tokens that it should",
+                "record has another number of tokens than length",
                 row=row,
                 expected=f"{size:,} bytes: {self.length:,} tokens as {stored.name}",
                 got=f"{int(sizes[row]):,} bytes",

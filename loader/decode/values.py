@@ -1,4 +1,4 @@
-"""The values of one feature of a batch of examples, decoded all at once."""
+"""Decodes the values of one feature in all examples of a batch at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gristmill.loader.indices import IntArray
 
 # Payloads up to this size are gathered byte by byte, larger ones as slices.
 _SMALL_BYTES = 48
-# Numbers decoded together: what that takes stays in the cache.
+# Numbers decoded together: their arrays stay in the processor's cache.
 _BLOCK = 1 << 14
 _MOST_VARINT_BYTES = 10
 # With fewer records left than this, numpy costs more than a loop.
@@ -21,7 +21,7 @@ _FEW = 8
 
 
 class BrokenListError(ValueError):
-    """The list of a record is not what protocol buffers would write.
+    """The list of a record is not a valid encoding.
 
     Attributes:
         row: The record.
@@ -45,18 +45,18 @@ class Values(NamedTuple):
 
 
 def values_of(scan: Scan, column: Column, kind: int) -> Values:
-    """Decodes a feature; a record that does not have it has no values.
+    """Decodes a feature; a record without it has no values.
 
     Args:
         scan: The batch.
-        column: The feature, of that kind wherever it is there.
+        column: The feature, of that kind in all records that have it.
         kind: `BYTES`, `FLOATS` or `INTS`.
 
     Returns:
         The values; integers as int32 where all of them are in [0, 2^28).
 
     Raises:
-        BrokenListError: A record holds no such list.
+        BrokenListError: The list of a record is not a valid encoding.
     """
     if kind == BYTES:
         return _bytes(scan, column)
@@ -66,7 +66,7 @@ def values_of(scan: Scan, column: Column, kind: int) -> Values:
         counts, left = np.divmod(sizes, 4)
         if left.any():
             raise BrokenListError(
-                int(np.argmax(left > 0)), "a list of floats cut short"
+                int(np.argmax(left > 0)), "a truncated list of floats"
             )
         return Values(payload.view("<f4"), counts)
     return _ints(payload, sizes)
@@ -109,7 +109,7 @@ def _ints(payload: npt.NDArray[np.uint8], sizes: IntArray) -> Values:
 
 
 def _varints(payload: npt.NDArray[np.uint8], ends: IntArray) -> Any:
-    """Decodes varints by where they end; None if one is too long."""
+    """Decodes varints, given where they end; None if one is too long."""
     values: npt.NDArray[Any] = np.empty(len(ends), np.int32)
     for at in range(0, len(ends), _BLOCK):
         block = ends[at : at + _BLOCK]
@@ -134,7 +134,7 @@ def _varint_block(
     out[:] = payload.take(ends)
     going: npt.NDArray[np.bool_] | None = None
     for index in range(1, most_bytes + 1):
-        # Before the first byte this wraps around; nothing goes on there.
+        # Before the first byte this wraps around; no varint continues there.
         byte = payload.take(ends - index, mode="wrap")
         more = byte >= 0x80
         going = more if going is None else going & more
@@ -143,7 +143,7 @@ def _varint_block(
         if index == most_bytes:
             return False
         ones = going.view(np.uint8)
-        # Without a branch for each number: those that have ended are shifted by none.
+        # No branch for each number: those that have ended are shifted by 0 bits.
         np.left_shift(out, ones * np.uint8(7), out=out)
         byte &= 0x7F
         byte *= ones

@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
         shard: The shard.
         places: int64 [n], their places in the batch.
         numbers: int64 [n], their numbers in the shard, ascending.
-        compare: Whether to compare them with their checksums.
+        compare: Whether to compare the records with their checksums.
     """
 
     shard: ShardFile

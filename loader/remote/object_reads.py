@@ -1,8 +1,8 @@
-"""One attempt to read a range of an object, by TensorStore's client for object storage.
+"""Reads a range of an object once, with TensorStore's client for object storage.
 
-It keeps connections alive, works on threads of its own that do not stop a process from
-ending, and refuses an answer that is not the range that was asked for. It would also
-try again by itself, but not by our rules: see `range_fetch`.
+The client keeps connections alive, works on threads of its own that do not keep a
+process from ending, and refuses an answer that is not the requested range. Its own
+retries are switched off: `range_fetcher` decides when to retry.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gristmill.dataset.errors import StorageError
 from gristmill.dataset.exit_gate import exit_gate
 from gristmill.dataset.storage.object_names import split_path
 
-# More than anybody has in flight: how many that are, `range_fetch` decides.
+# More than any `request_limit` allows in flight.
 _CONCURRENCY = 4096
 _SETTINGS = {
     "gcs_request_retries": {"max_retries": 0},
     "gcs_request_concurrency": {"limit": _CONCURRENCY},
 }
-# A connection that gives less than a byte a second for so long is closed; requests on
-# it were asked for again long before.
+# A connection with less than a byte a second for this long is closed. The requests on
+# it were retried long before.
 _ABANDON = {
     "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "30",
     "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1",
@@ -45,7 +45,7 @@ class ByteRange(NamedTuple):
         path: The object.
         begin: First byte.
         end: One past the last; None for the end of the object, and `begin` 0.
-        version: The generation that is meant; None for any.
+        version: The generation to read; None for any.
     """
 
     path: str
@@ -60,12 +60,12 @@ class ByteRange(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why an attempt came to nothing.
+    """Why a read failed.
 
     Attributes:
-        status: Of HTTP; 0 where there was no answer.
+        status: HTTP status; 0 if there was no answer.
         text: What happened.
-        wrong: Whether the server answered, but not with what was asked for.
+        wrong: Whether the server answered with something else than the range.
     """
 
     status: int
@@ -74,10 +74,10 @@ class Failure(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """The object is gone, or another version of it is there.
+    """The object was deleted or has another version.
 
     Attributes:
-        got: Which.
+        got: What was found instead.
     """
 
     got: str
@@ -87,10 +87,10 @@ Outcome = bytes | Failure | Changed
 
 
 class ObjectRead:
-    """A read that has begun.
+    """A read that was started.
 
-    Nothing is called when it is done: the library's threads would take the
-    interpreter's lock for each answer.
+    It has no callback: the library's threads would take the interpreter's lock for each
+    answer.
     """
 
     __slots__ = ("_future", "_wanted")
@@ -99,26 +99,26 @@ class ObjectRead:
         self._wanted, self._future = wanted, future
 
     def done(self) -> bool:
-        """Tells whether something came of it."""
+        """Returns whether it has an outcome."""
         done: bool = self._future.done()
         return done
 
     def wait(self, seconds: float) -> None:
-        """Waits until it is done, but not longer."""
-        # What came of it, `outcome` tells.
+        """Waits until it is done, at most so many seconds."""
+        # `outcome` has the error.
         with exit_gate, contextlib.suppress(Exception):
             self._future.result(timeout=seconds)
 
     def outcome(self) -> Outcome:
-        """Returns what came of it, when it is done; it may be called once."""
+        """Returns the outcome of a read that is done; may be called once."""
         with exit_gate:
             outcome = _outcome(self._future, self._wanted)
-            # To let go of it lets go of the interpreter's lock.
+            # To free the future releases the interpreter's lock: inside the gate.
             self._future = None
             return outcome
 
     def give_up(self) -> None:
-        """Stops it, whether it is done or not."""
+        """Abandons the read, whether it is done or not."""
         with exit_gate:
             self._future = None
 
@@ -126,8 +126,8 @@ class ObjectRead:
 class ObjectReads:
     """Starts reads of ranges. Safe to share by threads, not across a fork.
 
-    `STORAGE_EMULATOR_HOST`, at the first read of a bucket, chooses another server, as
-    for writes.
+    `STORAGE_EMULATOR_HOST` chooses another server, as for writes. It is read at the
+    first read of a bucket.
     """
 
     def __init__(self) -> None:
@@ -136,20 +136,20 @@ class ObjectReads:
         self._process = os.getpid()
 
     def check_process(self) -> None:
-        """Raises StorageError in a process that was forked from the one of this."""
+        """Raises StorageError in a process that was forked after this was made."""
         if os.getpid() != self._process:
             raise StorageError(
                 "cannot read object storage in a process that was forked after the "
-                "first read: the client's threads are not in it",
+                "first read: it lacks the client's threads",
                 cure="start worker processes with the method 'spawn', or open the "
                 "dataset in the worker",
             )
 
     def start(self, wanted: ByteRange) -> ObjectRead:
-        """Begins to read a range.
+        """Starts to read a range.
 
         Raises:
-            StorageError: The library is missing.
+            StorageError: The library is not installed.
         """
         part = None if wanted.end is None else slice(wanted.begin, wanted.end)
         with exit_gate:
@@ -178,7 +178,7 @@ class ObjectReads:
                 os.environ.setdefault(name, value)
             before = os.environ.get("TENSORSTORE_GCS_HTTP_URL")
             if server:
-                # Looked at only while a bucket is opened.
+                # The library reads it only while a bucket is opened.
                 url = server if "://" in server else f"http://{server}"
                 os.environ["TENSORSTORE_GCS_HTTP_URL"] = url
             try:
@@ -196,7 +196,7 @@ class ObjectReads:
 def _outcome(future: Any, wanted: ByteRange) -> Outcome:
     try:
         result = future.result()
-    except Exception as e:  # ValueError for all that it has to say.
+    except Exception as e:  # The library raises ValueError for all failures.
         text = str(e)
         status = _HTTP_STATUS.search(text)
         told = _NOISE.sub("", text).strip()
@@ -205,7 +205,7 @@ def _outcome(future: Any, wanted: ByteRange) -> Outcome:
         return Failure(int(status[1]), f"HTTP {status[1]}: {told}", status[1] == "416")
     if result.state != "value":
         return Changed("no object")
-    # How the library wraps a generation is its own affair; the eight bytes are in it.
+    # The library's format is not documented, but has the generation's eight bytes.
     if (
         wanted.version is not None
         and int(wanted.version).to_bytes(8, "little") not in result.stamp.generation
@@ -213,5 +213,5 @@ def _outcome(future: Any, wanted: ByteRange) -> Outcome:
         return Changed("another version")
     data: bytes = result.value
     if wanted.end is not None and len(data) != wanted.end - wanted.begin:
-        return Failure(0, f"{len(data):,} bytes came", wrong=True)
+        return Failure(0, f"{len(data):,} bytes arrived", wrong=True)
     return data

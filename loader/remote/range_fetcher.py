@@ -110,12 +110,6 @@ class RangeFetcher:
         """Raises StorageError in a forked process, which lacks the client's threads."""
         self._reads.check_process()
 
-    def fetch_one(self, wanted: ByteRange) -> bytes:
-        """Returns the bytes of one range; see `fetch`."""
-        found: list[bytes] = []
-        self.fetch([wanted], lambda _, data: found.append(data))
-        return found[0]
-
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Request:

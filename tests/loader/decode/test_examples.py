@@ -267,7 +267,7 @@ GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
         (
             {"x": Fixed("int64", shape=(3,))},
             tf_example({"x": [0.5, 1.0, 2.0]}),
-            r"of another kind: 'x'(.|\n)*record 2 of(.|\n)*"
+            r"another kind of values: 'x'(.|\n)*record 2 of(.|\n)*"
             r"expected: int64_list, for int64\n  got:      float_list",
         ),
         (
@@ -294,7 +294,7 @@ GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
         (
             {"x": Padded("int64", length=3)},
             tf_example({"x": [1] * 5}),
-            r"more values than rows(.|\n)*record 2 of(.|\n)*at most 3\n  got:      5",
+            r"than a row holds(.|\n)*record 2 of(.|\n)*at most 3\n  got:      5",
         ),
         (
             {"x": Fixed("int32", shape=(3,))},
@@ -341,7 +341,7 @@ GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
         (
             {"w": Ragged("float32")},
             example(entry("w", message(2, message(1, b"12345")))),
-            "list of floats cut short",
+            "truncated list of floats",
         ),
         (
             {"name": Ragged(bytes)},
@@ -380,7 +380,7 @@ def test_an_error_travels_and_can_be_told_which_record_it_was():
         (lambda: Fixed("int32", shape=(0,)), "dimension of shape"),
         (
             lambda: Fixed("int32", shape=5),
-            r"no tuple(.|\n)*\(2048,\)(.|\n)*got:      5",
+            r"not a tuple(.|\n)*\(2048,\)(.|\n)*got:      5",
         ),
         (
             lambda: Fixed("int32", shape=(3,), default=[1, 2]),
@@ -395,12 +395,12 @@ def test_an_error_travels_and_can_be_told_which_record_it_was():
         (lambda: Padded("int32", length=0), "length is out of range"),
         (
             lambda: Padded("int32", length=4, buckets=(8,)),
-            "one length, or buckets",
+            "either length or buckets",
         ),
-        (lambda: Padded("int32", buckets=()), "one length, or buckets"),
+        (lambda: Padded("int32", buckets=()), "either length or buckets"),
         (lambda: Padded("int32", buckets=(0, 4)), "least of buckets"),
         (lambda: Padded("int32", truncate=True), "truncate has no effect"),
-        (lambda: loader.ExampleDecoder({"x": "int32"}), "feature 'x' is not said"),
+        (lambda: loader.ExampleDecoder({"x": "int32"}), "feature 'x' is not described"),
         (
             lambda: loader.ExampleDecoder(
                 {"x": Padded("int32", mask="m"), "m": Ragged("int32")}

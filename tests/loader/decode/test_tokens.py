@@ -87,8 +87,8 @@ def test_errors_name_the_record(decoder, record, message):
     ("options", "message"),
     [
         ({"length": 0}, "length is out of range"),
-        ({"length": 2, "dtype": "float32"}, r"dtype of tokens is no integer"),
-        ({"length": 2, "stored": "S2"}, r"stored of tokens is no integer"),
+        ({"length": 2, "dtype": "float32"}, r"dtype of tokens is not an integer"),
+        ({"length": 2, "stored": "S2"}, r"stored of tokens is not an integer"),
         ({"length": 2, "stored": "int16", "feature": "x"}, "stored has no effect"),
     ],
 )
