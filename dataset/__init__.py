@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+    from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.digest import RecordsDigest
     from gristmill.dataset.errors import (
         CorruptFrameError,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+    from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.findings import Finding
     from gristmill.transforms.conversion.commit_shards import ConversionResult
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords

@@ -12,10 +12,9 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import re
 from collections.abc import Sequence
 from types import TracebackType
-from typing import BinaryIO, Literal, Self
+from typing import BinaryIO, Self
 
 import google_crc32c
 import numpy as np
@@ -23,79 +22,15 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
+from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     CorruptShardError,
     DataLossError,
-    InputError,
     StorageError,
 )
 
-# What the official writer accepts: levels by name, None where there is no level.
-_LEVELS = {
-    "zstd": range(-131072, 23),
-    "brotli": range(12),
-    "snappy": None,
-    "uncompressed": None,
-}
-Check = Literal["records", "sample"]
 _SAMPLE_STRIDE_CHUNKS = 64
-
-
-_DEFAULT_LEVELS = {"zstd": 3, "brotli": 6}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WriterOptions:
-    """How shards are encoded.
-
-    Attributes:
-        group_size: Records in a chunk. 1 gives the fastest random reads; 16 or more
-            compresses better and suits readers that go block by block.
-        compression: `zstd[:LEVEL]`, `brotli[:LEVEL]`, `snappy` or `uncompressed`.
-    """
-
-    group_size: int = 1
-    compression: str = "zstd:3"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.group_size <= 1 << 20:
-            raise InputError(
-                "group size is out of range",
-                expected="1 to 1,048,576 records",
-                got=self.group_size,
-                cure="choose another with --group-size",
-            )
-        # One spelling for one meaning: it is compared between runs.
-        object.__setattr__(self, "compression", _parse_compression(self.compression))
-
-    @property
-    def official(self) -> str:
-        """The options string of the official writer.
-
-        The number of threads is fixed because the writer records it in the footer,
-        and equal input must give equal bytes on any machine.
-        """
-        return f"group_size:{self.group_size},{self.compression},max_parallelism:1"
-
-
-def _parse_compression(text: str) -> str:
-    match = re.fullmatch(r"([a-z]+)(?::(-?\d+))?", text)
-    name = match.group(1) if match else ""
-    levels = _LEVELS.get(name)
-    level = match.group(2) if match else None
-    good = name in _LEVELS and (level is None or (levels and int(level) in levels))
-    if not good:
-        raise InputError(
-            "unknown compression",
-            expected="zstd:LEVEL (-131072 to 22), brotli:LEVEL (0 to 11), snappy or "
-            "uncompressed",
-            got=repr(text),
-            cure="choose another with --compression",
-        )
-    if levels is None:
-        return name
-    return f"{name}:{_DEFAULT_LEVELS[name] if level is None else int(level)}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,9 @@ INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 
 # What TFDS accepts in names, and what no file system or shell takes amiss.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+]*(?:-[A-Za-z0-9_.+]+)*")
-_SPLIT = re.compile(r"[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*")
+# POSIX extended regular expressions, which Python's `re` reads alike.
+NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.+]*(-[A-Za-z0-9_.+]+)*"
+SPLIT_PATTERN = "[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*"
 
 
 def join(directory: str, *parts: str) -> str:
@@ -54,7 +55,7 @@ def check_name(name: str) -> str:
     Raises:
         InputError: It cannot.
     """
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise InputError(
             "dataset name cannot be part of file names",
             expected="letters, digits, '_', '.', '+' and single inner '-'",
@@ -70,7 +71,7 @@ def check_split(split: str) -> str:
     Raises:
         InputError: They do not.
     """
-    if not _SPLIT.fullmatch(split):
+    if not re.fullmatch(SPLIT_PATTERN, split):
         raise InputError(
             "split name is not usable",
             expected="letters, digits, '_' and single inner '-'",

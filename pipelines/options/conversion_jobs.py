@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
-from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.options.definitions import ConvertOptions

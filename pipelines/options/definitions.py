@@ -8,7 +8,15 @@ Nothing heavy is imported here: the command line starts with this module.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from gristmill.dataset.arrayrecord.writer_options import (
+    COMPRESSION_PATTERN,
+    DEFAULT_COMPRESSION,
+    DEFAULT_GROUP_SIZE,
+    Check,
+)
+from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
 
 Kind = Literal["paths", "text", "integer", "choice", "flag"]
 
@@ -16,11 +24,8 @@ Kind = Literal["paths", "text", "integer", "choice", "flag"]
 # They must match the whole value. Python's `re` reads them alike.
 _GS_PATH = "gs://[^,]+"
 _GS_PATHS = f"{_GS_PATH}(,{_GS_PATH})*"
-_NAME = "[A-Za-z0-9_][A-Za-z0-9_.+]*(-[A-Za-z0-9_.+]+)*"
-_SPLIT = "[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*"
 _POSITIVE = "0*[1-9][0-9]*"
 _SIZE = "[0-9]+([.][0-9]+)? *([kKmMgGtTpP]?[bB]|[kKmMgGtTpP][iI][bB])?"
-_COMPRESSION = "(zstd|brotli)(:-?[0-9]+)?|snappy|uncompressed"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,7 +98,7 @@ class ConvertOptions:
         "Dataset name",
         "Dataset name, the first part of the shards' names.",
         shown="the output's last part",
-        regex=_NAME,
+        regex=NAME_PATTERN,
     )
     split: str | None = _option(
         "text",
@@ -101,7 +106,7 @@ class ConvertOptions:
         "Split",
         "Split to write; others in the output stay.",
         shown="train",
-        regex=_SPLIT,
+        regex=SPLIT_PATTERN,
     )
     match_shards: bool = _option(
         "flag", False, "One shard per file", "One shard for each input file."
@@ -135,7 +140,7 @@ class ConvertOptions:
     )
     group_size: int = _option(
         "integer",
-        1,
+        DEFAULT_GROUP_SIZE,
         "Records per chunk",
         "Records in a chunk: 1 for random reads, 16 and more for size.",
         metavar="N",
@@ -143,11 +148,11 @@ class ConvertOptions:
     )
     compression: str = _option(
         "text",
-        "zstd:3",
+        DEFAULT_COMPRESSION,
         "Compression",
         "zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
         metavar="TEXT",
-        regex=_COMPRESSION,
+        regex=COMPRESSION_PATTERN,
     )
     map: str | None = _option(
         "text",
@@ -173,14 +178,14 @@ class ConvertOptions:
         regex="[0-9]+",
         least=0,
     )
-    check: Literal["records", "sample"] = _option(
+    check: Check = _option(  # noqa: RUF009 (a field, as the others)
         "choice",
         "records",
         "Check of shards",
         "What of a finished shard is read again and compared before it counts: the "
         "checksum of every record, or its length and the checksums of a sample, which "
         "is cheaper.",
-        choices=("records", "sample"),
+        choices=get_args(Check),
     )
     overwrite: bool = _option(
         "flag",
@@ -228,7 +233,7 @@ class IndexOptions:
         "Dataset name",
         "Dataset name.",
         shown="from the file names",
-        regex=_NAME,
+        regex=NAME_PATTERN,
     )
     split: str | None = _option(
         "text",
@@ -236,7 +241,7 @@ class IndexOptions:
         "Split",
         "One split for all files.",
         shown="from their names",
-        regex=_SPLIT,
+        regex=SPLIT_PATTERN,
     )
     overwrite: bool = _option(
         "flag", False, "Overwrite", "Index splits again that are there."

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError, JobChangedError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.index import index

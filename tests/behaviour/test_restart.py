@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import (
     FormatVersionError,
     InputError,

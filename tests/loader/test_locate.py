@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError, OutOfRangeError
 from gristmill.dataset.metadata.provenance import DamagedRegion, frame_offset
 from gristmill.dataset.metadata.shard_report import SourceSpan

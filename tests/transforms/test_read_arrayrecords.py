@@ -9,7 +9,7 @@ import pickle
 import apache_beam as beam
 import pytest
 
-from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import CorruptShardError, InputError, NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table

@@ -12,7 +12,7 @@ import shutil
 import numpy as np
 import pytest
 
-from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import NotADatasetError, StorageError
 from gristmill.dataset.findings import Finding
 from gristmill.dataset.metadata import layout

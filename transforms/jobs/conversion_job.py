@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from gristmill.dataset.arrayrecord.shard_writer import Check, WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for

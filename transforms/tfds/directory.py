@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from gristmill.dataset.arrayrecord.shard_writer import Check, WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
 from gristmill.dataset.errors import GristmillError, InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON

@@ -16,15 +16,14 @@ import pytest
 
 from gristmill.dataset.arrayrecord.shard_writer import (
     ShardWriter,
-    WriterOptions,
     WrittenShard,
     read_shard,
 )
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     CorruptShardError,
     DataLossError,
-    InputError,
     StorageError,
     TransposedChunkError,
 )
@@ -42,70 +41,6 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
-
-
-class TestOptions:
-    @pytest.mark.parametrize(
-        ("given", "means"),
-        [
-            ("zstd", "zstd:3"),
-            ("zstd:3", "zstd:3"),
-            ("zstd:03", "zstd:3"),
-            ("zstd:22", "zstd:22"),
-            ("zstd:-5", "zstd:-5"),
-            ("zstd:-131072", "zstd:-131072"),
-            ("brotli", "brotli:6"),
-            ("brotli:0", "brotli:0"),
-            ("brotli:11", "brotli:11"),
-            ("snappy", "snappy"),
-            ("uncompressed", "uncompressed"),
-        ],
-    )
-    def test_compression_is_spelled_in_one_way(
-        self, tmp_path: pathlib.Path, given: str, means: str
-    ):
-        options = WriterOptions(compression=given)
-        assert options.compression == means
-        assert options.official == f"group_size:1,{means},max_parallelism:1"
-        # And the official writer accepts it and writes it into the footer.
-        written = write(tmp_path / "shard", [b"record"], options=options)
-        assert f",{means}" in written.footer.writer_options
-        assert "max_parallelism:1" in written.footer.writer_options
-
-    @pytest.mark.parametrize(
-        "given",
-        [
-            "zstd:23",
-            "zstd:-131073",
-            "zstd:",
-            "zstd:x",
-            "zstd:3.5",
-            "zstd:3,transpose:true",
-            "brotli:12",
-            "brotli:-1",
-            "snappy:1",
-            "uncompressed:0",
-            "gzip",
-            "ZSTD:3",
-            " zstd",
-            "",
-        ],
-    )
-    def test_other_compressions_are_refused(self, given: str):
-        with pytest.raises(InputError, match="--compression") as caught:
-            WriterOptions(compression=given)
-        assert repr(given) in str(caught.value)
-
-    @pytest.mark.parametrize("group_size", [0, -1, (1 << 20) + 1])
-    def test_group_sizes_out_of_range_are_refused(self, group_size: int):
-        with pytest.raises(InputError, match="group size"):
-            WriterOptions(group_size=group_size)
-
-    @pytest.mark.parametrize("group_size", [1, 3, 1 << 20])
-    def test_group_size_shows_in_the_file(self, tmp_path, group_size: int):
-        options = WriterOptions(group_size=group_size)
-        written = write(tmp_path / "shard", [b"x"] * 10, options=options)
-        assert written.footer.chunk_records.max() == min(group_size, 10)
 
 
 def write(
@@ -268,9 +203,8 @@ class TestFailing:
             import random, resource, sys
             import google_crc32c
             from gristmill.dataset.errors import StorageError
-            from gristmill.dataset.arrayrecord.shard_writer import (
-                ShardWriter, WriterOptions,
-            )
+            from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+            from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 
             path, limit, check = sys.argv[1], int(sys.argv[2]), sys.argv[3]
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -9,7 +9,8 @@ import pathlib
 import google_crc32c
 import pytest
 
-from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WriterOptions
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.commit.commit import (
     ExtraFiles,
     check_files,

@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from google.cloud.dataflow_v1beta3.types import TemplateMetadata
 from google.protobuf import json_format
 
-from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import GristmillError
 from gristmill.pipelines.beam_graphs import graph_of
 from gristmill.pipelines.commands.beam_arguments import part_arguments

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.arrayrecord.shard_writer import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import (
     CorruptInputError,
     DataLossError,

@@ -1,0 +1,75 @@
+"""Options of the shard writer: their values, patterns and defaults.
+
+Imports nothing heavy: the command line takes its descriptions from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Literal
+
+from gristmill.dataset.errors import InputError
+
+# What is compared when a finished shard is read again.
+Check = Literal["records", "sample"]
+
+DEFAULT_GROUP_SIZE = 1
+DEFAULT_COMPRESSION = "zstd:3"
+# A POSIX extended regular expression, which Python's `re` reads alike.
+COMPRESSION_PATTERN = "(zstd|brotli)(:-?[0-9]+)?|snappy|uncompressed"
+
+# What the official writer accepts.
+_LEVELS = {"zstd": range(-131072, 23), "brotli": range(12)}
+_DEFAULT_LEVELS = {"zstd": 3, "brotli": 6}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriterOptions:
+    """How shards are encoded.
+
+    Attributes:
+        group_size: Records in a chunk. 1 gives the fastest random reads; 16 or more
+            compresses better and suits readers that go block by block.
+        compression: `zstd[:LEVEL]`, `brotli[:LEVEL]`, `snappy` or `uncompressed`.
+    """
+
+    group_size: int = DEFAULT_GROUP_SIZE
+    compression: str = DEFAULT_COMPRESSION
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.group_size <= 1 << 20:
+            raise InputError(
+                "group size is out of range",
+                expected="1 to 1,048,576 records",
+                got=self.group_size,
+                cure="choose another with --group-size",
+            )
+        # One spelling for one meaning: it is compared between runs.
+        object.__setattr__(self, "compression", _parse_compression(self.compression))
+
+    @property
+    def official(self) -> str:
+        """The options string of the official writer.
+
+        The number of threads is fixed because the writer records it in the footer,
+        and equal input must give equal bytes on any machine.
+        """
+        return f"group_size:{self.group_size},{self.compression},max_parallelism:1"
+
+
+def _parse_compression(text: str) -> str:
+    name, _, level = text.partition(":")
+    levels = _LEVELS.get(name)
+    known = re.fullmatch(COMPRESSION_PATTERN, text) is not None
+    if not known or (level and levels is not None and int(level) not in levels):
+        raise InputError(
+            "unknown compression",
+            expected="zstd:LEVEL (-131072 to 22), brotli:LEVEL (0 to 11), snappy or "
+            "uncompressed",
+            got=repr(text),
+            cure="choose another with --compression",
+        )
+    if levels is None:
+        return name
+    return f"{name}:{int(level) if level else _DEFAULT_LEVELS[name]}"
