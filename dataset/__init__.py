@@ -110,7 +110,7 @@ _HOMES = {
     "TransposedChunkError": "gristmill.dataset.errors",
     "UserFunctionError": "gristmill.dataset.errors",
     "WorkerDiedError": "gristmill.dataset.errors",
-    "WriterOptions": "gristmill.dataset.arrayrecord.shard_writer",
+    "WriterOptions": "gristmill.dataset.arrayrecord.writer_options",
     "encode_frame": "gristmill.dataset.tfrecord.frames",
     "open_manifest": "gristmill.dataset.metadata.manifest",
     "read_manifest": "gristmill.dataset.metadata.manifest",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gristmill.loader.open_dataset import open as open
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.remote.range_fetcher import ReadCounts
-from gristmill.loader.remote.read_options import ReadOptions
+    from gristmill.loader.remote.read_options import ReadOptions
 
 __all__ = [
     "ArrayRecordDataSource",

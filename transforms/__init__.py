@@ -62,7 +62,7 @@ _HOMES = {
     "VerifyResult": "gristmill.transforms.verify_dataset",
     "WriteArrayRecords": "gristmill.transforms.write_arrayrecords",
     "WriteResult": "gristmill.transforms.writing.commit_write",
-    "WriterOptions": "gristmill.dataset.arrayrecord.shard_writer",
+    "WriterOptions": "gristmill.dataset.arrayrecord.writer_options",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
