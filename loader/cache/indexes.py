@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata.shard_index import ShardIndex, map_index, parse_index
 from gristmill.loader.cache.host_files import disk_errors, locked, write_whole
+from gristmill.loader.indices import IntArray
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
@@ -43,8 +44,14 @@ class IndexCache:
         with disk_errors(directory):
             os.makedirs(directory, exist_ok=True)
 
-    def open(self, shards: Sequence[int]) -> list[ShardIndex]:
+    def open(
+        self, shards: Sequence[int], records: Sequence[IntArray]
+    ) -> list[ShardIndex]:
         """Returns indexes of shards; those that are missing are fetched together.
+
+        Args:
+            shards: Numbers of shards.
+            records: Not used: these indexes have all records of their shards.
 
         Raises:
             InvalidDatasetError: An index is damaged.

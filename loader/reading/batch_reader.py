@@ -11,13 +11,12 @@ import contextlib
 import itertools
 import logging
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Mapping
+from typing import Literal, cast
 
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.arrayrecord.damaged_chunks import damaged_chunks
 from gristmill.dataset.arrayrecord.official_reader import OfficialReader
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import (
@@ -31,23 +30,16 @@ from gristmill.loader.reading.decode_chunks import (
     decode_planned,
     deliver,
 )
+from gristmill.loader.reading.fetch_chunks import fetch_planned, transposed_error
 from gristmill.loader.reading.freed_memory import keep_freed_memory
 from gristmill.loader.reading.read_limits import READ_LIMITS, ReadLimits
 from gristmill.loader.reading.read_plan import ReadPlan, Wanted, plan_reads
-from gristmill.loader.reading.shard_file import ShardFile, is_transposed
+from gristmill.loader.reading.shard_file import ShardFile
 from gristmill.loader.reading.shard_list import OpenShards, ShardList
-from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
-from gristmill.loader.remote.range_plan import plan_ranges
 from gristmill.loader.remote.read_options import ReadOptions
 
 Verify = Literal["always", "never"]
-
-# Chunks that have arrived are decoded when they are this many, while others arrive.
-_ARRIVED_CHUNKS = 192
-_ARRIVED_BYTES = 4 << 20
-# How often to fetch a chunk that arrives damaged, before the shard counts as damaged.
-_DAMAGED_TRIES = 3
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +138,13 @@ class BatchReader:
         elif local:
             self._read_local(plan_reads(local, name=self.shards.name), out)
         if stored:
-            self._fetch(plan_reads(stored, name=self.shards.name), out)
+            fetch_planned(
+                plan_reads(stored, name=self.shards.name),
+                out,
+                fetcher=self._fetcher,
+                name=self.shards.name,
+                limits=self._limits,
+            )
         if self.shards.remote is not None:
             self.shards.remote.count_records(
                 copied=_by_shard(local), fetched=_by_shard(stored)
@@ -199,10 +197,9 @@ class BatchReader:
             files = map(data.__getitem__, part.file.tolist())
             spans = map(slice, part.begin.tolist(), part.end.tolist())
             pieces = list(map(operator.getitem, files, spans))
-            self._decode(part, pieces, out)
-
-    def _decode(self, plan: ReadPlan, pieces: Sequence[Any], out: list[bytes]) -> None:
-        decode_planned(plan, pieces, out, name=self.shards.name, limits=self._limits)
+            decode_planned(
+                part, pieces, out, name=self.shards.name, limits=self._limits
+            )
 
     def _read_copies(
         self, copies: list[Wanted], out: list[bytes]
@@ -231,84 +228,6 @@ class BatchReader:
                 read.append(item)
         return read, left
 
-    def _fetch(self, plan: ReadPlan, out: list[bytes]) -> None:
-        """Fetches the chunks of shards in object storage, damaged ones again."""
-        for tries in range(1, _DAMAGED_TRIES + 1):
-            damaged = self._fetch_once(plan, out, last=tries == _DAMAGED_TRIES)
-            if not damaged:
-                return
-            plan = plan.select(np.array(sorted(damaged)))
-
-    def _fetch_once(self, plan: ReadPlan, out: list[bytes], *, last: bool) -> list[int]:
-        """Fetches chunks, and decodes them as they arrive.
-
-        Returns:
-            The chunks that arrived damaged; the last time it raises.
-        """
-        joined = plan_ranges(plan.file, plan.begin, plan.end)
-        ranges = [
-            _byte_range(plan, first, begin, end)
-            for first, begin, end in zip(
-                joined.firsts.tolist(),
-                joined.begin_bytes.tolist(),
-                joined.end_bytes.tolist(),
-                strict=True,
-            )
-        ]
-        firsts, lasts = joined.firsts.tolist(), joined.ends.tolist()
-        begins, ends = plan.begin.tolist(), plan.end.tolist()
-        damaged: list[int] = []
-        arrived: dict[int, bytes] = {}
-        arrived_bytes = 0
-
-        def take(number: int, data: bytes) -> None:
-            nonlocal arrived_bytes
-            origin = ranges[number].begin
-            for chunk in range(firsts[number], lasts[number]):
-                begin, end = begins[chunk], ends[chunk]
-                arrived[chunk] = data[begin - origin : end - origin]
-                arrived_bytes += end - begin
-            if len(arrived) >= _ARRIVED_CHUNKS or arrived_bytes >= _ARRIVED_BYTES:
-                damaged.extend(self._decode_arrived(plan, arrived, out, last=last))
-                arrived.clear()
-                arrived_bytes = 0
-
-        self._fetcher.fetch(ranges, take)
-        if arrived:
-            damaged += self._decode_arrived(plan, arrived, out, last=last)
-        return damaged
-
-    def _decode_arrived(
-        self, plan: ReadPlan, arrived: dict[int, bytes], out: list[bytes], *, last: bool
-    ) -> list[int]:
-        """Decodes chunks that were fetched; returns the damaged ones."""
-        chunks = sorted(arrived)
-        part = plan.select(np.array(chunks))
-        pieces = [arrived[chunk] for chunk in chunks]
-        try:
-            self._decode(part, pieces, out)
-        except CorruptShardError:
-            damaged = self._damaged(part, pieces, out)
-            if not last:
-                return [chunks[i] for i in damaged]
-            first = damaged[0] if damaged else 0
-            if is_transposed(pieces[first], int(part.begin[first])):
-                raise self._transposed(part.files[part.file[first]]) from None
-            raise
-        return []
-
-    def _damaged(
-        self, plan: ReadPlan, pieces: list[bytes], out: list[bytes]
-    ) -> list[int]:
-        """Decodes chunks one by one, and returns those that cannot be."""
-
-        def decode(chunk: int) -> None:
-            one = plan.part(chunk, chunk + 1)
-            self._decode(one, [pieces[chunk]], out)
-
-        damaged = damaged_chunks(len(pieces), decode, errors=(CorruptShardError,))
-        return [chunk for chunk, _ in damaged]
-
     @property
     def _fetcher(self) -> RangeFetcher:
         if self.shards.remote is not None:
@@ -317,18 +236,10 @@ class BatchReader:
             self._own_fetcher = RangeFetcher(self._options)
         return self._own_fetcher
 
-    def _transposed(self, shard: ShardFile) -> InputError:
-        # The official reader returns empty records if an answer is truncated.
-        return InputError(
-            "transposed shard cannot be read from object storage",
-            where=f"{self.shards.name}, shard {shard.path}",
-            cure="copy it to a local disk, or convert it with gristmill",
-        )
-
     def _read_officially(self, wanted: Wanted, out: list[bytes]) -> None:
         shard, name = wanted.shard, self.shards.name
         if shard.version is not None:
-            raise self._transposed(shard)
+            raise transposed_error(shard, name=name)
         options = {"readahead_buffer_size": "0", **self._reader_options}
         plan = plan_reads([wanted], name=name)
         try:
@@ -343,8 +254,3 @@ class BatchReader:
 def _by_shard(wanted: list[Wanted]) -> dict[int, int]:
     """Returns the number of wanted records of each shard in object storage."""
     return {cast("int", item.shard.number): len(item.numbers) for item in wanted}
-
-
-def _byte_range(plan: ReadPlan, chunk: int, begin: int, end: int) -> ByteRange:
-    shard = plan.files[plan.file[chunk]]
-    return ByteRange(shard.path, begin, end, shard.version)

@@ -21,7 +21,7 @@ from gristmill.dataset.arrayrecord.footer import (
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import CorruptShardError, GristmillError
 from gristmill.loader.indices import IntArray
-from gristmill.loader.reading.read_limits import READ_LIMITS, ReadLimits
+from gristmill.loader.reading.read_limits import ReadLimits
 from gristmill.loader.reading.read_plan import ReadPlan
 from gristmill.loader.reading.shard_file import ShardFile
 
@@ -32,7 +32,7 @@ def decode_planned(
     out: list[bytes],
     *,
     name: str,
-    limits: ReadLimits = READ_LIMITS,
+    limits: ReadLimits,
 ) -> None:
     """Decodes chunks and puts their wanted records into the batch.
 

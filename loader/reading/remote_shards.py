@@ -67,8 +67,7 @@ class RemoteShards:
         self.fetcher, self.counter = RangeFetcher(options), CacheCounter()
         self._lock = threading.Lock()
         self._listed: dict[str, dict[str, FileInfo]] = {}
-        self._kept: IndexCache | None = None
-        self._partial: PartialIndexes | None = None
+        self._indexes: IndexCache | PartialIndexes | None = None
         self.copies: BackgroundCopies | None = None
         if cache is not None:
             few = dataclasses.replace(
@@ -105,10 +104,7 @@ class RemoteShards:
             StorageError: A shard does not exist, or an index cannot be read.
         """
         self.fetcher.check_process()
-        if self.keeps_indexes:
-            indexes = self._kept_indexes().open(shards)
-        else:
-            indexes = self._partial_indexes().open(shards, records)
+        indexes = self._index_opener().open(shards, records)
         return [
             self.copy(shard, index) or self._stored(shard, index)
             for shard, index in zip(shards, indexes, strict=True)
@@ -202,25 +198,22 @@ class RemoteShards:
                 cure="restore the index from a copy, or convert this shard again",
             )
 
-    def _kept_indexes(self) -> IndexCache:
+    def _index_opener(self) -> IndexCache | PartialIndexes:
+        """Returns what opens indexes; made at the first read."""
         with self._lock:
-            if self._kept is None:
+            if self._indexes is None and self.keeps_indexes:
                 name = self._table.shards_digest.rpartition(":")[2][:32]
-                self._kept = IndexCache(
+                self._indexes = IndexCache(
                     os.path.join(cache_root(self._cache_dir), "index", name),
                     paths=self._index_paths,
                     check=self._check_index,
                     fetcher=self.fetcher,
                 )
-            return self._kept
-
-    def _partial_indexes(self) -> PartialIndexes:
-        with self._lock:
-            if self._partial is None:
-                self._partial = PartialIndexes(
+            elif self._indexes is None:
+                self._indexes = PartialIndexes(
                     paths=self._index_paths,
                     check=self._check_index,
                     stat=self._stat,
                     fetcher=self.fetcher,
                 )
-            return self._partial
+            return self._indexes

@@ -1,4 +1,7 @@
-"""Reading a bucket through a cache of shards, over HTTP, by one process and several."""
+"""Reading a bucket through a cache of shards, over HTTP, by one process and several.
+
+It covers `loader.cache`: background_copies and cache_counts.
+"""
 
 import dataclasses
 import gc

@@ -1,4 +1,9 @@
-"""Reading datasets in a bucket, over HTTP, with everything that can go wrong there."""
+"""Reading datasets in a bucket, over HTTP, with everything that can go wrong there.
+
+It covers `loader.remote`: object_reads, partial_indexes, range_fetcher, read_options
+and request_limit; `loader.cache.indexes`; `loader.reading`: fetch_chunks and
+remote_shards.
+"""
 
 import concurrent.futures
 import dataclasses

@@ -1,4 +1,7 @@
-"""The cache of footers: read once per host, never believed, never in the way."""
+"""The cache of footers: each read once per host, damage repaired, and not required.
+
+It also covers `cache.host_files` and `reading.count_files`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Examples decoded to arrays, compared with what TensorFlow makes of them."""
+"""Examples decoded to arrays, compared with what TensorFlow makes of them.
+
+It covers dtypes, features, scan and values, too.
+"""
 
 import contextlib
 import itertools

@@ -1,3 +1,9 @@
+"""Reading batches of records from local shards, whole and damaged.
+
+It covers decode_chunks, open_shard, read_limits, read_plan, shard_file and shard_list,
+too.
+"""
+
 import concurrent.futures
 import os
 import pathlib
