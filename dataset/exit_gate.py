@@ -18,9 +18,6 @@ from types import TracebackType
 
 from gristmill.dataset.errors import StorageError
 
-# Calls inside are short: this much is for one that is not.
-_PATIENCE_SECONDS = 5.0
-
 
 class ExitGate:
     """A context manager, for any number of threads at once.
@@ -28,9 +25,14 @@ class ExitGate:
     Inside it the interpreter does not end. Once it has begun to, a thread that comes
     waits for ever, and the process does not wait for it; the main thread, whose
     waiting would hold up the process, gets a `StorageError`.
+
+    Args:
+        patience_seconds: How long the end waits for those inside. Calls are short: this
+            much is for one that is not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience_seconds: float = 5.0) -> None:
+        self._patience_seconds = patience_seconds
         # A count that needs no lock: appending and popping are atomic.
         self._inside: collections.deque[None] = collections.deque()
         self._closed = False
@@ -59,7 +61,7 @@ class ExitGate:
 
     def _close(self) -> None:
         self._closed = True
-        last = time.monotonic() + _PATIENCE_SECONDS
+        last = time.monotonic() + self._patience_seconds
         while self._inside and time.monotonic() < last:
             time.sleep(0.001)
 

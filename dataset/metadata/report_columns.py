@@ -36,11 +36,17 @@ class ShardReports(Sequence[ShardReport]):
     """
 
     def __init__(
-        self, table: ShardTable, more: dict[str, npt.NDArray[Any]], *, job: str
+        self,
+        table: ShardTable,
+        more: dict[str, npt.NDArray[Any]],
+        *,
+        job: str,
+        block_reports: int = _BLOCK_REPORTS,
     ):
         self._table = table
         self._more = more
         self._job = job
+        self._block_reports = block_reports
         self.shard_indices: npt.NDArray[np.int64] = more["shard_index"]
 
     def __len__(self) -> int:
@@ -53,8 +59,9 @@ class ShardReports(Sequence[ShardReport]):
         return [self[row] for row in rows]
 
     def __iter__(self) -> Iterator[ShardReport]:
-        for begin in range(0, len(self), _BLOCK_REPORTS):
-            yield from self._reports(begin, min(begin + _BLOCK_REPORTS, len(self)))
+        step = self._block_reports
+        for begin in range(0, len(self), step):
+            yield from self._reports(begin, min(begin + step, len(self)))
 
     def _reports(self, begin: int, end: int) -> Iterator[ShardReport]:
         fields = self._table.report_fields(begin, end)
@@ -92,10 +99,12 @@ class ReportCollector:
 
     Args:
         job: Fingerprint of the job.
+        block_reports: How many reports are compressed together.
     """
 
-    def __init__(self, job: str):
+    def __init__(self, job: str, *, block_reports: int = _BLOCK_REPORTS):
         self.job = job
+        self._block_reports = block_reports
         self._pending: list[ShardReport] = []
         self._blocks: list[bytes] = []
 
@@ -104,7 +113,7 @@ class ReportCollector:
         if report.job != self.job:
             raise ValueError(f"report of job {report.job} among those of {self.job}")
         self._pending.append(report)
-        if len(self._pending) >= _BLOCK_REPORTS:
+        if len(self._pending) >= self._block_reports:
             self._pack()
 
     def extend(self, other: ReportCollector) -> None:
@@ -128,25 +137,29 @@ class ReportCollector:
         found = np.unique(backwards, return_index=True)[1]
         table = table.take(len(table) - 1 - found)
         more = {name: table.columns.pop(name) for name in _MORE_COLUMNS}
-        return ShardReports(table, more, job=self.job)
+        return ShardReports(
+            table, more, job=self.job, block_reports=self._block_reports
+        )
 
     def _pack(self) -> None:
         if self._pending:
             self._blocks.append(_with_more(self._pending).encode())
             self._pending = []
 
-    def __getstate__(self) -> tuple[str, list[bytes]]:
+    def __getstate__(self) -> dict[str, Any]:
         self._pack()
-        return self.job, self._blocks
-
-    def __setstate__(self, state: tuple[str, list[bytes]]) -> None:
-        self.job, self._blocks = state
-        self._pending = []
+        return self.__dict__
 
     @classmethod
-    def of(cls, reports: Sequence[ShardReport], *, job: str) -> Self:
+    def of(
+        cls,
+        reports: Sequence[ShardReport],
+        *,
+        job: str,
+        block_reports: int = _BLOCK_REPORTS,
+    ) -> Self:
         """Returns a collector that holds reports."""
-        collector = cls(job)
+        collector = cls(job, block_reports=block_reports)
         for report in reports:
             collector.add(report)
         return collector

@@ -26,7 +26,6 @@ VERSION = 1
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 Int64 = npt.NDArray[np.int64]
-UInt64 = npt.NDArray[np.uint64]
 
 # Columns of one number a shard, and their types on disk.
 _SHARD_COLUMNS = {

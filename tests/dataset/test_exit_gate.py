@@ -51,8 +51,8 @@ atexit.register(go.set)
 
 def test_what_never_comes_out_does_not_hold_up_the_end_for_long() -> None:
     code = """
-import gristmill.dataset.exit_gate as module
-module._PATIENCE_SECONDS = 0.2
+from gristmill.dataset.exit_gate import ExitGate
+exit_gate = ExitGate(patience_seconds=0.2)
 inside = threading.Event()
 def work():
     with exit_gate:

@@ -1,4 +1,4 @@
-"""`IndexArrayRecords`: the dataset that the plain functions make, on every runner."""
+"""`IndexArrayRecords` (`indexing.index_shard`): the same dataset on every runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifying: what is whole is found whole, and every damage is named."""
+"""Verifying (`checking.metadata`, `checking.shard`): every damage is named."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.metadata import report_columns as shard_reports
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -32,16 +31,14 @@ def reports_of(count: int) -> list[ShardReport]:
 def test_any_order_and_any_parts(order, cuts, block):
     made = reports_of(9)
     collectors, begin = [], 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_reports, "_BLOCK_REPORTS", block)
-        for end in [*sorted(cuts), len(order)]:
-            part = [made[shard] for shard in order[begin:end]]
-            collectors.append(ReportCollector.of(part, job=JOB))
-            begin = end
-        whole = ReportCollector(JOB)
-        for collector in collectors:
-            whole.extend(pickle.loads(pickle.dumps(collector)))
-        found = whole.reports()
+    for end in [*sorted(cuts), len(order)]:
+        part = [made[shard] for shard in order[begin:end]]
+        collectors.append(ReportCollector.of(part, job=JOB, block_reports=block))
+        begin = end
+    whole = ReportCollector(JOB, block_reports=block)
+    for collector in collectors:
+        whole.extend(pickle.loads(pickle.dumps(collector)))
+    found = whole.reports()
     assert list(found) == made
     assert (found[3], found[-1], found[2:4]) == (made[3], made[-1], made[2:4])
     assert found.shard_indices.tolist() == list(range(9))

@@ -1,4 +1,4 @@
-"""The table of shards: cheap at a million rows, and nothing in it believed."""
+"""The table of shards: cheap at a million rows, every value checked."""
 
 from __future__ import annotations
 

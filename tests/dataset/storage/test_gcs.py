@@ -1,4 +1,4 @@
-"""gs:// paths over real HTTP: what files do, and what happens when requests fail."""
+"""gs:// paths over real HTTP (`gcs`, `gcs_connection`): reads, writes and failures."""
 
 from __future__ import annotations
 

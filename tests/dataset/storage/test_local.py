@@ -1,4 +1,4 @@
-"""Local files, and the patterns that find them: `local`, `local_patterns`."""
+"""Local files (`base`, `local`, `local_patterns`, `os_errors`)."""
 
 from __future__ import annotations
 

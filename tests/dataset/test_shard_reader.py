@@ -1,0 +1,30 @@
+"""The first records of a dataset."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.shard_reader import first_records
+from tests.support.datasets import convert
+
+FILES = [[b"%d-%d" % (file, number) for number in range(40)] for file in range(3)]
+RECORDS = [record for file in FILES for record in file]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder: pathlib.Path = tmp_path_factory.mktemp("first")
+    return convert(folder, [FILES[0], [], *FILES[1:]], group_size=7)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 40, 41, 119, 120, 121])
+def test_as_many_as_asked_for_in_order(dataset: str, count: int) -> None:
+    assert list(first_records(dataset, "train", count)) == RECORDS[:count]
+
+
+def test_a_split_that_is_not_there(dataset: str) -> None:
+    with pytest.raises(InputError, match="no such split"):
+        next(first_records(dataset, "test", 1))
