@@ -33,8 +33,8 @@ class ShardPlace:
     seen: Mapping[str, FileInfo]
 
     @classmethod
-    def look(cls, output: str, path: str) -> Self:
-        """Looks at a place."""
+    def at(cls, output: str, path: str) -> Self:
+        """Returns the place of a shard, with the files that are there now."""
         names = [path, layout.index_path(path), *layout.quarantine_paths(path)]
         found = storage_for(output).stat_all(
             [layout.join(output, name) for name in names]

@@ -42,7 +42,7 @@ class _Tally:
 
 def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
     """Returns the report of a shard that an earlier run finished, None if none did."""
-    place = ShardPlace.look(prepared.job.output, prepared.shard_path(shard))
+    place = ShardPlace.at(prepared.job.output, prepared.shard_path(shard))
     return place.finished(prepared.fingerprint)
 
 
@@ -85,7 +85,7 @@ def convert_shard(
     if max_regions is None:
         max_regions = prepared.job.max_corrupt
     if place is None:
-        place = ShardPlace.look(prepared.job.output, prepared.shard_path(shard))
+        place = ShardPlace.at(prepared.job.output, prepared.shard_path(shard))
     convert = functools.partial(
         _convert,
         prepared,

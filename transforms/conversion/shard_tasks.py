@@ -88,7 +88,7 @@ def make_shard(
             converted.
     """
     prepared = task.prepared
-    place = ShardPlace.look(task.output, prepared.shard_path(task.shard))
+    place = ShardPlace.at(task.output, prepared.shard_path(task.shard))
     report = place.report()
     if report is not None and report.job != prepared.fingerprint:
         # Nothing was there when the output was taken.

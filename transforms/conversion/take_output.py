@@ -116,7 +116,9 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
             version=version,
             shards=shards,
         )
-    found, seen = PreparedJob.look(job.output, job.name, job.split, own=prepared)
+    found, seen = PreparedJob.load_versioned(
+        job.output, job.name, job.split, own=prepared
+    )
     committed = None if manifest is None else manifest.splits.get(job.split)
     if found is not None:
         prepared.check_same(found)

@@ -14,8 +14,7 @@ import hashlib
 import io
 import json
 import posixpath
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -30,11 +29,14 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import load_arrays
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.jobs.differences import (
+    file_differences,
+    option_differences,
+)
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
 from gristmill.transforms.sources.input_files import InputFiles
 
 _VERSION = 1
-_SHOWN = 3
 
 
 class DescriptionVersions(NamedTuple):
@@ -140,10 +142,10 @@ class PreparedJob:
     @classmethod
     def load(cls, output: str, name: str, split: str) -> Self | None:
         """Reads the description from beside the output; None if there is none."""
-        return cls.look(output, name, split)[0]
+        return cls.load_versioned(output, name, split)[0]
 
     @classmethod
-    def look(
+    def load_versioned(
         cls, output: str, name: str, split: str, *, own: Self | None = None
     ) -> tuple[Self | None, DescriptionVersions]:
         """Reads the description, and the versions that are to be replaced by another.
@@ -220,8 +222,8 @@ class PreparedJob:
         """
         if found.fingerprint == self.fingerprint:
             return
-        differences = _differences(found.job.options(), self.job.options())
-        differences += _file_differences(found.files, self.files)
+        differences = option_differences(found.job.options(), self.job.options())
+        differences += file_differences(found.files, self.files)
         raise JobChangedError(
             "the output belongs to a conversion with other options or inputs",
             where=f"{self.job.output}, split {self.job.split}",
@@ -229,38 +231,6 @@ class PreparedJob:
             cure="repeat the earlier command to finish it, choose another output, or "
             "throw the earlier work away with --overwrite",
         )
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    found = []
-    for name in sorted(old.keys() | new.keys()):
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, dict) and isinstance(after, dict):
-            found += [f"{name}.{line}" for line in _differences(before, after)]
-        elif before != after:
-            found.append(f"{name} was {before!r}, is {after!r}")
-    return found
-
-
-def _file_differences(old: InputFiles, new: InputFiles) -> list[str]:
-    def listing(files: InputFiles) -> dict[str, tuple[int, str]]:
-        rows = zip(files.sizes.tolist(), files.versions, strict=True)
-        return dict(zip(files.paths, rows, strict=True))
-
-    before, after = listing(old), listing(new)
-    kinds: dict[str, Sequence[str]] = {
-        "gone": sorted(before.keys() - after.keys()),
-        "new": sorted(after.keys() - before.keys()),
-        "changed": sorted(
-            path for path in before.keys() & after.keys() if before[path] != after[path]
-        ),
-    }
-    return [
-        f"{len(paths):,} input files {kind}: {', '.join(paths[:_SHOWN])}"
-        + (", ..." if len(paths) > _SHOWN else "")
-        for kind, paths in kinds.items()
-        if paths
-    ]
 
 
 def load_prepared(output: str, name: str, split: str, fingerprint: str) -> PreparedJob:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import hashlib
-import io
 import posixpath
 from collections import Counter
 from collections.abc import Sequence
@@ -15,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.metadata.shard_table import Texts, encode_texts, load_arrays
+from gristmill.dataset.metadata.shard_table import Texts, encode_texts
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.tfrecord import frames as tfrecord
 
-_VERSION = 1
 _COMPRESSIONS: tuple[tfrecord.Compression, ...] = get_args(tfrecord.Compression)
 _SHOWN = 5
 
@@ -83,18 +81,6 @@ class InputFiles:
             versions=Texts(arrays["version_blob"], arrays["version_ends"]),
             compressions=arrays["compressions"],
         )
-
-    def encode(self) -> bytes:
-        """Returns the list as the bytes of a `.npz` file."""
-        out = io.BytesIO()
-        arrays = {"version": np.array(_VERSION), **self.arrays()}
-        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
-        return out.getvalue()
-
-    @classmethod
-    def decode(cls, data: bytes, *, where: str) -> Self:
-        """Parses such a file."""
-        return cls.of_arrays(load_arrays(data, where=where, version=_VERSION))
 
     def notes(self) -> list[str]:
         """Returns what a person should know about the list, though it is no error."""

@@ -16,7 +16,7 @@ from gristmill.dataset.storage.base import FileInfo, changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
 from gristmill.dataset.tfrecord.frame_reader import FrameReader
-from gristmill.dataset.tfrecord.frames import Compression, Frame, FrameBatch
+from gristmill.dataset.tfrecord.frames import Compression, FrameBatch
 from gristmill.dataset.tfrecord.inflated_stream import InflatedStream
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, SkipDamage
@@ -26,7 +26,7 @@ _CHECK_BYTES = 1 << 16
 
 
 class RangeReader:
-    """Yields the good frames of one range of an input file, in order.
+    """Reads the good frames of one range of an input file, in order.
 
     Args:
         path: The file.
@@ -108,12 +108,8 @@ class RangeReader:
             wait=wait,
         )
 
-    def __iter__(self) -> Iterator[Frame]:
-        for batch in self.batches():
-            yield from map(Frame, *batch)
-
     def batches(self) -> Iterator[FrameBatch]:
-        """Yields the same frames, those of one block at a time.
+        """Yields the good frames, those of one block at a time.
 
         Raises:
             CorruptFrameError: The range is damaged, and nobody takes that.

@@ -50,7 +50,7 @@ def write_group(
     if plan.committed:
         return
     shards = plan.shards_of(group)
-    places = [ShardPlace.look(job.output, plan.shard_path(shard)) for shard in shards]
+    places = [ShardPlace.at(job.output, plan.shard_path(shard)) for shard in shards]
     there = [place.finished(plan.fingerprint) for place in places]
     finished = [report for report in there if report is not None]
     if len(finished) == len(shards):

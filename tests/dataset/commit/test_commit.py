@@ -39,7 +39,7 @@ OPTIONS = WriterOptions()
 
 def write_shard(output: str, split: str, shard: int, shards: int) -> ShardReport:
     """Writes one shard of ten records, as a worker does."""
-    place = ShardPlace.look(output, layout.shard_name(NAME, split, shard, shards))
+    place = ShardPlace.at(output, layout.shard_name(NAME, split, shard, shards))
     records = text_records(10, seed=shard)
     temporary = layout.temporary_dir(output, NAME, split)
     with storage_for(output).temporary(temporary) as local:
@@ -149,10 +149,10 @@ def test_a_table_that_another_writer_wrote_meanwhile_stays(output: str) -> None:
 
 
 def test_a_shard_that_another_writer_published_meanwhile_stays(output: str) -> None:
-    place = ShardPlace.look(output, layout.shard_name(NAME, "train", 0, 1))
+    place = ShardPlace.at(output, layout.shard_name(NAME, "train", 0, 1))
     report = write_shard(output, "train", 0, 1)
     assert place.report() is None
-    found = ShardPlace.look(output, place.path)
+    found = ShardPlace.at(output, place.path)
     assert found.report() == report
     assert found.finished("another job") is None
     with storage_for(output).temporary(output) as local:
@@ -161,7 +161,7 @@ def test_a_shard_that_another_writer_published_meanwhile_stays(output: str) -> N
         other = writer.finish()
         with pytest.raises(StorageChangedError):
             place.publish(local, other, report)
-    assert ShardPlace.look(output, place.path).report() == report
+    assert ShardPlace.at(output, place.path).report() == report
 
 
 def test_extra_files_are_written_before_the_manifest(output: str) -> None:

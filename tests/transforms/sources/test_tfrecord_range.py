@@ -89,7 +89,7 @@ def read_range(
         on_damage=regions if keep else None,
         **options,
     )
-    records = [frame.record for frame in reader]
+    records = [record for batch in reader.batches() for record in batch.records]
     return Read(records, regions.found, reader.span)
 
 
@@ -407,7 +407,7 @@ class TestCompressedDamage:
             size_bytes=len(damaged),
             on_damage=regions,
         )
-        got = [frame.record for frame in reader]
+        got = [record for batch in reader.batches() for record in batch.records]
         assert middle // 2016 - 1 <= len(got) < 100
         # Nothing is made up: neither a record twice nor one out of order.
         assert got == records[: len(got)]

@@ -34,12 +34,9 @@ from gristmill.transforms.conversion.shard_tasks import (
 from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from gristmill.transforms.tfds.directory import (
-    is_tfds_directory,
-    read_tfds_directory,
-    tfds_jobs,
-)
+from gristmill.transforms.tfds.directory import is_tfds_directory, read_tfds_directory
 from gristmill.transforms.tfds.metadata import tfds_metadata
+from gristmill.transforms.tfds.plan_jobs import tfds_jobs
 from tests.support import tfds_data
 from tests.support.records import (
     read_array_records,
