@@ -1,7 +1,8 @@
-"""Arrays of indices, checked once where they enter.
+"""Arrays of indices, checked once where they enter the loader.
 
 Positions and record indices are int64 throughout the loader. A float, a negative or a
-too large index would give a wrong record rather than an error further on.
+too large index would otherwise give a wrong record, not an error. Functions whose names
+end in `_unchecked` take arrays that were checked before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gristmill.dataset.errors import InputError, OutOfRangeError
 IntArray = npt.NDArray[np.int64]
 
 POSITION_LIMIT = 1 << 63
-"""First position that int64 cannot hold: streams without end end here."""
+"""First position that int64 cannot hold: orders without a last epoch end here."""
 
 
 def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:
@@ -51,14 +52,14 @@ def checked_count(
     """Returns `value` as a plain int in [least, most].
 
     Raises:
-        InputError: The value is no integer, or outside the range.
+        InputError: The value is not an integer, or outside the range.
     """
     expected = f"an integer from {least} to {most}"
     try:
         count = operator.index(value)
     except TypeError:
         raise InputError(
-            f"{what} is no integer", expected=expected, got=repr(value)
+            f"{what} is not an integer", expected=expected, got=repr(value)
         ) from None
     if not least <= count <= most:
         raise InputError(f"{what} is out of range", expected=expected, got=count)

@@ -1,4 +1,4 @@
-"""Where a row of a global batch comes from, down to the byte of its source."""
+"""Where a row of a global batch comes from, down to the byte of its source file."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from gristmill.loader.indices import IntArray, checked_count
 class Location:
     """Where a row of a global batch comes from.
 
-    What a dataset does not know is None. No part of it is a guess.
+    What is not known is None; nothing is guessed.
 
     Attributes:
         epoch: The epoch of its dataset in which the record is seen here.
         dataset: The dataset's name in a mixture, its path otherwise.
         record: Number of the record in the dataset.
         shard: The file that holds it.
-        record_in_shard: Its number there.
-        offset_bytes: Where, in that file, the chunk begins that holds the record.
-        source_path: The TFRecord file it was converted from, as the conversion was
-            given it.
-        source_offset_bytes: Where the record's frame begins in that file; in the
+        record_in_shard: Its number in that file.
+        offset_bytes: Offset in that file of the chunk that holds the record.
+        source_path: The TFRecord file it was converted from, as given to the
+            conversion.
+        source_offset_bytes: Offset of the record's frame in that file; in the
             decompressed file where `source_compression` is not `none`.
         source_range_bytes: The half-open range of that file, counted likewise, in
             which the frame lies.
-        source_record_in_range: Its number among the records of that range, not counting
-            what was set aside as damaged.
+        source_record_in_range: Its number among the records of that range, without
+            those in quarantine.
         source_compression: `none`, `gzip` or `zlib`.
-        source_note: Why something about the source is not known.
+        source_note: Why part of the source is not known.
     """
 
     epoch: int
@@ -64,8 +64,8 @@ class Location:
 def locate(batches: Batches, step: int, row: int) -> Location:
     """Returns where a row of a step's global batch comes from.
 
-    It reads no source file. Of a shard it reads the index and the footer; where several
-    records share a chunk, also the chunk that holds this one and a few others.
+    It reads no source file. It reads the index and the footer of the shard; where
+    several records share a chunk, also the record's chunk and a few others.
 
     Args:
         batches: The global batches.
@@ -100,7 +100,7 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
     if manifest is None or dataset.split is None or not info.spans:
         return {
             "source_note": "only datasets that gristmill converted from TFRecord files "
-            "know their sources"
+            "have a list of their sources"
         }
     split = manifest.splits[dataset.split]
     files = read_source_files(dataset.path, split)
@@ -110,25 +110,27 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
         if span.records > 0 and None not in (span.start_bytes, span.stop_bytes)
     ]
     if not files or any(not 0 <= span.file_index < len(files) for span in spans):
-        return {"source_note": "the dataset's list of input files is lost or damaged"}
+        return {
+            "source_note": "the dataset's list of input files is missing or damaged"
+        }
     options = split.source.get("options")
     function = options.get("map") if isinstance(options, dict) else None
     if info.dropped_records or info.added_records:
         return _one_of(spans, files) | {
-            "source_note": f"the function {function} made more or fewer records than "
-            "it got: of which frame each is was not kept"
+            "source_note": f"the function {function} returned more or fewer records "
+            "than it was given: the frame of each record was not kept"
         }
     ends = np.cumsum([span.records for span in spans])
     if not spans or ends[-1] != info.records:
-        return {"source_note": "the ranges of the inputs do not fit the shard's count"}
+        return {"source_note": "the ranges of the inputs do not add up to the shard"}
     number = int(np.searchsorted(ends, record, side="right"))
     span = spans[number]
     first = int(ends[number]) - span.records
     found = _one_of([span], files) | {"source_record_in_range": record - first}
     if function is not None:
         return found | {
-            "source_note": f"records went through the function {function}: how long "
-            "they were before was not kept"
+            "source_note": f"the function {function} changed the records: their "
+            "lengths in the source were not kept"
         }
     shard = _relative(info.path, dataset.path)
     regions = [
@@ -150,8 +152,8 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
     )
     if offset is None:
         return found | {
-            "source_note": "frames do not add up to the range: what was set aside of "
-            "this input is not known any more"
+            "source_note": "the frames do not add up to the range: the list of damaged "
+            "regions of this input is missing"
         }
     return found | {"source_offset_bytes": offset}
 
@@ -162,7 +164,7 @@ def _relative(path: str, directory: str) -> str:
 
 
 def _one_of(spans: list[SourceSpan], files: Any) -> dict[str, Any]:
-    """Returns the file and range that hold a record of one of some spans."""
+    """Returns the file and range of spans that are all of one file."""
     if len({span.file_index for span in spans}) != 1:
         return {}
     file = files[spans[0].file_index]
@@ -177,8 +179,8 @@ def _one_of(spans: list[SourceSpan], files: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _footer(shard: str, file_bytes: int, digest: str | None) -> Footer:
-    # Who asks for one record often asks for all of a batch.
-    del digest  # It tells the shard from one that was there before.
+    # Callers that locate one record often locate all of a batch.
+    del digest  # In the key of the cache: a shard at this path may have been replaced.
     storage = storage_for(shard)
     return read_footer(
         lambda begin, end: storage.read(shard, begin, end), file_bytes, path=shard
@@ -191,7 +193,7 @@ def _runs(
     end: int,
     lengths_of: Callable[[int, int], Sequence[int]],
 ) -> IntArray:
-    """Returns int64 [runs, 2], records and bytes of what each chunk has of a range.
+    """Returns int64 [runs, 2], how many records and bytes of a range each chunk has.
 
     Args:
         info: The shard.

@@ -1,8 +1,8 @@
-"""Opening a dataset: constant work, however many shards and records it has.
+"""Opens datasets, with the same work for any number of shards and records.
 
 A committed dataset is opened by `dataset.json` and the table of shards; a TFDS
-directory by `dataset_info.json`. Plain ArrayRecord files have no such table: their
-footers are read once, in parallel.
+directory by `dataset_info.json`. Plain ArrayRecord files have no table: their footers
+are read once, in parallel.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _How:
 
 
 class _Under(Sequence[str]):
-    """Paths in a directory, joined when one is asked for: there may be a million."""
+    """Paths in a directory, each joined when it is used: there may be a million."""
 
     def __init__(self, directory: str, paths: Sequence[str], *, of_indexes: bool):
         self._directory, self._paths, self._of_indexes = directory, paths, of_indexes
@@ -96,23 +96,24 @@ def open(
     Args:
         path: The directory of a committed dataset, or of a TFDS dataset in ArrayRecord
             format; or an ArrayRecord file, a glob pattern, or a list of these.
-        split: The split of a directory; it may be left out where there is one only.
+        split: The split of a directory; it may be left out where there is only one.
         verify: `always` compares every record with its crc32c and refuses shards that
-            have none, `never` saves the time. By default records are compared where
-            there are checksums: in what gristmill has converted or indexed.
-        read_options: How to read object storage, as in gs:// paths.
+            have no checksums; `never` compares none. By default records are compared
+            where there are checksums: in shards that gristmill converted or indexed.
+        read_options: How to read object storage (gs:// paths).
         cache_dir: Local directory for what is fetched once per host: indexes of
-            datasets in object storage, and those made of the footers of plain files;
-            "" keeps nothing of the latter. By default `GRISTMILL_CACHE_DIR`, or one
-            of this user's under `TMPDIR`.
-        cache_bytes: Of a dataset in object storage, keep copies of whole shards there
-            too: most bytes of all copies, of all datasets and processes. They are
-            made while records are read.
+            datasets in object storage, and indexes made from the footers of plain
+            files; "" keeps none of the latter. By default `GRISTMILL_CACHE_DIR`, or a
+            directory of this user under `TMPDIR`.
+        cache_bytes: For a dataset in object storage, keep copies of whole shards in
+            cache_dir too. It limits the bytes of all copies, of all datasets and
+            processes. Copies are made while records are read.
 
     Raises:
-        NotADatasetError: There is nothing, or nothing finished.
-        InputError: The split is not there, or must be said; or there can be no cache.
-        InvalidDatasetError: What the dataset says of itself does not add up.
+        NotADatasetError: There is no dataset, or it is not committed.
+        InputError: The split does not exist, or must be given; or shards of this
+            dataset cannot be cached.
+        InvalidDatasetError: The dataset's own files contradict each other.
         StorageError: The directory for copies cannot be used.
     """
     how = _How(
@@ -157,7 +158,7 @@ def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
             where=where,
             expected=f"one of {', '.join(splits)}" if splits else "(there is none)",
             got=split,
-            cure="say which split to open",
+            cure="give the split to open",
         )
     return split
 
@@ -165,9 +166,11 @@ def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
 def _open_tfds(path: str, split: str | None, how: _How) -> Dataset:
     found = read_tfds_files(path)
     if found is None:
-        open_manifest(path)  # Says what is missing.
+        open_manifest(path)  # Raises with what is missing.
         raise InvalidDatasetError(
-            "dataset was written this moment", where=path, cure="open it again"
+            "dataset was committed while it was opened",
+            where=path,
+            cure="open it again",
         )
     name, splits = found
     own = _choose(split, tuple(splits), path)
@@ -243,7 +246,7 @@ def _shard_cache(
     except StorageError as e:
         if not again:
             raise
-        # In a worker, perhaps in the middle of training, which goes on without.
+        # In a worker, perhaps in the middle of training, which continues without.
         _log.warning("%s is read without local copies of shards: %s", path, e)
         return None
 
@@ -251,7 +254,7 @@ def _shard_cache(
 def _checked_ends(counts: IntArray, where: str) -> IntArray:
     if float(counts.sum(dtype=float)) > 2**62:
         raise InvalidDatasetError(
-            "dataset claims more than 2^62 records",
+            "dataset has more than 2^62 records by its own count",
             where=where,
             cure="restore it from a copy, or convert it again",
         )

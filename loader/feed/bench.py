@@ -1,4 +1,4 @@
-"""Measures what a machine can feed a trainer with, and what limits it."""
+"""Measures how fast a machine can feed a trainer, and what limits it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from gristmill.loader.order.schedule import ALL_ROWS
 
 Limit = Literal["decoding", "io", "trainer"]
 
-# A trainer that waits less than this is not held up.
+# The feed is not the limit where the trainer waits less than this share of its time.
 _WAITING_SHARE = 0.05
-_LEAST = 3  # batches
+_LEAST_BATCHES = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alone:
-    """Batches made one after the other, by one thread that nobody disturbs.
+    """Batches made one after the other, by a single thread.
 
     Attributes:
         batches: How many.
         records: Records in them.
         record_bytes: Their size.
         io_seconds: Time that reading waited for storage.
-        read_seconds: Time that reading worked: decompression, checks, copies.
+        read_seconds: Processor time of reading: decompression, checks, copies.
         decode_seconds: Time that decode took.
-        storage_bytes: Bytes that came from storage and not from memory; None where
-            the system does not say.
+        storage_bytes: Bytes read from storage and not from memory, where the system
+            reports them.
     """
 
     batches: int
@@ -45,20 +45,20 @@ class Alone:
 
     @property
     def seconds(self) -> float:
-        """All of the time."""
+        """The sum of all times."""
         return self.io_seconds + self.read_seconds + self.decode_seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was found.
+    """Results of `measure`.
 
     Attributes:
         alone: Batches made one after the other.
         fed: What a feed did for a trainer.
         step_seconds: How long the trainer took for a step.
-        limit: What would have to be faster: decoding (of chunks and of records), io, or
-            the trainer.
+        limit: The slowest part: decoding (of chunks and of records), io, or the
+            trainer.
     """
 
     alone: Alone
@@ -84,14 +84,14 @@ def measure(
         workers: As for `GlobalBatches.feed`.
         prefetch: As for `GlobalBatches.feed`.
         step_seconds: How long the trainer takes for a step; it sleeps.
-        seconds: How long to measure, a quarter of it alone.
+        seconds: How long to measure; a quarter of it without a feed.
 
     Raises:
-        InputError: The batches have an end.
+        InputError: The number of steps is limited.
     """
     if batches.steps is not None:
         raise InputError(
-            "batches that have an end cannot be read for a time",
+            "batches to measure must not have a last step",
             got=f"{batches.steps:,} steps",
             cure="make them with epochs=None",
         )
@@ -102,7 +102,7 @@ def measure(
         decode=decode,
         workers=workers,
         prefetch=prefetch,
-        start_step=alone.batches + 1,  # batches that are not in memory for that
+        start_step=alone.batches + 1,  # These batches are not in memory yet.
     )
     with feed:
         fed = _measure_feed(feed, step_seconds, seconds * 3 / 4)
@@ -122,7 +122,7 @@ def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> A
     stored, queued = _storage_bytes(), _queued_seconds()
     started = time.perf_counter()
     read: list[ReadBatch] = []
-    while len(read) < _LEAST or time.perf_counter() - started < seconds:
+    while len(read) < _LEAST_BATCHES or time.perf_counter() - started < seconds:
         # The records themselves are not kept.
         read.append(dataclasses.replace(source[len(read) + 1], batch=None))
     wall = sum(batch.read_seconds for batch in read)
@@ -146,7 +146,11 @@ def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> A
 
 def _measure_feed(feed: Feed, step_seconds: float, seconds: float) -> FeedStats:
     stop: float | None = None
-    while stop is None or time.perf_counter() < stop or feed.stats.batches < _LEAST:
+    while (
+        stop is None
+        or time.perf_counter() < stop
+        or feed.stats.batches < _LEAST_BATCHES
+    ):
         next(feed)
         if stop is None:  # Starting does not count.
             stop = time.perf_counter() + seconds
@@ -155,7 +159,7 @@ def _measure_feed(feed: Feed, step_seconds: float, seconds: float) -> FeedStats:
 
 
 def _storage_bytes() -> int | None:
-    """Bytes that the kernel has read from storage for this process, if it says so."""
+    """Bytes that the kernel has read from storage for this process, where known."""
     try:
         with open("/proc/self/io", encoding="ascii") as file:
             fields = dict(line.split(": ") for line in file)
@@ -165,7 +169,7 @@ def _storage_bytes() -> int | None:
 
 
 def _queued_seconds() -> float:
-    """How long this thread could have run, but all processors were taken."""
+    """How long this thread was ready to run, but all processors were busy."""
     try:
         with open("/proc/thread-self/schedstat", encoding="ascii") as file:
             return int(file.read().split()[1]) / 1e9

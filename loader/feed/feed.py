@@ -1,7 +1,7 @@
 """The feed of one host: its rows of the global batches, read ahead by Grain.
 
-The feed knows one number, the step it gives next. Threads or workers start when a batch
-is first asked for, read from that step on, and are gone when the feed is closed,
+The position of a feed is one number, the step it gives next. Threads or workers start
+with the first batch, read from that step on, and end when the feed is closed, garbage
 collected, or set to another step.
 """
 
@@ -84,8 +84,8 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         Raises:
             StopIteration: The last step was given.
             CorruptShardError: A shard does not hold what was written.
-            WorkerDiedError: A worker process ended. The state is still good: the feed
-                goes on after `set_state(get_state())`.
+            WorkerDiedError: A worker process ended. The state is still valid: the feed
+                continues after `set_state(get_state())`.
             Exception: What decode raised, with a note of the step.
         """
         asked_at = time.perf_counter()
@@ -96,21 +96,21 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             read = self._reading.get()
             if read.step == self._step:
                 break
-            # Ctrl-C came between the last batch and its count: it was not given.
+            # Ctrl-C came after the last batch was taken and before it was counted.
             self._stop_reading()
         self._meter.given(read, asked_at=asked_at)
         self._step += 1
         return read.batch
 
     def start_prefetch(self) -> None:
-        """Starts to read ahead, which asking for a batch does by itself.
+        """Starts to read ahead; asking for a batch does it too.
 
         Raises:
             InputError: The feed is closed, decode does not pickle, or a worker is
                 importing a script that starts a feed.
         """
         if self._closed:
-            raise InputError("the feed is closed", cure="make another one")
+            raise InputError("the feed is closed", cure="make another feed")
         steps = self.batches.steps
         if self._reading is not None or (steps is not None and self._step >= steps):
             return
@@ -140,18 +140,18 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         self._stop = Finalize(self, self._reading.close, exitpriority=_EXIT_PRIORITY)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the step that comes next and what decides the order, as JSON values.
+        """Returns the next step and what determines the order, as JSON values.
 
-        It is the same on all hosts. Batches that were read ahead do not count.
+        It is the same on all hosts. Batches that were only read ahead do not count.
         """
         return {**self._order, "step": self._step}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes to the step of a state, wherever it was written.
+        """Goes to the step of a state, whichever host wrote it.
 
         Raises:
-            StateMismatchError: It is of other datasets or of another order; it says
-                what differs. The feed stays as it is.
+            StateMismatchError: It is of other datasets or of another order; the error
+                names the differences. The feed stays as it is.
             FormatVersionError: Another version wrote the state.
         """
         step = step_of(state, self.batches)
@@ -160,7 +160,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
     @property
     def stats(self) -> FeedStats:
-        """What the feed has done so far, and where the time went."""
+        """What the feed has done so far, and how long it took."""
         reading = self._reading  # Another thread may ask.
         ready = 0 if reading is None else len(reading)
         return dataclasses.replace(
@@ -168,7 +168,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         )
 
     def close(self) -> None:
-        """Ends threads and workers. It may be called again; no batch comes after it."""
+        """Ends threads and workers, and with them the feed. It may be called again."""
         self._closed = True
         self._stop_reading()
 
@@ -180,7 +180,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
     def _stop_reading(self) -> None:
         if self._reading is not None:
-            # First, as Ctrl-C may come while it ends: whoever goes on reads anew.
+            # First, as Ctrl-C may come while it ends: the next batch is read again.
             self._reading = None
             self._stop()
             self._meter.restart()
@@ -203,7 +203,7 @@ def _close(iterator: Any, prefix: str | None) -> None:
 def _read_batches(
     iterator: Any, count: int | None, *, packed: bool
 ) -> Iterator[ReadBatch]:
-    # No names for batches here: while this waits, they shall be the caller's alone.
+    # Hold no reference to a batch while waiting, so that the caller can free it.
     for _ in itertools.count() if count is None else range(count):
         yield _next_batch(iterator, packed=packed)
 
@@ -213,8 +213,8 @@ def _next_batch(iterator: Any, *, packed: bool) -> ReadBatch:
         element = next(iterator)
     except Exception as e:
         if packed:
-            # Through the error's traceback Grain's iterators would live until Python
-            # ends, and complain then.
+            # The error's traceback would keep Grain's iterators until Python exits,
+            # when they fail with errors of their own.
             del iterator
             traceback.clear_frames(e.__traceback__)
         error = explained(e)

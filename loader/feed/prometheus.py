@@ -1,4 +1,4 @@
-"""Stats of feeds for Prometheus, computed when it asks."""
+"""Stats of feeds for Prometheus, computed when it scrapes them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gristmill.dataset.errors import InputError
 from gristmill.loader.feed.stats import FeedStats
 
 _COUNTERS = {
-    "batches": "Batches handed out",
-    "records": "Records handed out",
-    "record_bytes": "Bytes of records handed out",
+    "batches": "Batches given to the trainer",
+    "records": "Records given to the trainer",
+    "record_bytes": "Bytes of records given to the trainer",
     "startup_seconds": "Time that the trainer waited for first batches",
     "wait_seconds": "Time that the trainer waited for all other batches",
     "busy_seconds": "Time that the trainer worked",
@@ -26,7 +26,7 @@ _COUNTERS = {
     "read_cpu_seconds": "Processor time that reading took",
     "decode_seconds": "Time that decode took, in all threads or workers",
     "cache.hits": "Records read from local copies of shards",
-    "cache.misses": "Records read from object storage for want of a copy",
+    "cache.misses": "Records read from object storage, without a local copy",
     "cache.filled_bytes": "Bytes fetched for local copies of shards",
     "cache.evictions": "Local copies of shards that were deleted",
 }
@@ -52,15 +52,15 @@ class HasStats(Protocol):
 def export_stats(
     feed: HasStats, *, name: str, registry: CollectorRegistry = REGISTRY
 ) -> None:
-    """Lets Prometheus see the stats of a feed as metrics gristmill_feed_*.
+    """Exports the stats of a feed to Prometheus, as metrics gristmill_feed_*.
 
-    They go with the feed. Serving them is up to prometheus_client, for example by its
-    `start_http_server`.
+    They are removed when the feed is freed. prometheus_client serves them, for example
+    by its `start_http_server`.
 
     Args:
         feed: A feed, or what `to_jax` made of one.
         name: Its label `feed`, such as "train".
-        registry: Where to export it, by default where prometheus_client serves from.
+        registry: Where to export it; by default the registry of prometheus_client.
 
     Raises:
         InputError: The registry has another feed of that name.

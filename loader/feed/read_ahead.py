@@ -1,4 +1,4 @@
-"""Takes items from an iterator in a thread of its own, some before they are wanted."""
+"""Items of an iterator, read ahead by a thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gristmill.dataset.errors import InputError
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.5
-# How long to wait for an orderly end, and for one where something is dead already.
+# How long to wait for an orderly end, and for the end after a failure or a kill.
 _PATIENCE_SECONDS = 5
 _LAST_SECONDS = 2
 
@@ -25,8 +25,8 @@ class ReadAhead(Generic[T]):
         iterator: Used and closed by the thread alone, as it may be unsafe to share.
         depth: Most items that are ready at a time.
         close: Closes the iterator. It is called once.
-        check: Raises if what feeds the iterator is dead; its argument is how many
-            seconds the caller of `get` has waited.
+        check: Raises if a process behind the iterator has died; its argument is how
+            many seconds the caller of `get` has waited.
         kill: Makes the iterator fail if it does not return.
     """
 
@@ -46,7 +46,7 @@ class ReadAhead(Generic[T]):
         self._error: BaseException | None = None
         self._thread = threading.Thread(
             target=self._run,
-            # Nobody else holds these: they are gone when the thread is.
+            # Only the thread holds these: they are freed when it ends.
             args=(iterator, close),
             name="gristmill-feed",
             daemon=True,
@@ -63,14 +63,14 @@ class ReadAhead(Generic[T]):
         Raises:
             StopIteration: There is none.
             InputError: It was closed meanwhile.
-            BaseException: What the iterator raised after the items before it.
+            BaseException: What the iterator raised, after the items before it.
         """
         asked_at = time.monotonic()
         with self._changed:
             while True:
                 if self._stop:
                     raise InputError("the feed was closed while a batch was read")
-                if not self._ended:  # Even if items are ready: better soon.
+                if not self._ended:  # Even if items are ready: fail early.
                     self._check_life(time.monotonic() - asked_at)
                 if self._ready:
                     self._changed.notify_all()
@@ -84,13 +84,13 @@ class ReadAhead(Generic[T]):
     def close(self) -> None:
         """Ends the thread and closes the iterator. It may be called again.
 
-        What takes its time to start is not waited for.
+        It does not wait for an iterator that has not given its first item yet.
         """
         with self._changed:
             self._stop = True
             self._changed.notify_all()
         if self._thread is threading.current_thread():
-            return  # The garbage collector came by here: the thread is on its way out.
+            return  # The garbage collector called this in the thread, which is ending.
         if self._begun:
             self._thread.join(_LAST_SECONDS if self._dead else _PATIENCE_SECONDS)
         if self._thread.is_alive():
@@ -115,9 +115,9 @@ class ReadAhead(Generic[T]):
                     if self._stop:
                         break
                     self._ready.append(item)
-                    del item  # From here on it is the caller's alone.
+                    del item  # From here on only the caller has it.
                     self._changed.notify_all()
-        except BaseException as e:  # Rust's panics are no Exception, for one.
+        except BaseException as e:  # Panics of Rust code are not Exceptions.
             self._error = e
         finally:
             with self._changed:

@@ -1,11 +1,11 @@
-"""A batch as one piece of shared memory, by which a worker hands it over.
+"""A batch as a block of shared memory, through which a worker sends it.
 
-The message about it is a few hundred bytes, which a pipe takes at once: a worker that
-is killed cannot leave half a message behind, for which the reader would wait for ever.
+The message about it is a few hundred bytes, which a pipe takes at once: a killed worker
+cannot leave half a message behind, for which the reader would wait for ever.
 
-The pieces of a feed are named alike. Python's own bookkeeping learns of a piece a
-moment after it was made: what a worker leaves behind that is killed in this moment is
-found by its name.
+The blocks of a feed have names with the same prefix. Python's resource tracker learns
+of a block shortly after it was made: the block of a worker that is killed in between
+is found by its name.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Any
 
 import numpy as np
 
-# What processors and devices want of the arrays of a batch.
+# The alignment that processors and devices need for arrays.
 _ALIGNMENT_BYTES = 64
 _DIRECTORY = "/dev/shm"
 
 creating = threading.Lock()
-"""Held while a piece is made: a worker that leaves by itself waits for it."""
+"""Held while a block is made: a worker that exits by itself waits for it."""
 
 _numbers = itertools.count()
 
 
 def new_prefix() -> str:
-    """Returns what the names of the pieces of one feed begin with."""
+    """Returns the prefix of the names of a feed's blocks."""
     return f"gristmill-{os.getpid()}-{secrets.token_hex(4)}-"
 
 
@@ -67,10 +67,10 @@ def pack(batch: Any, *, prefix: str) -> Any:
 
 
 def unpack(packed: Any) -> Any:
-    """Returns what was packed. Its arrays lie in the shared memory, without a name.
+    """Returns what was packed. Its arrays are in the shared memory, without a copy.
 
-    Grain's array of it loses the name when it goes, and must go before Python does. So
-    the memory is mapped once more; this map goes with the arrays, whenever that is.
+    Grain's array removes the name when it is freed, and must be freed before Python
+    exits. So the memory is mapped a second time; the arrays keep that mapping.
     """
     with open(f"{_DIRECTORY}/{packed.shm.name}", "r+b") as file:
         view = memoryview(mmap.mmap(file.fileno(), 0))
@@ -85,13 +85,13 @@ def unpack(packed: Any) -> Any:
 
 
 def remove_leftovers(prefix: str) -> None:
-    """Removes the pieces of a feed that nobody took, when its workers are gone."""
+    """Removes the blocks that a feed did not take; its workers have ended."""
     for name in os.listdir(_DIRECTORY):
         if name.startswith(prefix):
             # Grain may be about to remove it in a thread of its own.
             with contextlib.suppress(FileNotFoundError):
                 path = f"{_DIRECTORY}/{name}"
-                if not os.path.getsize(path):  # Python has not even given it a size.
+                if not os.path.getsize(path):  # Made, but without a size yet.
                     os.unlink(path)
                     continue
                 memory = SharedMemory(name=name)

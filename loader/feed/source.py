@@ -1,4 +1,4 @@
-"""A host's rows as a source for Grain: an element is the whole batch of a step."""
+"""A host's rows as a source for Grain: an element is the batch of a step."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class BatchSource:
     """Element i is the batch of step `start_step + i`.
 
     It has no end: past the last step there are empty elements. So a worker that reads
-    ahead never leaves by itself, and one that is gone must have died.
+    ahead never exits by itself: one that has exited has failed.
 
     Args:
         batches: The global batches.
         rows: The rows of this host.
-        decode: What to make of the records, if anything.
+        decode: Called with the records of each batch, if given.
         start_step: The first step.
-        packed: What names of shared memory begin with if elements go to another
-            process, as `pack` makes them; None if they stay in this one.
+        packed: The prefix of names of shared memory, if elements are sent to another
+            process; None if they stay in this one.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class BatchSource:
             e.add_note(f"in the batch of step {step:,}")
             if self._packed is None or _pickles(e):
                 raise
-            told = "".join(traceback.format_exception(e))
+            text = "".join(traceback.format_exception(e))
         else:
             return batch if self._packed is None else pack(batch, prefix=self._packed)
-        # Not inside of the handler: some pickle the context of an error, too (tblib).
+        # Outside the handler: some libraries pickle the context of an error (tblib).
         raise UserFunctionError(
             "a batch failed with an error that does not pickle",
             where=f"step {step:,}",
-            got=told,
-            cure="mend what the traceback shows; with workers=0 it is raised as it is",
+            got=text,
+            cure="see the traceback; with workers=0 the error itself is raised",
         )
 
     def _read(self, step: int) -> ReadBatch:
@@ -102,7 +102,7 @@ class BatchSource:
             except BaseException as e:
                 if isinstance(e, Exception) and not isinstance(e, StopIteration):
                     raise
-                # One would end the feed without a word, others its worker.
+                # StopIteration would end the feed, SystemExit its worker.
                 raise UserFunctionError(
                     "decode ended instead of returning a batch",
                     got=repr(e),
@@ -127,6 +127,6 @@ class BatchSource:
 def _pickles(error: Exception) -> bool:
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # Whatever the error's own code does.
+    except Exception:  # The error's own code may raise anything.
         return False
     return True

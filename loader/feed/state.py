@@ -1,7 +1,7 @@
-"""What a checkpoint keeps of a feed, and whether it is of the feed's own order.
+"""The state of a feed, which a checkpoint keeps, and how it is compared.
 
-The state is the step, and all that decides which records are in which row. How many
-hosts and workers there are is no part of it, for the order does not depend on that.
+The state is the step and everything that determines which records are in which row. The
+number of hosts and workers is not part of it, because the order does not depend on it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ from typing import Any
 
 from gristmill.dataset.errors import (
     FormatVersionError,
+    GristmillError,
     InputError,
     StateMismatchError,
 )
 from gristmill.loader.batches import Batches
+from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import checked_count
+from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Phase
+from gristmill.loader.order.schedule import Schedule
+from gristmill.loader.order.shuffle import shuffle_from_state
 
 STATE_VERSION = 1
 
@@ -47,24 +52,24 @@ def state_of(batches: Batches, step: int) -> dict[str, Any]:
 
 
 def step_of(state: Mapping[str, Any], batches: Batches) -> int:
-    """Returns the step that a state of these batches gives next.
+    """Returns the next step of a state of these batches.
 
-    A mixture may have got other weights at that step, or be about to get them later;
-    before it, they must be those of the state.
+    From that step on, a mixture may have other weights than those of the state; before
+    it, they must be the same.
 
     Raises:
         FormatVersionError: Another version wrote the state.
         StateMismatchError: It is of other datasets or of another order.
-        InputError: It is no state.
+        InputError: It is not a state.
     """
     if not isinstance(state, Mapping) or "version" not in state:
-        raise no_state(state)
+        raise _not_a_state(state)
     if state["version"] != STATE_VERSION:
         raise FormatVersionError(
-            "the state of a feed is of another version",
+            "another version wrote the state of the feed",
             expected=STATE_VERSION,
             got=state["version"],
-            cure="resume with the gristmill that wrote it",
+            cure="resume with the version that wrote it",
         )
     own = state_of(batches, step=0)
     differences = [
@@ -78,7 +83,7 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
             where=", ".join(name for name, _, _ in differences),
             expected=", ".join(f"{name} {ours!r}" for name, ours, _ in differences),
             got=", ".join(f"{name} {theirs!r}" for name, _, theirs in differences),
-            cure="make the batches as in the run that wrote the state, or start anew "
+            cure="make the batches as in the run that wrote the state, or start again "
             "without it",
         )
     step = checked_count(state["step"], what="step of the state", least=0)
@@ -88,20 +93,72 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
     return step
 
 
-def no_state(found: object) -> InputError:
-    """Returns the error about what is given in place of a state."""
+def batches_of_state(
+    datasets: Dataset | Mapping[str, Dataset], state: Mapping[str, Any]
+) -> Batches:
+    """Returns the global batches that a feed gave when its state was taken.
+
+    Args:
+        datasets: The dataset, or those of a mixture by their names.
+        state: What `get_state` of the feed returned.
+
+    Raises:
+        InputError: It is not a state, or of datasets with other names.
+        StateMismatchError: The datasets hold other records than those of the state.
+        FormatVersionError: Another version wrote the state.
+    """
+    named = datasets if isinstance(datasets, Mapping) else {"": datasets}
+    try:
+        entries = {str(entry["name"]): entry for entry in state["datasets"]}
+        mixture = state["mixture"]
+        if entries.keys() != named.keys() or (mixture is None) != ("" in named):
+            raise InputError(
+                "the state has datasets with other names",
+                expected=", ".join(entries) if mixture else "a dataset without a name",
+                got=", ".join(named) or "none",
+                cure="open the datasets of the run that wrote the state, and give them "
+                "the same names",
+            )
+        schedule = Schedule(
+            orders=tuple(
+                DatasetOrder(
+                    num_records=len(named[name]),
+                    seed=entry["seed"],
+                    shuffle=shuffle_from_state(entry["shuffle"]),
+                    epochs=entry["epochs"],
+                    name=name,
+                )
+                for name, entry in entries.items()
+            ),
+            mixture=None if mixture is None else Mixture.from_state(mixture),
+            batch_size=state["batch_size"],
+            drop_remainder=state["drop_remainder"],
+        )
+    except GristmillError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise _not_a_state(state) from e
+    batches = Batches(
+        datasets=tuple(named[name] for name in entries), schedule=schedule
+    )
+    step_of(state, batches)  # It compares the datasets.
+    return batches
+
+
+def _not_a_state(found: object) -> InputError:
+    """Returns the error for what is not a state."""
     return InputError(
         "not the state of a feed",
         expected="what get_state of a feed returned",
         got=f"{found!r:.200}",
-        cure="give the state whole, as it was saved with the checkpoint",
+        cure="give the whole state, as it was saved with the checkpoint",
     )
 
 
 def _differences(
     own: Any, other: Any, name: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the name and both values of whatever differs."""
+    """Yields the name and both values of each difference."""
     if isinstance(own, Mapping) and isinstance(other, Mapping):
         for key in [*own, *(key for key in other if key not in own)]:
             below = f"{name}.{key}" if name else str(key)
@@ -123,7 +180,7 @@ def _check_mixture(
     rest, other_rest = own[same:], other[same:]
     if not rest and not other_rest:
         return
-    # Weights may change from the step on; what the state knew of later is replaced.
+    # Weights may change from the step on; later changes in the state are replaced.
     limit = step * batches.batch_size
     latest = other_rest[0].from_position if other_rest else rest[0].from_position
     if rest and limit <= rest[0].from_position <= latest:
@@ -131,14 +188,14 @@ def _check_mixture(
     names = batches.names
     raise StateMismatchError(
         "the state is of a mixture with other weights",
-        expected=_in_words(own, names, batches.batch_size),
-        got=_in_words(other, names, batches.batch_size),
-        cure="give the weights as in the run that wrote the state, changes included; "
+        expected=_weights_text(own, names, batches.batch_size),
+        got=_weights_text(other, names, batches.batch_size),
+        cure="give the weights of the run that wrote the state, and their changes; "
         f"for other weights from here on: with_weights(..., step={step})",
     )
 
 
-def _in_words(phases: Any, names: tuple[str, ...], batch_size: int) -> str:
+def _weights_text(phases: Any, names: tuple[str, ...], batch_size: int) -> str:
     return "; ".join(
         f"from step {phase.from_position // batch_size:,} "
         + ", ".join(f"{name} {w}" for name, w in zip(names, phase.weights, strict=True))

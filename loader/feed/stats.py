@@ -1,4 +1,4 @@
-"""Where the time of a trainer and its feed goes."""
+"""What a feed has done, and where its time and that of the trainer went."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadBatch:
-    """A batch, and what it took to make it.
+    """A batch, and how long it took to make.
 
     Attributes:
         step: Its step.
-        batch: The records, or what decode made of them.
-        records: How many records it is made of.
+        batch: The records, or what decode returned.
+        records: How many records it has.
         record_bytes: Their size.
-        read_seconds: Time until the records were there.
+        read_seconds: Time that reading the records took.
         read_cpu_seconds: Of that, the time that a processor was busy; the rest is
             waiting for storage or for a processor.
         decode_seconds: Time that decode took.
-        cache: What local copies of shards did since the batch before, of this process.
+        cache: What the cache of shards did since the batch before, in this process.
     """
 
     step: int
@@ -40,21 +40,21 @@ class FeedStats:
     """What a feed has done since it was made, on this host.
 
     Attributes:
-        batches: Batches handed out.
+        batches: Batches given to the trainer.
         records: Records in them.
         record_bytes: Their size, before they were decoded.
-        startups: How many of the batches were the first after a start, or after a
-            `set_state`: for these workers start and shards are opened.
+        startups: How many of the batches were the first after a start or a
+            `set_state`: for these, workers start and shards are opened.
         startup_seconds: How long the trainer waited for those.
         wait_seconds: How long it waited for all others.
-        busy_seconds: How long it worked, from a batch until it asked for the next.
+        busy_seconds: How long it worked, from receiving a batch to asking for the next.
         read_seconds: Time it took to read the batches, in all threads or workers.
         read_cpu_seconds: Of that, the time that a processor was busy; the rest is
             waiting for storage or for a processor.
         decode_seconds: Time that decode took, in all threads or workers.
         ready_batches: Batches that are ready now.
         prefetch: Most batches that can be ready.
-        cache: What local copies of shards in object storage did, in all workers.
+        cache: What the cache of shards in object storage did, in all workers.
     """
 
     batches: int = 0
@@ -73,7 +73,7 @@ class FeedStats:
 
     @property
     def batches_per_second(self) -> float:
-        """Batches that the trainer got in a second, starting left out; 0 at first."""
+        """Batches per second, without startups; 0 at first."""
         seconds = self.wait_seconds + self.busy_seconds
         return (self.batches - self.startups) / seconds if seconds else 0.0
 
@@ -89,7 +89,7 @@ class FeedStats:
 
     @property
     def waiting_share(self) -> float:
-        """The part of its time that the trainer waited for data, 0 to 1."""
+        """Share of the trainer's time that it waited for data, 0 to 1."""
         seconds = self.wait_seconds + self.busy_seconds
         return self.wait_seconds / seconds if seconds else 0.0
 
@@ -102,11 +102,11 @@ class Meter:
         self._given_at: float | None = None
 
     def restart(self) -> None:
-        """Says that the next batch is a first one."""
+        """Marks the next batch as the first after a start."""
         self._given_at = None
 
     def given(self, batch: ReadBatch, *, asked_at: float) -> None:
-        """Counts a batch that is handed out now.
+        """Counts a batch that is given to the trainer now.
 
         Args:
             batch: The batch.

@@ -1,9 +1,9 @@
 """Block shuffle from object storage: a window at a time, each block in one request.
 
 A batch of a block shuffle takes its records from all blocks of a window. Read batch by
-batch, a chunk would be asked for as often as it has records. Read as a window, all
-that this reader will want of it comes in a few large ranges and is decoded once, while
-the batches of the window before are used.
+batch, a chunk would be requested as often as it has records. Read as a window, all that
+this reader needs of it comes in a few large ranges and is decoded once, while the
+batches of the previous window are used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WindowReads:
         dataset: What the batches are made of.
         schedule: The batches, of one dataset.
         shuffle: Its shuffle.
-        rows: The rows that this reader wants of each.
+        rows: The rows of each that this reader needs.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class WindowReads:
     def of(
         cls, datasets: tuple[Dataset, ...], schedule: Schedule, rows: Rows
     ) -> WindowReads | None:
-        """Returns what reads by windows, None where that does not pay.
+        """Returns a reader by windows, None where reading by windows is not faster.
 
-        It does where a single dataset is in object storage, the shuffle has windows,
-        and two of them fit `ReadOptions.window_bytes`.
+        It is faster for a single dataset in object storage whose shuffle has windows,
+        where two of them fit `ReadOptions.window_bytes`.
         """
         if len(datasets) != 1:
             return None
@@ -119,7 +119,7 @@ class WindowReads:
     def _window(self, begin: int, end: int, position: int) -> Future[_Window]:
         with self._lock:
             found = self._keep(begin, end)
-            # Not at once: other threads may still read the end of the window before.
+            # Not at once: other threads may still read the end of the previous window.
             if position - begin >= (end - begin) // 4 and end < self._stop:
                 self._keep(*self._bounds(end))
         return found
@@ -127,7 +127,7 @@ class WindowReads:
     def _keep(self, begin: int, end: int) -> Future[_Window]:
         found = self._windows.get(begin)
         if found is not None and found.done() and found.exception() is not None:
-            found = None  # Worth another try.
+            found = None  # Try again.
         if found is None:
             found = daemon_call(
                 lambda: self._load(begin, end), thread_name="gristmill-window"

@@ -1,8 +1,8 @@
-"""Has Grain's pipelines read many records at a time from a source that can.
+"""Grain pipelines that read many records at a time.
 
-Grain's `MapDataset` can hand a list of indices down to its source, through shuffles,
-epochs and shares of hosts. But neither `to_iter_dataset` nor, in the Grain of today,
-`batch` makes use of it: they ask for one element after the other, from many threads.
+Grain's `MapDataset` can pass a list of indices down to its source, through shuffles,
+epochs and slices for hosts. But neither `to_iter_dataset` nor, in current versions of
+Grain, `batch` uses it: they request single elements, from many threads.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class _Apart(grain.experimental.FlatMapTransform):  # type: ignore[misc]
 
 
 def in_batches(dataset: grain.MapDataset, *, records: int) -> grain.MapDataset:
-    """Returns a dataset's elements in lists, each of which is read at once.
+    """Returns a dataset's elements in lists; the elements of a list are read at once.
 
     It is `dataset.batch(records, batch_fn=list)`, and faster on a source that reads
-    batches, as `loader.ArrayRecordDataSource` does: put it before what decodes.
+    batches, such as `loader.ArrayRecordDataSource`. Put it before decoding.
 
     Args:
         dataset: A Grain MapDataset.
@@ -77,8 +77,8 @@ def read_together(
     Args:
         dataset: A Grain MapDataset.
         records: Elements to read at a time.
-        read_options: How many threads read, and how many such lists ahead; by default
-            two and four.
+        read_options: How many threads read, and how many lists they read ahead; two
+            and four by default.
     """
     if read_options is None:
         read_options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)

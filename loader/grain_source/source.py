@@ -1,8 +1,8 @@
 """A drop-in for `grain.sources.ArrayRecordDataSource` that reads whole batches.
 
-It imports nothing of Grain, and satisfies what Grain asks of a source: `__len__`,
-`__getitem__`, the batched `_getitems`, `paths`, pickling, and a `repr` that stays the
-same, which the checkpoints of Grain's DataLoader compare.
+It does not import Grain, and has what Grain needs of a source: `__len__`,
+`__getitem__`, the batched `_getitems`, `paths`, pickling, and a stable `repr`, which
+the checkpoints of Grain's DataLoader compare.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class FileInstruction(Protocol):
 class ArrayRecordDataSource(Sequence[bytes]):
     """The records of ArrayRecord files, by number, in the order of the files.
 
-    Files that gristmill has converted or indexed are checked record by record; of
-    others, only what the format itself says is.
+    Each record of a file that gristmill has converted or indexed is checked; of other
+    files, only the format's own checksums are.
 
     Args:
         paths: A path, `PATH[START:END]` for a range of its records, an object like
             TFDS's FileInstruction, or a list of these. Files given with a range are
             not opened before they are read.
-        reader_options: For the official reader, which reads transposed files only.
+        reader_options: For the official reader, which reads only transposed files.
         verify: As for `gristmill.loader.open`.
         cache_dir: As for `gristmill.loader.open`.
 
     Raises:
-        InputError: `paths` is none of these, or a range is backwards.
+        InputError: `paths` is none of these, or a range ends before it starts.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
         """Returns records by their numbers, all at once.
 
         Raises:
-            RecordKeyError: There is no such record; none counts from the end.
+            RecordKeyError: There is no such record; negative numbers are refused.
             CorruptShardError: A file does not hold what was written.
         """
         keys = [operator.index(key) for key in record_keys]
@@ -117,7 +117,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
         return self._reader.read(np.array(keys, np.int64))
 
     def _getitems(self, indices: Sequence[int]) -> list[bytes]:
-        """The batched read that Grain looks for."""
+        """The batched read that Grain calls."""
         return self.__getitems__(indices)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -157,15 +157,15 @@ def _as_list(paths: Any) -> list[Any]:
         or not all(isinstance(item, kinds) for item in items)
     ):
         raise InputError(
-            "paths of a data source cannot be used",
-            expected="a path or a file instruction, or a list of one and more",
+            "these are not the paths of a data source",
+            expected="a path or a file instruction, or a list of one or more",
             got=f"{type(paths).__name__} {paths!r:.100}",
         )
     return list(items)
 
 
 def _part_of(item: Any) -> tuple[str, int, int | None]:
-    """Returns the file and its range of records, which ends with None if it is all."""
+    """Returns the file and its range of records, which ends with None for all."""
     if isinstance(item, FileInstruction):
         path, start = os.fspath(item.filename), operator.index(item.skip)
         end = start + operator.index(item.take)
@@ -175,7 +175,7 @@ def _part_of(item: Any) -> tuple[str, int, int | None]:
         return os.fspath(item), 0, None
     if not 0 <= start <= end < 1 << 62:
         raise InputError(
-            "range of records is backwards or negative",
+            "range of records is negative, or ends before it starts",
             where=path,
             expected="0 <= start <= end",
             got=f"{start} to {end}",

@@ -1,4 +1,4 @@
-"""Gives the batches of a feed as global arrays, the next already on its way."""
+"""The batches of a feed as global arrays, the next ones already on the way."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def to_jax(feed: Iterable[Any], sharding: Any, *, ahead: int = 1) -> JaxFeed:
 
     Args:
         feed: What `GlobalBatches.feed` returned, or any iterable of pytrees of numpy
-            arrays whose first axes are this process's rows; of another iterable the
-            rows are taken to follow each other in the order of the processes.
+            arrays whose first axes are this process's rows. The rows of another
+            iterable are assumed to follow each other in the order of the processes.
         sharding: A sharding for all arrays, or a pytree of shardings that is a prefix
             of the batches' tree.
         ahead: Batches on their way to the devices while the caller works on one. They
-            take device memory. 0 reads and sends each batch when it is asked for.
+            take device memory. 0 reads and sends each batch when it is requested.
 
     Raises:
         InputError: The feed's last batch will not be full.
@@ -58,8 +58,8 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
     """Batches as global arrays, the next ones already on their way to the devices.
 
     Made by `to_jax`. One thread takes batches from the feed and starts their transfer,
-    at most `ahead` batches before the caller. State and stats are the caller's: what
-    was read ahead and not handed out does not count, and is read again after a restart.
+    at most `ahead` batches before the caller. State and stats count what was given to
+    the caller: batches that were only read ahead are read again after a restart.
 
     It is an iterator of Grain, so that Grain and Orbax know how to save it.
     """
@@ -89,20 +89,19 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
 
         Raises:
             StopIteration: The feed has ended.
-            InputError: The batch and the sharding do not go together, or this is
-                closed.
+            InputError: The batch and the sharding do not match, or the feed is closed.
             Exception: What the feed raised.
         """
         asked_at = time.perf_counter()
         if not self._in_order:
             self.set_state(self._state)
         self._read_ahead(max(self._ahead, 1))
-        # A failure or the end stays in place: who asks again gets the same answer.
+        # A failure or the end stays in place: the next call gets it again.
         loaded = self._pending[0].result()
         if loaded is None:
             raise StopIteration
         if loaded.number != self._given:
-            # Ctrl-C came between a batch and its count: it was not handed out.
+            # Ctrl-C came between a batch and its count: it was not given to the caller.
             self.set_state(self._state)
             return next(self)
         self._pending.popleft()
@@ -113,18 +112,22 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         return loaded.batch
 
     def start_prefetch(self) -> None:
-        """Starts to read ahead, which asking for a batch does by itself."""
+        """Starts to read ahead; asking for a batch does it too."""
         self._read_ahead(self._ahead)
 
     def get_state(self) -> Any:
-        """Returns the feed's state behind the last batch that was handed out."""
+        """Returns the feed's state after the last batch that the caller got."""
         return copy.deepcopy(self._state)
 
     def set_state(self, state: Any) -> None:
-        """Goes to a state of this or a bare feed; one it refuses changes nothing."""
+        """Goes to a state of this or of its feed; a refused state changes nothing."""
         if not hasattr(self._feed, "set_state"):
-            raise InputError("the feed of this iterator cannot be set to a state")
-        # Ctrl-C may come anywhere before the end: then all this is done again.
+            raise InputError(
+                "the iterator that was given to to_jax has no set_state",
+                got=type(self._feed).__name__,
+                cure="give to_jax a feed of gristmill, or an iterator of Grain",
+            )
+        # Ctrl-C may come anywhere before the end: then all of this is repeated.
         self._in_order = False
         self._forget_pending()
         refused: Exception | None = None
@@ -142,13 +145,13 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
 
     @property
     def stats(self) -> FeedStats:
-        """What was handed out, and how long the caller waited for it.
+        """What was given to the caller, and how long the caller waited for it.
 
         `ready_batches` and `prefetch` are those of the feed and of the devices
-        together. Of a feed that is none of ours only batches and waiting are known.
+        together. Of iterators other than our feeds only batches and waiting are known.
         """
         feed = self._feed_stats()
-        # A copy: another thread may ask, to export what it is told.
+        # A copy: another thread may export the stats.
         done = [future for future in list(self._pending) if future.done()]
         ready = [one for one in done if not one.exception() and one.result()]
         return dataclasses.replace(
@@ -163,13 +166,13 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             return
         self._closed = self._stopped = True
         self._at_exit.cancel()
-        # A feed is closed under its reader only if that one does not come back.
+        # The feed is closed while the thread reads from it only if that takes too long.
         wait(self._pending, timeout=_PATIENCE_SECONDS)
         if hasattr(self._feed, "close"):
             self._feed.close()
         wait(self._pending, timeout=_PATIENCE_SECONDS)
         self._pending.clear()
-        self._pool.shutdown(wait=False)  # the thread is idle, or closes this itself
+        self._pool.shutdown(wait=False)  # The thread is idle, or is closing this.
 
     def __enter__(self) -> Self:
         return self
@@ -179,14 +182,14 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
 
     def _read_ahead(self, batches: int) -> None:
         if self._closed:
-            raise InputError("the feed is closed", cure="make another one")
+            raise InputError("the feed is closed", cure="make another feed")
         while len(self._pending) < batches:
             self._pending.append(self._pool.submit(self._load))
 
     def _forget_pending(self) -> None:
         self._stopped = True
-        # There is one thread: when this is done, so is all that it was given, also what
-        # Ctrl-C kept from being written down.
+        # There is one thread: when this is done, so are all calls before it, including
+        # those that Ctrl-C kept out of `_pending`.
         self._pool.submit(int).result()
         self._pending.clear()
         self._stopped = False
@@ -200,7 +203,7 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         return stats if isinstance(stats, FeedStats) else FeedStats()
 
     def _load(self) -> _Loaded | None:
-        """Runs in the thread: takes a batch from the feed, starts its transfer."""
+        """Takes a batch from the feed, and starts its transfer. Runs in the thread."""
         if self._stopped:
             return None
         try:
@@ -208,11 +211,11 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             state, stats = self._feed_state(), self._feed_stats()
             if batch is not _END:
                 arrays = global_arrays(batch, self._sharding, self._rows)
-                # Counted here: Ctrl-C may lose one between this and who asked for it.
+                # Counted here: Ctrl-C may lose a batch between here and the caller.
                 self._loaded += 1
                 return _Loaded(self._loaded - 1, arrays, state, stats)
         except BaseException:
-            self._stopped = True  # nothing is read past a failure
+            self._stopped = True  # Read nothing after a failure.
             raise
         self._stopped = True
         return None
@@ -225,7 +228,7 @@ def _close(feed: weakref.ref[JaxFeed]) -> None:
 
 
 def _between(before: FeedStats, after: FeedStats) -> ReadBatch:
-    """Returns what one batch took: the difference of a feed's stats around it."""
+    """Returns the counts of one batch: the difference of a feed's stats around it."""
     return ReadBatch(
         step=-1,  # Only the sums count.
         batch=None,
@@ -239,19 +242,19 @@ def _between(before: FeedStats, after: FeedStats) -> ReadBatch:
 
 
 def _rows_read(feed: Any) -> RowsRead | None:
-    """Returns the rows of a feed of ours; of another only its batches tell them."""
+    """Returns the rows that one of our feeds reads, None for other iterators."""
     batches, rows = getattr(feed, "batches", None), getattr(feed, "rows", None)
     if batches is None or rows is None:
         return None
     schedule = batches.schedule
     if not schedule.drop_remainder and schedule.stop % schedule.batch_size:
         raise InputError(
-            "the last batch is not full: it cannot be an array like the others",
+            "the last batch is not full, so its arrays would have another shape",
             expected=f"batches of {schedule.batch_size:,} rows",
             got=f"{schedule.stop % schedule.batch_size:,} rows in step "
             f"{schedule.steps - 1:,}",
-            cure="leave it out with drop_remainder=True, or make it full with a "
-            "batch_size that divides the records of all epochs",
+            cure="leave it out with drop_remainder=True, or choose a batch_size that "
+            "divides the records of all epochs",
         )
     size = batches.batch_size
     return RowsRead(np.arange(size, dtype=np.int64)[rows], size)

@@ -1,7 +1,7 @@
-"""Global `jax.Array`s of the rows that each process reads, in their place or refused.
+"""Global `jax.Array`s of the rows that each process reads.
 
 Every process reads the rows of the global batch that its own devices hold, and no data
-goes between processes. `rows_of` says which rows these are.
+is sent between processes. `rows_of` returns these rows.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class RowsRead(NamedTuple):
 def rows_of(sharding: Sharding, *, batch_size: int) -> IntArray:
     """Returns the rows of a global batch that this process's devices hold.
 
-    They are what the process has to read: `batches.feed(rows=rows_of(...))`. On meshes
-    whose devices are in the order of processes these are one process after the other,
-    as `topology="jax"` has it; where devices are in another order, or several processes
-    hold the same rows (a model axis goes across them), only this is right.
+    The process has to read these rows: `batches.feed(rows=rows_of(...))`. On meshes
+    whose devices are in the order of processes, `topology="jax"` gives the same rows;
+    where devices are in another order, or several processes hold the same rows (a model
+    axis spans them), only this function is right.
 
     Args:
-        sharding: How the batch lies on the devices; its first axis counts.
+        sharding: The sharding of the batch; only its first axis counts.
         batch_size: Rows of the global batch.
 
     Returns:
         int64 [rows], sorted.
 
     Raises:
-        InputError: The rows do not divide among the devices, or no device of this
-            process takes part.
+        InputError: The rows do not divide among the devices, or the sharding has no
+            device of this process.
     """
     batch_size = checked_count(batch_size, what="batch_size")
     if isinstance(sharding, NamedSharding):
@@ -57,11 +57,11 @@ def global_arrays(batch: Any, sharding: Any, rows: RowsRead | None) -> Any:
     Args:
         batch: A pytree of numpy arrays with this process's rows along the first axis.
         sharding: A sharding, or a pytree of shardings that is a prefix of the batch's.
-        rows: Which rows these are. None if they are as many on all processes and
-            follow each other in the order of these.
+        rows: Which rows these are. None if all processes have equally many, which
+            follow each other in the order of the processes.
 
     Raises:
-        InputError: The batch and the sharding do not go together.
+        InputError: The batch and the sharding do not match.
     """
     leaves, tree = jax.tree_util.tree_flatten_with_path(batch)
     shardings = _spread(sharding, batch)
@@ -74,7 +74,7 @@ def global_arrays(batch: Any, sharding: Any, rows: RowsRead | None) -> Any:
 
 
 def _rows_in_turn(array: Any) -> RowsRead:
-    """The rows of as many as the array has on each process, one after the other."""
+    """Returns the array's rows if processes have equally many, one after the other."""
     count = len(array) if np.ndim(array) else 0
     first = jax.process_index() * count
     read = np.arange(first, first + count, dtype=np.int64)
@@ -91,7 +91,7 @@ def _spread(sharding: Any, batch: Any) -> list[Any]:
         )
     except (TypeError, ValueError) as e:
         raise InputError(
-            "the shardings do not go with the batch",
+            "the tree of shardings does not match the batch",
             expected=f"one sharding, or a tree like {jax.tree.structure(batch)}",
             got=jax.tree.structure(sharding),
         ) from e
@@ -114,9 +114,9 @@ def _global_array(array: Any, sharding: Any, rows: RowsRead, where: str) -> jax.
             "the feed reads other rows of the global batch than the devices of this "
             "process hold",
             where=f"{where}, process {jax.process_index()} of {jax.process_count()}",
-            expected=f"rows {_in_words(held)}",
-            got=f"rows {_in_words(rows.read)}",
-            cure="let the feed read what the devices hold: "
+            expected=f"rows {_rows_text(held)}",
+            got=f"rows {_rows_text(rows.read)}",
+            cure="let the feed read the rows that the devices hold: "
             "feed(rows=loader.rows_of(sharding, batch_size=...))",
         )
     out: jax.Array = jax.make_array_from_process_local_data(sharding, array, shape)
@@ -124,7 +124,7 @@ def _global_array(array: Any, sharding: Any, rows: RowsRead, where: str) -> jax.
 
 
 def _check_array(array: Any, rows: int, where: str) -> None:
-    """Refuses what would not arrive on the devices as it is."""
+    """Refuses arrays that would arrive on the devices with other values."""
     numeric = isinstance(array, np.ndarray) and (
         array.dtype == np.bool_ or jax.numpy.issubdtype(array.dtype, np.number)
     )
@@ -133,20 +133,20 @@ def _check_array(array: Any, rows: int, where: str) -> None:
         if isinstance(array, np.ndarray):
             kind = f"an array of {array.dtype}"
         raise InputError(
-            "the batch holds what cannot go to a device",
+            "the batch has a leaf that cannot be sent to a device",
             where=where,
             expected="a numpy array of numbers",
             got=kind,
-            cure="give the feed a decode that makes arrays of the records",
+            cure="give the feed a decode that returns arrays",
         )
     if array.ndim == 0 or len(array) != rows:
         raise InputError(
-            "an array of the batch has not a row for each record",
+            "an array of the batch does not have one row for each record",
             where=where,
             expected=f"{rows:,} rows, the first axis",
             got=f"shape {array.shape}",
-            cure="let decode return arrays with the records along the first axis; if "
-            "this is a last batch that is not full, leave it out: drop_remainder=True",
+            cure="let decode return arrays with the records along the first axis; drop "
+            "a last batch that is not full: drop_remainder=True",
         )
     narrow = jax.dtypes.canonicalize_dtype(array.dtype)
     if array.dtype.kind in "iu" and narrow != array.dtype and array.size:
@@ -154,7 +154,7 @@ def _check_array(array: Any, rows: int, where: str) -> None:
         limits = np.iinfo(narrow)
         if least < limits.min or most > limits.max:
             raise InputError(
-                f"JAX makes {narrow} of {array.dtype}, and that is too narrow",
+                f"JAX converts {array.dtype} to {narrow}, which is too narrow",
                 where=where,
                 expected=f"{limits.min} to {limits.max}",
                 got=f"{least} to {most}",
@@ -169,7 +169,7 @@ def _rows_held(sharding: Sharding, shape: tuple[int, ...], where: str) -> IntArr
         slices = sharding.addressable_devices_indices_map(shape).values()
     except (IndexError, ValueError) as e:  # JAX's, for an axis that is not there
         raise InputError(
-            "the array does not divide among the devices as its sharding says",
+            "the array does not divide among the devices of its sharding",
             where=where,
             expected=str(sharding),
             got=f"global shape {shape}: {e}",
@@ -180,16 +180,16 @@ def _rows_held(sharding: Sharding, shape: tuple[int, ...], where: str) -> IntArr
         raise InputError(
             "the sharding has no device of this process",
             where=f"{where}, process {jax.process_index()}",
-            cure="make the mesh of devices of every process that reads",
+            cure="make a mesh with devices of every process that reads",
         )
     spans = {index[0].indices(shape[0]) for index in slices if index is not None}
     held = np.unique(np.concatenate([np.arange(*span) for span in spans]))
-    held.flags.writeable = False  # it is shared by all who ask
+    held.flags.writeable = False  # Callers share it.
     return held.astype(np.int64, copy=False)
 
 
-def _in_words(rows: IntArray) -> str:
-    """Says which rows these are: as a range if they are one."""
+def _rows_text(rows: IntArray) -> str:
+    """Returns the rows as text: as a range if they are one."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return f"[{rows[0]:,}, {rows[-1] + 1:,})"
     listed = ", ".join(str(row) for row in rows[:8].tolist())

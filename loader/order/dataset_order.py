@@ -48,7 +48,7 @@ class DatasetOrder:
 
     @property
     def stop(self) -> int:
-        """Number of positions: 2^63 if there is no last epoch."""
+        """Number of positions: 2^63 without a last epoch."""
         if self.epochs is None:
             return POSITION_LIMIT
         return self.epochs * self.num_records

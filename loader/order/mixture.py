@@ -1,7 +1,7 @@
 """Which dataset each record of a mixture comes from, exact for any weights.
 
-A mixture is a word over its datasets, without end: position p of the mixed stream holds
-the next record of dataset d. The word is a formula. The datasets are the leaves of a
+A mixture is an endless sequence of datasets: position p holds the next record of one of
+them. The sequence is a formula. The datasets are the leaves of a
 binary tree (Huffman's, of the weights). Of the first p records that pass a node, its
 left child gets ``p * left_weight / weight`` rounded to the nearest integer. That count
 rises by 0 or 1 with p, so it deals every record to one side, and it can be inverted:
@@ -58,7 +58,7 @@ class Phase:
     """Weights that hold from a position on.
 
     Attributes:
-        from_position: First position of the mixed stream with these weights.
+        from_position: First position of the mixture with these weights.
         weights: One for each dataset, at least 0; together 1.
     """
 
@@ -94,7 +94,7 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """The datasets of a mixed stream, by weights that may change on the way.
+    """The dataset at each position, by weights that may change from a position on.
 
     Attributes:
         phases: In the order of their positions, the first from position 0.
@@ -124,7 +124,7 @@ class Mixture:
                 string may be "1/3".
 
         Raises:
-            InputError: A weight is negative or no number, or none is positive.
+            InputError: A weight is negative or not a number, or none is positive.
         """
         return cls((Phase(0, exact_weights(weights)),))
 
@@ -162,11 +162,11 @@ class Mixture:
         """Returns where the records at some positions come from.
 
         Args:
-            positions: Positions in the mixed stream, integers of any shape.
+            positions: Positions in the mixture, integers of any shape.
 
         Returns:
-            The dataset of each, and the position in that dataset's own stream: how many
-            records of it came before. Both int64, of the shape of `positions`.
+            The dataset of each, and the position in that dataset's own order: how many
+            records of it come before. Both int64, of the shape of `positions`.
         """
         return self.locate_unchecked(
             checked_indices(positions, stop=POSITION_LIMIT, what="position")
@@ -189,15 +189,15 @@ class Mixture:
         return datasets.reshape(positions.shape), places.reshape(positions.shape)
 
     def select(self, dataset: int, dataset_positions: npt.ArrayLike) -> IntArray:
-        """Undoes `locate`: where a dataset's records stand in the mixed stream.
+        """Undoes `locate`: where a dataset's records are in the mixture.
 
         Args:
             dataset: Which dataset.
-            dataset_positions: Positions in that dataset's own stream, any shape.
+            dataset_positions: Positions in that dataset's own order, any shape.
 
         Returns:
-            int64 positions in the mixed stream, of the same shape; -1 for those
-            that it never reaches (below position 2^63).
+            int64 positions in the mixture, of the same shape; -1 for those that it
+            never reaches (below position 2^63).
         """
         last = self.num_datasets - 1
         dataset = checked_count(dataset, what="dataset", least=0, most=last)
@@ -240,10 +240,10 @@ class Mixture:
         """
         if state.get("version") != MIXTURE_VERSION:
             raise FormatVersionError(
-                "the mixture's state is of another version, it cannot be continued",
+                "another version wrote the mixture's state, it cannot be continued",
                 expected=MIXTURE_VERSION,
                 got=state.get("version"),
-                cure="resume with the gristmill that wrote it",
+                cure="resume with the version that wrote it",
             )
         return cls(
             tuple(
@@ -286,7 +286,7 @@ def exact_weights(weights: Sequence[Weight]) -> tuple[Fraction, ...]:
             exact.append(Fraction(decimal))
         except (ValueError, TypeError, ZeroDivisionError):
             raise InputError(
-                "weight is no number",
+                "weight is not a number",
                 expected='such as 3, 0.25, "1/3"',
                 got=repr(weight),
             ) from None

@@ -152,7 +152,7 @@ class NoShuffle(Shuffle):
 
 @dataclasses.dataclass(frozen=True)
 class GlobalShuffle(Shuffle):
-    """Every record anywhere in the epoch, anew in every epoch."""
+    """Every record anywhere in the epoch, in another order in every epoch."""
 
     kind = "global"
 
@@ -179,7 +179,7 @@ class BlockShuffle(Shuffle):
     """Blocks of consecutive records anywhere, their records mixed within a window.
 
     The epoch's blocks are permuted, then cut into windows of at most `window_blocks`,
-    as few and as equal as can be: a small one at the end would hardly be mixed. The
+    as few and as equal as possible: a small one at the end would hardly be mixed. The
     records of a window are permuted among each other. The dataset's last block may be
     short and lands anywhere:
 
@@ -362,9 +362,9 @@ def shuffle_from_state(state: Mapping[str, Any]) -> Shuffle:
     """Returns the shuffle whose `to_state` gave `state`.
 
     Raises:
-        InputError: The state is none of a shuffle.
-        FormatVersionError: It was written by another version of the arithmetic, so the
-            order could not be continued.
+        InputError: It is not the state of a shuffle.
+        FormatVersionError: Another version of the arithmetic wrote it, so the order
+            cannot be continued.
     """
     kind = state.get("kind")
     shuffle: Shuffle
@@ -381,7 +381,7 @@ def shuffle_from_state(state: Mapping[str, Any]) -> Shuffle:
             "not the state of a shuffle",
             expected=f"kind one of {', '.join(_NAMED)}",
             got=state,
-            cure="give the state whole, as it was saved with the checkpoint",
+            cure="give the whole state, as it was saved with the checkpoint",
         )
     if shuffle.to_state() != dict(state):
         raise FormatVersionError(

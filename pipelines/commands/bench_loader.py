@@ -1,4 +1,4 @@
-"""`gristmill bench-loader`: what a machine can feed a trainer, and what limits it."""
+"""`gristmill bench-loader`: how fast a machine feeds a trainer, and what limits it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gristmill.loader.order import ShuffleName
 
 _LIMITS = {
-    "trainer": ("the trainer", "what the machine can feed says --step-ms 0"),
+    "trainer": ("the trainer", "--step-ms 0 measures what the machine can feed"),
     "io": (
         "I/O: reading waits for storage",
         "more at a time (--workers, --prefetch) or in larger pieces (--shuffle block)",
@@ -29,7 +29,7 @@ _LIMITS = {
 
 @click.command(name="bench-loader", epilog=EPILOG)
 @click.argument("dataset")
-@click.option("--split", help="Needed where a dataset has several.")
+@click.option("--split", help="Needed if a dataset has several splits.")
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -47,7 +47,7 @@ _LIMITS = {
 @click.option(
     "--decode",
     metavar="MODULE:FUNCTION",
-    help="Call it on the records of every batch.  [default: leave them as bytes]",
+    help="Called with the records of every batch.  [default: records stay bytes]",
 )
 @click.option(
     "--workers",
@@ -80,12 +80,12 @@ _LIMITS = {
 @click.option(
     "--cache-dir",
     metavar="PATH",
-    help="Local disk for what is fetched once per host.",
+    help="Local directory for what is fetched once per host.",
 )
 @click.option(
     "--cache-bytes",
     metavar="SIZE",
-    help="Keep copies of whole shards there, up to this much: 500GiB.",
+    help="Keep copies of whole shards there, up to this size, such as 500GiB.",
 )
 @json_option
 @errors_reported
@@ -105,11 +105,11 @@ def command(
     cache_bytes: str | None,
     as_json: bool,
 ) -> None:
-    """Measure what this machine can feed a trainer with, and what limits it.
+    """Measure how fast this machine can feed a trainer, and what limits it.
 
-    DATASET is what gristmill.loader.open opens. First batches are made one after the
-    other, which tells waiting for storage from work; then a feed reads them for a
-    trainer that sleeps --step-ms a step.
+    DATASET is a path that gristmill.loader.open opens. First, batches are made one
+    after the other, which separates waiting for storage from work; then a feed reads
+    them for a trainer that sleeps --step-ms a step.
     """
     from gristmill.loader import global_batches
     from gristmill.loader import open as open_dataset

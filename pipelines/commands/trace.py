@@ -1,4 +1,4 @@
-"""`gristmill trace`: which record a row of a step was, or where one is seen."""
+"""`gristmill trace`: which record a row of a step was, or where a record is seen."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @click.command(name="trace", epilog=EPILOG)
 @click.argument("dataset", nargs=-1, required=True)
-@click.option("--split", help="Needed where a dataset has several.")
-@click.option("--step", type=int, help="Tell what a row of this step is.")
-@click.option("--row", type=int, help="Which row of the global batch.")
-@click.option("--record", type=int, help="Tell instead where this record is seen.")
+@click.option("--split", help="Needed if a dataset has several splits.")
+@click.option("--step", type=int, help="Step of the row to trace.")
+@click.option("--row", type=int, help="Row of the global batch to trace.")
+@click.option("--record", type=int, help="Find the rows of this record instead.")
 @click.option("--of", "name", metavar="NAME", help="Dataset of --record in a mixture.")
 @click.option("--first-epoch", type=int, default=0, show_default=True)
 @click.option("--stop-epoch", type=int, help="[default: one after --first-epoch]")
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     default="global",
     show_default=True,
 )
-@click.option("--block-records", type=int, help="Of --shuffle block.")
-@click.option("--window-blocks", type=int, help="Of --shuffle block.")
-@click.option("--epochs", type=int, help="How many there are.  [default: no end]")
-@click.option("--keep-remainder", is_flag=True, help="With a last, short batch.")
+@click.option("--block-records", type=int, help="For --shuffle block.")
+@click.option("--window-blocks", type=int, help="For --shuffle block.")
+@click.option("--epochs", type=int, help="Number of epochs.  [default: no limit]")
+@click.option("--keep-remainder", is_flag=True, help="Keep a last, short batch.")
 @click.option(
     "--weights",
     metavar="NAME=SHARE,...",
-    help="Of a mixture.  [default: the lengths of its datasets]",
+    help="Weights of a mixture.  [default: the lengths of its datasets]",
 )
 @click.option(
     "--state",
     type=click.Path(dir_okay=False),
-    help="The state of a feed, as JSON, which says all of the order.",
+    help="JSON file with the state of a feed, instead of the options of the order.",
 )
-@click.option("--show", is_flag=True, help="Show the record too, as `head` does.")
+@click.option("--show", is_flag=True, help="Print the record too, as `head` does.")
 @json_option
 @click.pass_context
 @errors_reported
@@ -69,9 +69,9 @@ def command(
     as_json: bool,
     **order: Any,
 ) -> None:
-    """Tell which record a row of a step was, down to its byte in a TFRecord file.
+    """Print which record a row of a step was, down to its byte in a TFRecord file.
 
-    DATASET is a path; of a mixture NAME=PATH for each. The order is that of
+    DATASET is a path, or NAME=PATH for each dataset of a mixture. The order is that of
     gristmill.loader.global_batches with the same arguments.
     """
     from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
@@ -132,7 +132,7 @@ def _open(given: tuple[str, ...], split: str | None) -> Dataset | dict[str, Data
     named = dict(item.split("=", 1) for item in given if "=" in item)
     if len(named) < len(given):
         raise InputError(
-            "datasets of a mixture need names, each its own",
+            "datasets of a mixture need different names",
             expected="NAME=PATH for each",
             got=" ".join(given),
         )
@@ -155,15 +155,15 @@ def _batches(
 
     if batch_size is None:
         raise InputError(
-            "the batch size is not known", cure="give --batch-size, or --state"
+            "the batch size is missing", cure="give --batch-size, or --state"
         )
     sizes = {"block_records": block_records, "window_blocks": window_blocks}
     blocks = {key: size for key, size in sizes.items() if size is not None}
     if blocks and shuffle != "block":
         raise InputError(
-            "sizes of blocks are for --shuffle block",
+            "--block-records and --window-blocks are for --shuffle block",
             got=shuffle,
-            cure="give --shuffle block, or leave the sizes out",
+            cure="give --shuffle block, or leave them out",
         )
     shares = None
     if weights is not None:
@@ -179,9 +179,9 @@ def _batches(
 
 
 def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batches:
-    """Returns the batches that a state is of, compared with it."""
+    """Returns the batches of the feed that wrote a state."""
     from gristmill.dataset.errors import InputError
-    from gristmill.loader.state_batches import batches_of_state
+    from gristmill.loader.feed.state import batches_of_state
 
     try:
         with open(path, encoding="utf-8") as file:
@@ -191,7 +191,7 @@ def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batc
             "the state of a feed cannot be read",
             where=path,
             got=e,
-            cure="give a JSON file of what get_state of the feed returned",
+            cure="give a JSON file with what get_state of the feed returned",
         ) from e
     return batches_of_state(datasets, state)
 
@@ -246,6 +246,6 @@ def _print_sightings(found: list[Sighting], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([sighting._asdict() for sighting in found]))
     elif not found:
-        click.echo("not seen in these epochs: it is in a remainder that is left out")
+        click.echo("not seen in these epochs: it is in the remainder that is dropped")
     for epoch, step, row in () if as_json else found:
         click.echo(f"step {step:,}, row {row:,}: epoch {epoch:,}")

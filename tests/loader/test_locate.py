@@ -173,7 +173,7 @@ def test_rows_behind_damage_are_found_by_the_quarantine(damaged, plan, group_siz
         first, last = place.source_range_bytes
         assert encode_frame(record) in inflated(place)[first:last]
         if place.source_offset_bytes is None:
-            assert "set aside" in place.source_note
+            assert "damaged regions" in place.source_note
         else:
             begin = place.source_offset_bytes
             assert inflated(place)[begin:].startswith(encode_frame(record))

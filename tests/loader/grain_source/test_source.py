@@ -108,9 +108,9 @@ def test_what_is_no_path(given: object) -> None:
 
 
 def test_backward_range() -> None:
-    with pytest.raises(InputError, match="backwards"):
+    with pytest.raises(InputError, match="ends before it starts"):
         loader.ArrayRecordDataSource("x[5:3]")
-    with pytest.raises(InputError, match="backwards"):
+    with pytest.raises(InputError, match="ends before it starts"):
         loader.ArrayRecordDataSource(Instruction("x", -1, 3, 9))
 
 

@@ -315,7 +315,7 @@ def test_ctrl_c_while_a_state_is_set_loses_no_batch(
 def test_an_iterator_without_states_cannot_be_set_to_one():
     with (
         loader.to_jax([np.zeros(8)] * 3, ROWS) as feed,
-        pytest.raises(InputError, match="cannot be set to a state"),
+        pytest.raises(InputError, match="has no set_state"),
     ):
         feed.set_state(None)
 
@@ -356,20 +356,24 @@ def of(array):
 @pytest.mark.parametrize(
     ("decode", "given", "message"),
     [
-        (None, ROWS, r"cannot go to a device\n.*batch\[0\]\n.*\n.*bytes\n.*decode"),
+        (
+            None,
+            ROWS,
+            r"cannot be sent to a device\n.*batch\[0\]\n.*\n.*bytes\n.*decode",
+        ),
         (of(np.array([b"x"] * 16)), ROWS, r"an array of \|S1"),
         (of(np.array([{}] * 16)), ROWS, "an array of object"),
         (of(np.array(["2020"] * 16, "M8[s]")), ROWS, r"an array of datetime64"),
         (of({"a": {"b": 3.0}}), ROWS, r"batch\['a'\]\['b'\]\n.*\n.*float"),
         (of({"a": np.array(3.0)}), ROWS, r"16 rows, the first axis\n.*shape \(\)"),
         (of(np.zeros((15, 2))), ROWS, r"16 rows, the first axis\n.*shape \(15, 2\)"),
-        (of(np.full(16, 2**31)), ROWS, r"int32 of int64.*\n.*\n.*\n.*2147483648"),
-        (of(np.full(16, 2**32, np.uint64)), ROWS, "uint32 of uint64"),
+        (of(np.full(16, 2**31)), ROWS, r"int64 to int32.*\n.*\n.*\n.*2147483648"),
+        (of(np.full(16, 2**32, np.uint64)), ROWS, "uint64 to uint32"),
         (of(np.zeros(16)), "data", "not a sharding"),
-        (of({"x": np.zeros(16)}), {"y": ROWS}, "do not go with the batch"),
-        (of([np.zeros(16)]), {"x": ROWS}, "do not go with the batch"),
+        (of({"x": np.zeros(16)}), {"y": ROWS}, "does not match the batch"),
+        (of([np.zeros(16)]), {"x": ROWS}, "does not match the batch"),
         (of(np.zeros((16, 3))), sharding(None, "data"), r"\(16, 3\)"),
-        (of(np.zeros(16)), sharding(None, "data"), "as its sharding says"),
+        (of(np.zeros(16)), sharding(None, "data"), "devices of its sharding"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(batches, decode, given, message):

@@ -200,7 +200,7 @@ def test_weights_mean_what_they_say():
         with pytest.raises(InputError, match="cannot make a mixture"):
             Mixture.of(bad)
     for bad in ("a", "1/0", float("nan"), float("inf"), None):
-        with pytest.raises(InputError, match="no number"):
+        with pytest.raises(InputError, match="not a number"):
             Mixture.of([1, bad])
 
 

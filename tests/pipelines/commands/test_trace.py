@@ -146,7 +146,7 @@ def test_where_a_record_is_seen(converted):
 def test_a_record_of_the_remainder_is_not_seen(converted):
     place = converted / "plain-out"
     order = ("--batch-size", 100, "--shuffle", "none", "--epochs", 1)
-    assert "left out" in trace(place, *order, "--record", 110)
+    assert "remainder that is dropped" in trace(place, *order, "--record", 110)
     assert trace(place, *order, "--record", 110, "--json") == "[]\n"
     kept = trace(place, *order, "--keep-remainder", "--record", 110)
     assert kept == "step 1, row 10: epoch 0\n"
@@ -215,7 +215,7 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
             where = batches.locate(step, 5)
             assert (found["dataset"], found["record"]) == (where.dataset, where.record)
     at = ("--state", state, "--step", 0, "--row", 0)
-    assert "of other datasets" in refused(converted / "plain-out", *at)
+    assert "datasets with other names" in refused(converted / "plain-out", *at)
     swapped = [places[0].replace("plain-out", "packed-out"), places[1]]
     swapped_out = refused(*swapped, *at)
     assert "other records, or of another order" in swapped_out
