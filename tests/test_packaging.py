@@ -107,7 +107,6 @@ def test_dev_holds_every_extra() -> None:
         assert set(extras[name]) <= set(extras["dev"])
 
 
-@pytest.mark.slow
 def test_sdist_holds_what_a_worker_builds_from() -> None:
     with tarfile.open(sdist()) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -115,7 +114,6 @@ def test_sdist_holds_what_a_worker_builds_from() -> None:
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
 
 
-@pytest.mark.slow
 def test_wheel_holds_the_packages_alone() -> None:
     with zipfile.ZipFile(wheel()) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
@@ -123,7 +121,6 @@ def test_wheel_holds_the_packages_alone() -> None:
     assert names == {f"gristmill/{name}" for name in ours}
 
 
-@pytest.mark.slow
 def test_metadata() -> None:
     arguments = setup_arguments()
     with zipfile.ZipFile(wheel()) as archive:

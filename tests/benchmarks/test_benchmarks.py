@@ -106,7 +106,6 @@ class TestC4Like:
                 time.strptime(moment.decode(), "%Y-%m-%dT%H:%M:%SZ")
             assert all(url.startswith(b"https://") for url in parsed["url"].numpy())
 
-    @pytest.mark.slow
     def test_tensorflow_datasets_reads_it(self, source: Input) -> None:
         tfds = pytest.importorskip("tensorflow_datasets")
         builder = tfds.builder_from_directory(source.directory)

@@ -1,13 +1,18 @@
 """The example is killed and goes on: the same batches, the same losses to the bit."""
 
+import argparse
 import os
 import re
 import shutil
 import signal
 import time
 
+import jax
+import numpy as np
 import pytest
 
+from examples import train_lm
+from gristmill import loader
 from tests.support.jax_processes import run, started
 
 STEPS, DEVICES = 24, 2
@@ -46,6 +51,24 @@ def killed_at(step, arguments, folder) -> dict[int, tuple[str, str]]:
         process.wait()
     assert process.returncode == -signal.SIGKILL
     return seen
+
+
+def test_its_data_are_rows_of_tokens(tmp_path):
+    train_lm.make_data(str(tmp_path / "data"), length=12, records=40)
+    rows = [np.frombuffer(row, "<u2") for row in loader.open(tmp_path / "data")[:]]
+    assert np.shape(rows) == (40, 12)
+    assert {chr(token) for token in np.ravel(rows)} <= set(train_lm.WORDS)
+
+
+def test_the_model_sees_no_later_token():
+    sizes = {"layers": 2, "width": 8, "heads": 2, "length": 6, "seed": 0}
+    parameters = train_lm.new_state(argparse.Namespace(**sizes))["parameters"]
+    tokens = np.arange(6) + 100 * (np.arange(6) == 4) * np.array([[0], [1]])
+    logits = jax.jit(train_lm.logits_of)(parameters, tokens)
+    assert logits.shape == (2, 6, 256)
+    changed = np.abs(logits[1] - logits[0]).max(axis=-1)
+    assert changed[:4].max() < 1e-6
+    assert changed[4:].min() > 1e-3
 
 
 @pytest.mark.slow
