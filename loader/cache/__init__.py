@@ -1,1 +1,1 @@
-"""Copies of remote data on this host."""
+"""Keeps copies of remote data on this host."""

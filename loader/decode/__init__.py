@@ -1,1 +1,1 @@
-"""Record bytes become arrays."""
+"""Decodes records to arrays."""

@@ -1,1 +1,1 @@
-"""Record indices become checked record bytes."""
+"""Reads records by their indices, and checks them."""

@@ -1,1 +1,1 @@
-"""Reading ranges of objects in Cloud Storage."""
+"""Reads ranges of objects in Cloud Storage."""

@@ -199,10 +199,10 @@ def _outcome(future: Any, wanted: ByteRange) -> Outcome:
     except Exception as e:  # The library raises ValueError for all failures.
         text = str(e)
         status = _HTTP_STATUS.search(text)
-        told = _NOISE.sub("", text).strip()
+        text = _NOISE.sub("", text).strip()
         if status is None:
-            return Failure(0, told, wrong="was not satisfied" in told)
-        return Failure(int(status[1]), f"HTTP {status[1]}: {told}", status[1] == "416")
+            return Failure(0, text, wrong="was not satisfied" in text)
+        return Failure(int(status[1]), f"HTTP {status[1]}: {text}", status[1] == "416")
     if result.state != "value":
         return Changed("no object")
     # The library's format is not documented, but has the generation's eight bytes.

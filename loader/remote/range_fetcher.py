@@ -33,7 +33,7 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 8.0
 # A slow connection is not a dead one: it gets more time for each byte.
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
-# A server that answers wrongly is asked this often, and not until the deadline.
+# After this many wrong answers to a range, it fails before its deadline.
 _WRONG_ANSWERS = 4
 # How long to wait for the oldest request before checking the others.
 _POLL_SECONDS = 0.002

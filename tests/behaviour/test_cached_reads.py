@@ -252,7 +252,7 @@ def start(server: GcsServer, tmp_path: pathlib.Path, then: str) -> Any:
 
 
 @pytest.mark.slow
-def test_what_another_process_reads_is_not_evicted_and_what_nobody_reads_is(
+def test_copies_that_no_process_reads_are_evicted_and_others_are_not(
     server: GcsServer, tmp_path: pathlib.Path, converted: str
 ) -> None:
     process = start(server, tmp_path, "sys.stdin.read()")
@@ -333,7 +333,7 @@ def test_filling_survives(server: GcsServer, tmp_path: pathlib.Path, kind: str) 
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "zeros", "gone"])
-def test_a_damaged_copy_is_not_believed(
+def test_a_damaged_copy_is_deleted_and_its_records_are_fetched(
     server: GcsServer,
     tmp_path: pathlib.Path,
     damage: str,
@@ -442,7 +442,7 @@ def test_a_smaller_cache_than_the_last_one_is_made_smaller(
     until(lambda: dataset.cache_counts.evictions > 0)
 
 
-def test_what_cannot_be_cached_is_said_at_once(
+def test_inputs_that_cannot_be_cached_are_refused(
     server: GcsServer,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -144,7 +144,9 @@ def test_a_record_costs_one_request_and_its_own_bytes(
 
 
 @BOTH_GROUP_SIZES
-def test_little_is_read_in_vain(server: GcsServer, opened: loader.Dataset) -> None:
+def test_few_bytes_are_read_in_excess(
+    server: GcsServer, opened: loader.Dataset
+) -> None:
     warm(opened, server)
     opened.read(ORDER)
     occupied = 0
@@ -221,7 +223,7 @@ def test_threads_share_a_dataset(server: GcsServer, opened: loader.Dataset) -> N
 
 
 @pytest.mark.alone
-def test_threads_take_turns_where_few_requests_may_be_in_flight(
+def test_threads_share_a_limit_of_few_requests_in_flight(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
     dataset = open_c4(tmp_path, ReadOptions(in_flight=2, hedge_factor=None))
@@ -299,7 +301,7 @@ def test_plain_files_and_patterns(
         loader.open("gs://bucket/t/x.array_record")[3]
 
 
-def test_what_is_not_there_is_named(server: GcsServer) -> None:
+def test_missing_objects_are_named(server: GcsServer) -> None:
     with pytest.raises(NotADatasetError, match="gs://bucket/none"):
         loader.open("gs://bucket/none")
     with pytest.raises(StorageError, match=r"(?s)gs://other.*bucket"):
@@ -490,7 +492,7 @@ def test_stragglers_get_a_second_request(
         ("400", "Some reason", "look at the object"),
     ],
 )
-def test_a_refusal_is_told_at_once_with_its_reason(
+def test_a_refusal_is_raised_at_once_with_its_reason(
     server: GcsServer, opened: loader.Dataset, status: str, message: str, cure: str
 ) -> None:
     warm(opened, server)
@@ -515,7 +517,7 @@ def test_a_refusal_is_told_at_once_with_its_reason(
         ("stall", r"no answer in 0\.2 seconds"),
     ],
 )
-def test_in_the_end_it_gives_up(
+def test_retries_end_at_the_deadline(
     server: GcsServer, tmp_path: pathlib.Path, kind: str, cause: str
 ) -> None:
     options = ReadOptions(timeout_seconds=0.2, deadline_seconds=0.7, hedge_factor=None)
@@ -704,7 +706,7 @@ def test_a_process_ends_cleanly_with_requests_in_flight(
         assert time.monotonic() - begin < 15
 
 
-def test_a_forked_process_is_told_to_be_spawned(
+def test_a_forked_process_gets_an_error_that_names_spawn(
     server: GcsServer, opened: loader.Dataset, tmp_path: pathlib.Path
 ) -> None:
     code = (

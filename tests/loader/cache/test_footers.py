@@ -105,7 +105,7 @@ def test_without_a_cache_nothing_is_kept(
     assert not cache.exists()
 
 
-def test_a_file_written_again_is_a_stranger(path, cache) -> None:
+def test_a_file_written_again_gets_another_index(path, cache) -> None:
     about = path.stat()
     loader.open(path, cache_dir=cache)
     others = text_records(300, seed=9)
@@ -189,7 +189,7 @@ def test_an_index_takes_no_more_than_it_must(tmp_path, cache) -> None:
     assert entry.stat().st_size <= 4.15 * 20_000 + 200
 
 
-def test_what_was_unused_for_longest_goes_first(path, cache) -> None:
+def test_least_recently_used_indexes_are_deleted_first(path, cache) -> None:
     paths = [shutil.copy(path, f"{path}-{i}") for i in range(4)]
     datasets = [loader.open(one, cache_dir=cache) for one in paths]
     footers = FooterCache(str(cache / "footers"))
@@ -205,7 +205,7 @@ def test_what_was_unused_for_longest_goes_first(path, cache) -> None:
     assert entries(cache) == []
 
 
-def test_a_cache_that_cannot_be_is_said_once_and_not_needed(
+def test_an_unusable_cache_is_reported_and_not_required(
     path, tmp_path, monkeypatch, caplog
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
@@ -218,7 +218,7 @@ def test_a_cache_that_cannot_be_is_said_once_and_not_needed(
         loader.open(path, cache_dir=place)
 
 
-def test_a_full_disk_is_said_and_not_in_the_way(
+def test_a_full_disk_is_reported_and_reading_goes_on(
     path, cache, monkeypatch, caplog
 ) -> None:
     def full(path: str, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Copies of shards in a directory: what is believed, what is deleted."""
+"""Copies of shards in a directory: when they are used, and when deleted."""
 
 import os
 import pathlib
@@ -43,7 +43,7 @@ def cache(tmp_path: pathlib.Path) -> ShardCache:
     return cache_of(tmp_path)
 
 
-def test_a_copy_is_there_when_it_is_whole(cache: ShardCache) -> None:
+def test_a_copy_is_found_when_it_is_complete(cache: ShardCache) -> None:
     assert cache.find(3) is None
     with cache.write(3) as file:
         os.pwrite(file, DATA[3][:20], 0)
@@ -55,13 +55,13 @@ def test_a_copy_is_there_when_it_is_whole(cache: ShardCache) -> None:
     assert found == DATA[3]
     cache.delete(3)
     assert cache.find(3) is None
-    assert found == DATA[3]  # Whoever has it keeps it.
+    assert found == DATA[3]  # It stays mapped.
 
 
 @pytest.mark.parametrize(
     "data", [b"", DATA[3][:-1], DATA[3] + b"!", b"x" + DATA[3][1:]], ids=len
 )
-def test_another_one_gets_no_name(
+def test_bytes_of_another_shard_get_no_name(
     cache: ShardCache, tmp_path: pathlib.Path, data: bytes
 ) -> None:
     with pytest.raises(CorruptShardError, match="crc32c"):
@@ -72,7 +72,7 @@ def test_another_one_gets_no_name(
     assert {path.name for path in tmp_path.rglob("*")} == {"lock", "a", "in_use"}
 
 
-def test_datasets_of_other_content_do_not_meet(
+def test_datasets_of_other_content_do_not_share_copies(
     cache: ShardCache, tmp_path: pathlib.Path
 ) -> None:
     write(cache, 3)
@@ -80,7 +80,9 @@ def test_datasets_of_other_content_do_not_meet(
     assert cache_of(tmp_path, "b").find(3) is None
 
 
-def test_one_at_a_time_fills(cache: ShardCache, tmp_path: pathlib.Path) -> None:
+def test_one_thread_or_process_fills_at_a_time(
+    cache: ShardCache, tmp_path: pathlib.Path
+) -> None:
     other = cache_of(tmp_path, "b")
     reader, writer = os.pipe()
     with cache.filling() as room:
@@ -113,7 +115,7 @@ def test_one_at_a_time_fills(cache: ShardCache, tmp_path: pathlib.Path) -> None:
     cache_bytes=st.integers(0, 900),
     wanted_bytes=st.integers(0, 400),
 )
-def test_room_is_made_by_what_was_used_longest_ago_and_by_nobody(
+def test_least_recently_used_copies_of_unused_datasets_make_room(
     copies: list[tuple[str, int, int]],
     used: set[str],
     cache_bytes: int,
@@ -155,7 +157,7 @@ def test_room_is_made_by_what_was_used_longest_ago_and_by_nobody(
         del users
 
 
-def test_a_copy_in_use_looks_used(cache: ShardCache, tmp_path: pathlib.Path) -> None:
+def test_use_of_a_copy_sets_its_time(cache: ShardCache, tmp_path: pathlib.Path) -> None:
     write(cache, 3)
     path = tmp_path / "a" / "00000003.shard"
     os.utime(path, (5, 5))
@@ -171,7 +173,7 @@ def test_a_copy_in_use_looks_used(cache: ShardCache, tmp_path: pathlib.Path) -> 
         assert path.stat().st_mtime > 1e9
 
 
-def test_what_the_dead_left_is_swept_by_who_fills_next(
+def test_files_of_dead_processes_are_deleted_at_the_next_fill(
     cache: ShardCache, tmp_path: pathlib.Path
 ) -> None:
     left = tmp_path / "b" / "00000001.tmp"

@@ -226,7 +226,7 @@ def test_damaged_records_decode_as_protocol_buffers_say_or_are_errors(data):
         try:
             expected.append(parsed(record))
         except Exception:
-            # Names and features that nobody asked for are not looked into.
+            # Features that are not decoded are not checked.
             return
     for name in RAGGED:
         for ours, theirs in zip(as_lists(decoded[name]), expected, strict=True):
@@ -365,7 +365,7 @@ def test_errors_name_record_feature_expected_and_got(features, bad, message, oth
     assert caught.value.row == (0 if "bool" in message else 2)
 
 
-def test_an_error_travels_and_can_be_told_which_record_it_was():
+def test_an_error_pickles_and_gets_the_name_of_its_record():
     with pytest.raises(DecodeError) as caught:
         decode({"x": Fixed("int64", shape=(3,))}, [GOOD, tf_example({"x": [1]})])
     travelled = pickle.loads(pickle.dumps(caught.value))
@@ -468,7 +468,7 @@ def test_names_of_all_lengths_and_letters():
         assert decoded[name].tolist() == [n, 10 + n, 20 + n]
 
 
-def test_the_scan_reads_no_byte_for_what_nobody_asked():
+def test_the_scan_does_not_read_values_that_are_not_decoded():
     # Names and bounds only: broken numbers of another feature are not looked at.
     broken = example(
         entry("x", message(3, message(1, b"\x83"))),

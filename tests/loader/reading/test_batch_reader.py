@@ -255,7 +255,7 @@ def test_every_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
     assert len(errors) > 0.1 * len(good)
 
 
-def test_wrong_checksum_is_found_unless_told_not_to_look(copy: str) -> None:
+def test_wrong_checksum_is_found_unless_verify_is_never(copy: str) -> None:
     path = pathlib.Path(copy, "index", f"{shard_paths(copy)[0].name}.index")
     index = map_index(str(path))
     data = bytearray(path.read_bytes())

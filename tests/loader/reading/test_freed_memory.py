@@ -42,5 +42,5 @@ def test_large_records_get_no_new_pages(tmp_path: pathlib.Path) -> None:
         return float(done.stdout)
 
     assert faults_a_record() < 1
-    # What somebody chose stays: blocks of more than 64 KiB are given back at once.
+    # The user's limit stays: blocks of more than 64 KiB are returned at once.
     assert faults_a_record(MALLOC_MMAP_THRESHOLD_="65536") > 20

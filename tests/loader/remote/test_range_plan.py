@@ -59,7 +59,7 @@ def test_ranges_hold_every_piece_and_little_else(
 
 
 def test_the_smallest_gaps_are_joined_first() -> None:
-    # 1,000 wanted bytes allow 40 in vain: gaps of 10 and 20, not the one of 15 more.
+    # 1,000 wanted bytes allow 40 more: gaps of 10 and 20, and not another one of 15.
     begins = np.array([0, 260, 530, 795])
     ends = np.array([250, 510, 780, 1045])
     plan = plan_ranges(np.zeros(4, np.int64), begins, ends)
@@ -68,6 +68,6 @@ def test_the_smallest_gaps_are_joined_first() -> None:
     assert plan.end_bytes.tolist() == [510, 1045]
 
 
-def test_nothing_is_nothing() -> None:
+def test_no_pieces_give_no_ranges() -> None:
     empty = np.empty(0, np.int64)
     assert [len(part) for part in plan_ranges(empty, empty, empty)] == [0] * 4
