@@ -1,4 +1,4 @@
-"""The pipelines as Beam transforms, made of the options that people give."""
+"""The pipelines as Beam transforms, from their options."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class VerifyAndReport(
 ):
     """Verifies a dataset, and fails the job if anything is wrong.
 
-    For jobs that run elsewhere: their state is all that the service shows. Applied to a
+    For jobs on a service, which shows nothing but the job's state. Applied to a
     pipeline; gives a PCollection of one `Verification`. Retries write the same report
     again.
 
     Attributes:
         dataset: The directory of a committed dataset.
-        quick: Whether to look at metadata, presence and sizes only.
-        report: The file, or None for none.
+        quick: Whether to check metadata, presence and sizes only.
+        report: A file to write the result to, as JSON, or None.
     """
 
     dataset: str
@@ -63,16 +63,15 @@ class VerifyAndReport(
                 f"the dataset is damaged: {plural(len(found.findings), 'finding')}",
                 where=found.dataset,
                 got=str(found.findings[0]),
-                cure=f"see {self.report or 'gristmill verify'} for all of them",
+                cure=f"see {self.report or 'gristmill verify'} for all findings",
             )
         return found
 
 
 def graph_of(options: Options) -> beam.PTransform[beam.pvalue.PBegin, Any]:
-    """Returns a pipeline that lists and plans inside, for engines elsewhere.
+    """Returns a pipeline whose workers list the inputs and plan the shards.
 
-    Nothing of the inputs is listed while the graph is built: only the small metadata
-    of a TFDS directory is read.
+    Building the graph reads only the small metadata of a TFDS directory.
 
     Raises:
         InputError: The options cannot be used.

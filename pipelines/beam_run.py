@@ -1,4 +1,4 @@
-"""Running a pipeline on one of Beam's runners until it has ended."""
+"""One pipeline on a Beam runner, from start to result."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def run_pipeline(
     *,
     results_dir: str,
 ) -> T:
-    """Runs a transform as a whole pipeline, waits for its end, and returns its result.
+    """Runs a transform as a pipeline, waits for its end, and returns its result.
 
-    Runners do not hand elements back to the process that started them. So the last step
+    Runners do not return elements to the process that started them. So the last step
     writes the result to a file, which is read and deleted here.
 
     Args:
         transform: Applied to a pipeline; gives one element.
         label: Its label.
-        beam_options: Options of the pipeline, `--runner` among them.
-        results_dir: A directory that both the workers and this process reach.
+        beam_options: Options of the pipeline, including `--runner`.
+        results_dir: A directory that the workers and this process can both access.
 
     Returns:
         The element. If the runner repeated the last step, the first one that it gave:
         a repeated step finds the work done and counts nothing.
 
     Raises:
-        GristmillError: One of our own steps failed, or the result did not arrive.
+        GristmillError: A step of gristmill failed, or the result did not arrive.
     """
     path = layout.join(results_dir, f".result-{uuid.uuid4().hex}")
     pipeline = beam.Pipeline(options=PipelineOptions(list(beam_options)))
@@ -91,9 +91,9 @@ def _received(path: str, *, runner_options: Sequence[str]) -> Any:
     content = storage_for(path).load(path)
     if content is None:
         raise JobError(
-            "the pipeline has ended, but its result did not arrive",
+            "the pipeline has finished, but its result did not arrive",
             where=path,
-            expected="a file that the last step wrote",
+            expected="a file that the last step writes",
             got=f"none, with {' '.join(runner_options)}",
             cure="use paths that the workers and this machine share, such as gs:// "
             "paths; for verify, also give --temp_location or --report there",
@@ -103,9 +103,9 @@ def _received(path: str, *, runner_options: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def _dead_workers_noticed() -> Iterator[None]:
-    """Makes the death of one of Beam's local worker processes an error.
+    """Raises an error when one of Beam's local worker processes dies.
 
-    Beam 2.77 raises it in a thread that nobody waits for, and the pipeline hangs
+    Beam 2.77 raises it in a thread that it never joins, and the pipeline hangs
     (local_job_service.SubprocessSdkWorker.run).
     """
     died = threading.Event()
@@ -122,7 +122,7 @@ def _dead_workers_noticed() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, RuntimeError) as e:
-        # Now and then Beam notices first, by the connection that it lost.
+        # Sometimes Beam detects the lost connection first.
         if died.is_set() or "Channel closed prematurely" in str(e):
             raise worker_died("one of Beam's processes") from None
         raise
@@ -131,7 +131,7 @@ def _dead_workers_noticed() -> Iterator[None]:
 
 
 def _our_error(error: Exception) -> GristmillError | None:
-    """Finds our own error in what a runner makes of it.
+    """Returns the error of gristmill that a runner's error stands for, if any.
 
     In memory, runners raise our error with the name of the step after its first
     argument; across processes, a RuntimeError whose text is the whole traceback, with

@@ -1,4 +1,4 @@
-"""Running a conversion: on the processes of this machine, or by a Beam runner."""
+"""A conversion: on processes of this machine, or on a Beam runner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gristmill.transforms.conversion.commit_shards import (
 from gristmill.transforms.conversion.gathered_results import GatheredResults
 from gristmill.transforms.conversion.plan_job import count_file
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.conversion.take_output import TakenOutput, begin_job
+from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     check_jobs,
@@ -46,21 +46,21 @@ def convert(
     beam_options: Sequence[str] | None = None,
     show: ShowProgress | None = None,
 ) -> Outcome:
-    """Converts, and waits until the dataset is committed.
+    """Converts TFRecord files, and returns when the dataset is committed.
 
     Args:
         jobs: One for each split, with the same output and name.
-        workers: Processes of this machine.
-        overwrite: Whether to throw away what the output holds of these splits.
-        features: The schema, where known.
-        tfds_directory: The TFDS directory that the jobs came from, if any.
-        beam_options: Options of a Beam pipeline, `--runner` among them; None to run
+        workers: Number of processes on this machine.
+        overwrite: Whether to replace existing shards of these splits.
+        features: The schema, if known.
+        tfds_directory: The TFDS directory of the inputs, if any.
+        beam_options: Options of the Beam pipeline, including `--runner`; None to run
             without Beam.
-        show: Shows progress of the prepared jobs, given a directory that workers of
-            this machine write to.
+        show: Shows progress. It gets the prepared jobs, and a directory where workers
+            on this machine write their progress.
 
     Raises:
-        GristmillError: With what is wrong and what to do.
+        GristmillError: The conversion failed. Finished shards are kept.
     """
     started = time.monotonic()
     jobs = tuple(jobs)
@@ -98,13 +98,9 @@ def convert(
         splits=tuple(job.split for job in jobs),
         committed_before=before,
         repaired_shards=repaired,
-        notes=tuple(note for p in preparations for note in _notes(p)),
+        notes=tuple(note for p in preparations for note in p.prepared.files.notes()),
         seconds=time.monotonic() - started,
     )
-
-
-def _notes(taken: TakenOutput) -> list[str]:
-    return taken.prepared.files.notes()
 
 
 def _count_files(
@@ -125,11 +121,11 @@ def _count_numbered(
 
 
 def _shards_at_once(prepared: PreparedJob) -> int:
-    """Returns how many shards a worker has in hand, of which it converts one.
+    """Returns how many shards a worker has in progress. It converts one at a time.
 
-    Where storage takes a while to answer, the shard before is published and the one
-    after is begun meanwhile. As many are on the worker's disk at most: small ones hide
-    less of the time that answers take.
+    With remote storage, the previous shard is published and the next one is opened
+    meanwhile. All of them are on the worker's disk. Small shards hide less of the
+    storage's latency, so there are more of them.
     """
     if not waits_for_storage(prepared.job):
         return 1

@@ -1,14 +1,14 @@
-"""Stand-ins for `array_record.beam.pipelines`: the same calls, conversions behind them.
+"""Replacements for the functions of `array_record.beam.pipelines`.
 
 A script changes its import line and keeps the rest:
 
     from gristmill.pipelines import convert_tf_to_arrayrecord_disk_match_shards
 
-Arguments and names of outputs are those of array_record. Besides, `dataset.json` and
-`index/` appear beside the outputs, so that readers can tell a whole conversion from
-half of one; records keep their order; no record passes through a shuffle. A run that
-is repeated finishes what is missing, or does nothing; with other arguments it replaces
-what such a run wrote. Files that gristmill did not write are never replaced.
+Arguments and output names are those of array_record. In addition, `dataset.json` and
+`index/` are written beside the outputs, so that readers can tell whether a conversion
+is complete. Records keep their order, and none passes through a shuffle. Running the
+same call again makes missing shards only; with other arguments it replaces the files of
+the earlier run. Files that gristmill did not write are never replaced.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def convert_tf_to_arrayrecord_disk(
     args: Mapping[str, Any] | None = None,
     pipeline_options: PipelineOptions | None = None,
 ) -> beam.Pipeline:
-    """Converts TFRecord files into a number of ArrayRecord files.
+    """Converts TFRecord files to a given number of ArrayRecord files.
 
     Args:
         num_shards: Number of outputs, `OUTPUT-00000-of-00004.arrayrecord` and so on. 0
-            for as many as make some 256 MiB of input each.
+            for one output per 256 MiB of input.
         args: `input`, the pattern of the TFRecord files, and `output`, the prefix of
             the outputs; by default from the command line, `--input` and `--output`.
         pipeline_options: Beam options; by default the others on the command line.
@@ -63,7 +63,7 @@ def convert_tf_to_arrayrecord_disk_match_shards(
     args: Mapping[str, Any] | None = None,
     pipeline_options: PipelineOptions | None = None,
 ) -> beam.Pipeline:
-    """Converts TFRecord files into as many ArrayRecord files.
+    """Converts TFRecord files to the same number of ArrayRecord files.
 
     Args:
         args: `input`, the pattern of the TFRecord files, and `output`, the prefix of
@@ -71,7 +71,7 @@ def convert_tf_to_arrayrecord_disk_match_shards(
         pipeline_options: Beam options; by default the others on the command line.
 
     Returns:
-        A pipeline to `run()`. Output i has the records of the i-th input by name.
+        A pipeline to `run()`. Output i has the records of input i, sorted by name.
 
     Raises:
         InputError: Input or output is missing.
@@ -86,12 +86,12 @@ def convert_tf_to_arrayrecord_gcs(
     args: Mapping[str, Any] | None = None,
     pipeline_options: PipelineOptions | None = None,
 ) -> beam.Pipeline:
-    """Converts each TFRecord file into an ArrayRecord file of the same base name.
+    """Converts each TFRecord file to an ArrayRecord file of the same base name.
 
     Args:
-        overwrite_extension: Whether the suffix replaces the input's extension, instead
-            of following it.
-        file_path_suffix: The suffix.
+        overwrite_extension: Whether to replace the input's extension with the suffix,
+            instead of appending the suffix.
+        file_path_suffix: Suffix of the output names.
         args: `input`, the pattern of the TFRecord files, and `output`, the directory of
             the outputs, such as gs://BUCKET/NAME or a local one; by default from the
             command line, `--input` and `--output`.
@@ -105,7 +105,7 @@ def convert_tf_to_arrayrecord_gcs(
     """
     args, pipeline_options = _arguments(args, pipeline_options)
     output = args["output"].rstrip("/") or "/"
-    # One directory can take the files of several runs: the input tells them apart.
+    # A directory can hold the files of several runs: the input distinguishes them.
     base = posixpath.basename(args["input"])
     return _pipeline(
         pipeline_options,
@@ -151,7 +151,7 @@ def _pipeline(
 def _arguments(
     args: Mapping[str, Any] | None, pipeline_options: PipelineOptions | None
 ) -> tuple[Mapping[str, str], PipelineOptions]:
-    """Returns both, from the command line where they are not given."""
+    """Returns both; what is not given comes from the command line."""
     if args is None or pipeline_options is None:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--input")
@@ -178,9 +178,9 @@ def _hash(text: str) -> str:
 
 
 def _valid(text: str, check: Callable[[str], str]) -> str:
-    """Returns a text as it is if a check accepts it, else a word that stands for it."""
+    """Returns a text if a check accepts it, else a valid name made from it."""
     try:
         return check(text)
     except InputError:
-        # The hash keeps texts apart that differ in other characters only.
+        # The hash distinguishes texts that differ in other characters only.
         return f"{_word(text)}_{_hash(text)}"

@@ -1,4 +1,4 @@
-"""Indexing ArrayRecord files: on the processes of this machine, or by a Beam runner."""
+"""Indexing of ArrayRecord files: on this machine, or on a Beam runner."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def index(
     workers: int | None = None,
     beam_options: Sequence[str] | None = None,
 ) -> tuple[Manifest, str]:
-    """Makes a dataset, in place, of ArrayRecord files that exist already.
+    """Makes existing ArrayRecord files a dataset, in place.
 
     Args:
         options: Which files, and how they are named.
-        workers: Processes of this machine; by default as many as it has cores.
-        beam_options: Options of a Beam pipeline, `--runner` among them; None to run
+        workers: Number of processes on this machine; by default its number of cores.
+        beam_options: Options of the Beam pipeline, including `--runner`; None to run
             without Beam.
 
     Returns:
         The dataset, and its directory.
 
     Raises:
-        InputError: The files cannot make a dataset.
-        CorruptShardError: One is damaged or no ArrayRecord file.
+        InputError: The files do not form a dataset.
+        CorruptShardError: A file is damaged, or is not an ArrayRecord file.
     """
     plan = plan_index(
         options.files,

@@ -1,4 +1,4 @@
-"""Verifying a dataset: on the processes of this machine, or by a Beam runner."""
+"""Verification of a dataset: on this machine, or on a Beam runner."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def verify(
 
     Args:
         dataset: Its directory.
-        quick: Whether to look at metadata, presence and sizes only.
-        report: A file that what was found is also written to, as JSON.
-        workers: Processes of this machine; by default as many as it has cores.
-        beam_options: Options of a Beam pipeline, `--runner` among them; None to run
+        quick: Whether to check metadata, presence and sizes only.
+        report: A file to write the result to, as JSON.
+        workers: Number of processes on this machine; by default its number of cores.
+        beam_options: Options of the Beam pipeline, including `--runner`; None to run
             without Beam.
 
     Raises:
@@ -77,7 +77,7 @@ def _verify_on_beam(
     from gristmill.pipelines.beam_run import run_pipeline
     from gristmill.transforms.verify_dataset import VerifyDataset
 
-    # Nothing is written to the dataset: whoever verifies it may only read it.
+    # Not in the dataset: the account may have read access only.
     cloud = PipelineOptions(list(beam_options)).view_as(GoogleCloudOptions)
     shared_dir = cloud.temp_location or (report and posixpath.dirname(report))
     with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:

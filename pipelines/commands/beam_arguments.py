@@ -1,4 +1,4 @@
-"""Telling Beam's options from ours on one command line."""
+"""Splits a command line into our arguments and Beam's."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import click
 from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
 
 
-def part_arguments(
+def split_arguments(
     command: click.Command | None, arguments: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Parts the arguments of a command from those that only Beam knows.
+    """Splits arguments into those of a command and those that only Beam knows.
 
-    Options of the command are the command's. What nobody knows stays there too, so
-    that a wrong spelling is an error. Beam's options may be written with hyphens.
+    An option that both know is the command's. So is one that neither knows, and click
+    reports it. Beam's options may be written with hyphens.
 
     Args:
         command: The command, or None if there is none of that name.
-        arguments: Its name, and what follows it.
+        arguments: The command's name and its arguments.
 
     Returns:
         The arguments of the command, and those for Beam.
@@ -77,7 +77,7 @@ def _values(action: argparse.Action, following: Sequence[str]) -> int:
         return 1
     if isinstance(action.nargs, int):
         return action.nargs
-    # "?", "*" and "+": those that are no options.
+    # "?", "*" and "+": all up to the next option.
     most = 1 if action.nargs == "?" else len(following)
     count = 0
     while count < most and not following[count : count + 1][0].startswith("-"):

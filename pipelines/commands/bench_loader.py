@@ -1,4 +1,4 @@
-"""`gristmill bench-loader`: how fast a machine feeds a trainer, and what limits it."""
+"""`gristmill bench-loader`: measures how fast this machine can feed a trainer."""
 
 from __future__ import annotations
 
@@ -18,69 +18,73 @@ if TYPE_CHECKING:
     from gristmill.loader.order import ShuffleName
 
 _LIMITS = {
-    "trainer": ("the trainer", "--step-ms 0 measures what the machine can feed"),
+    "trainer": ("the trainer", "run with --step-ms 0 to see what the machine can feed"),
     "io": (
         "I/O: reading waits for storage",
-        "more at a time (--workers, --prefetch) or in larger pieces (--shuffle block)",
+        "read more at a time (--workers, --prefetch), or larger ranges "
+        "(--shuffle block)",
     ),
-    "decoding": ("decoding: processors are busy", "--workers, up to {cores} cores"),
+    "decoding": ("decoding: processors are busy", "use --workers, up to {cores} cores"),
 }
 
 
 @click.command(name="bench-loader", epilog=EPILOG)
 @click.argument("dataset")
-@click.option("--split", help="Needed if a dataset has several splits.")
+@click.option("--split", help="Split to read. Required if there are several.")
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=1024,
     show_default=True,
-    help="Rows that this host reads for a step.",
+    help="Rows that this host reads per step.",
 )
 @click.option(
     "--shuffle",
     type=click.Choice(["global", "block", "none"]),
     default="global",
     show_default=True,
+    help="Order of the records.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the shuffle."
+)
 @click.option(
     "--decode",
     metavar="MODULE:FUNCTION",
-    help="Called with the records of every batch.  [default: records stay bytes]",
+    help="Function to call on the records of every batch.  [default: none]",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Processes that read and decode; 0 for threads.",
+    help="Number of processes that read and decode; 0 for threads.",
 )
 @click.option(
     "--prefetch",
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="Batches read ahead.",
+    help="Number of batches to read ahead.",
 )
 @click.option(
     "--step-ms",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="How long a step of the trainer takes.",
+    help="Duration of a training step, in milliseconds.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1),
     default=5.0,
     show_default=True,
-    help="How long to measure.",
+    help="Duration of the measurement.",
 )
 @click.option(
     "--cache-dir",
     metavar="PATH",
-    help="Local directory for what is fetched once per host.",
+    help="Local directory for data to fetch once per host.",
 )
 @click.option(
     "--cache-bytes",
@@ -107,9 +111,9 @@ def command(
 ) -> None:
     """Measure how fast this machine can feed a trainer, and what limits it.
 
-    DATASET is a path that gristmill.loader.open opens. First, batches are made one
-    after the other, which separates waiting for storage from work; then a feed reads
-    them for a trainer that sleeps --step-ms a step.
+    DATASET is any path that gristmill.loader.open accepts. First makes batches one
+    after the other, to separate waiting for storage from processor time. Then a feed
+    reads ahead for a trainer that sleeps --step-ms per step.
     """
     from gristmill.loader import global_batches
     from gristmill.loader import open as open_dataset

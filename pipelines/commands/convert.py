@@ -89,6 +89,6 @@ def _show(
 ) -> AbstractContextManager[None]:
     from rich.console import Console
 
-    from gristmill.pipelines.local.progress import Watch, show_progress
+    from gristmill.pipelines.local.progress import ProgressReader, show_progress
 
-    return show_progress(Watch(prepared, progress_dir), Console(stderr=True))
+    return show_progress(ProgressReader(prepared, progress_dir), Console(stderr=True))

@@ -1,4 +1,4 @@
-"""The demo: makes TFRecords of its own, with the frames that TensorFlow writes."""
+"""TFRecord files for the demo: made-up text as tf.train.Example records."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def write_demo_tfrecords(directory: str, *, files: int = 4, records: int = 1000)
     """Writes TFRecord files of made-up text.
 
     Args:
-        directory: Where; created if need be.
-        files: How many files.
-        records: How many records in each.
+        directory: Directory of the files; created if missing.
+        files: Number of files.
+        records: Number of records per file.
 
     Returns:
         A pattern that matches the files.
@@ -59,7 +59,7 @@ def write_demo_tfrecords(directory: str, *, files: int = 4, records: int = 1000)
             text = " ".join(rng.choices(words, k=rng.randint(40, 600)))
             frames.append(encode_frame(_example(text, file * records + number)))
         data = b"".join(frames)
-        # Left alone where it is there: the demo can be run again like any conversion.
+        # Kept if it exists: a changed input would be an error in a repeated demo.
         if not os.path.exists(path) or os.path.getsize(path) != len(data):
             with open(path, "wb") as out:
                 out.write(data)

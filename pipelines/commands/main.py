@@ -104,8 +104,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         at = arguments.index("--")
         arguments, beam_options = arguments[:at], arguments[at + 1 :]
     if any(argument.partition("=")[0] == "--runner" for argument in arguments):
-        from gristmill.pipelines.commands.beam_arguments import part_arguments
+        from gristmill.pipelines.commands.beam_arguments import split_arguments
 
-        arguments, beside = part_arguments(find_command(arguments[0]), arguments)
+        arguments, beside = split_arguments(find_command(arguments[0]), arguments)
         beam_options = beside + beam_options
     cli(arguments, prog_name="gristmill", obj=beam_options)

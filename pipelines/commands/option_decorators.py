@@ -36,6 +36,7 @@ workers_option = click.option(
     callback=_limit_library_threads,
     type=click.IntRange(min=1),
     default=None,
+    metavar="N",
     show_default="all cores",
     help="Number of worker processes on this machine.",
 )

@@ -1,8 +1,8 @@
-"""The entry point of a Dataflow template: a launcher's arguments become a command line.
+"""Entry point of the Dataflow templates: turns a launcher's arguments into a command.
 
-The launcher of a flex template calls it with `--name=value` for each parameter, and
-with options of Beam's such as `--template_location`, which makes Beam write the job
-down instead of creating it: the service does that, when the launcher has ended.
+The launcher of a flex template passes `--name=value` for each parameter, and options of
+Beam such as `--template_location`. With that one, Beam writes a description of the job
+instead of creating it; the service creates the job when the launcher has ended.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ _IMAGE = "--sdk_container_image"
 def command_line(
     pipeline: str, arguments: Sequence[str], *, image: str | None = None
 ) -> list[str]:
-    """Returns the arguments of `gristmill` that say what a launcher's arguments say.
+    """Returns the arguments of `gristmill` that match those of a launcher.
 
     Args:
         pipeline: Name of the pipeline.
-        arguments: As the launcher passes them. What is no parameter of the pipeline is
-            for Beam.
-        image: The image that the workers run, unless the arguments name one.
+        arguments: Arguments of the launcher. Those that are no parameter of the
+            pipeline are passed to Beam.
+        image: Container image of the workers, unless the arguments name one.
 
     Raises:
-        InputError: A parameter is missing or is given no value.
+        InputError: A parameter is missing or has no value.
     """
     options = {option.name: option for option in template_options(pipeline)}
     given: dict[str, str] = {}
     beam: dict[str, str] = {}
     others: list[str] = []
-    waiting = iter(arguments)
-    for argument in waiting:
+    remaining = iter(arguments)
+    for argument in remaining:
         name, equals, value = argument.partition("=")
         option = options.get(name.removeprefix("--"))
         if option is not None and name.startswith("--"):
             if not equals:
-                value = "true" if option.kind == "flag" else next(waiting, "")
+                value = "true" if option.kind == "flag" else next(remaining, "")
             if not value:
                 raise InputError(
                     f"parameter {option.name} has no value",
@@ -51,11 +51,11 @@ def command_line(
                 )
             given[option.name] = value
         elif name in (_RUNNER, _IMAGE):
-            beam[name] = value if equals else next(waiting, "")
+            beam[name] = value if equals else next(remaining, "")
         else:
             others.append(argument)
     line = [pipeline]
-    places: list[str] = []
+    positional: list[str] = []
     for option in options.values():
         value = given.get(option.name, "")
         if option.required:
@@ -64,18 +64,26 @@ def command_line(
                     f"parameter {option.name} is not given",
                     cure=f"give {option.name}=VALUE among the template's parameters",
                 )
-            places += value.split(",") if option.kind == "paths" else [value]
+            positional += value.split(",") if option.kind == "paths" else [value]
         elif option.kind == "flag":
             if value not in ("", "true", "false"):
                 raise InputError(
-                    f"parameter {option.name} is true or false", got=repr(value)
+                    f"parameter {option.name} is not a boolean",
+                    expected="true or false",
+                    got=repr(value),
+                    cure=f"give {option.name}=true or leave it out",
                 )
             line += [option.flag] if value == "true" else []
         elif value:
             line += [f"{option.flag}={value}"]
     if image is not None:
         beam.setdefault(_IMAGE, image)
-    line += [f"{_RUNNER}={beam.pop(_RUNNER, 'DataflowRunner')}", *places, "--", *others]
+    line += [
+        f"{_RUNNER}={beam.pop(_RUNNER, 'DataflowRunner')}",
+        *positional,
+        "--",
+        *others,
+    ]
     return line + [f"{name}={value}" for name, value in beam.items()]
 
 

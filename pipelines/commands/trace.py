@@ -1,4 +1,4 @@
-"""`gristmill trace`: which record a row of a step was, or where a record is seen."""
+"""`gristmill trace`: finds the record of a row, or the rows of a record."""
 
 from __future__ import annotations
 
@@ -19,36 +19,49 @@ if TYPE_CHECKING:
 
 @click.command(name="trace", epilog=EPILOG)
 @click.argument("dataset", nargs=-1, required=True)
-@click.option("--split", help="Needed if a dataset has several splits.")
+@click.option("--split", help="Split to read. Required if there are several.")
 @click.option("--step", type=int, help="Step of the row to trace.")
-@click.option("--row", type=int, help="Row of the global batch to trace.")
-@click.option("--record", type=int, help="Find the rows of this record instead.")
-@click.option("--of", "name", metavar="NAME", help="Dataset of --record in a mixture.")
-@click.option("--first-epoch", type=int, default=0, show_default=True)
-@click.option("--stop-epoch", type=int, help="[default: one after --first-epoch]")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--batch-size", type=int, help="Rows of the global batch.")
+@click.option("--row", type=int, help="Row of the global batch.")
+@click.option("--record", type=int, help="Record to find steps and rows of, instead.")
+@click.option("--of", "name", metavar="NAME", help="Dataset of --record, in a mixture.")
+@click.option(
+    "--first-epoch",
+    type=int,
+    default=0,
+    show_default=True,
+    help="First epoch to search for --record.",
+)
+@click.option(
+    "--stop-epoch",
+    type=int,
+    help="Stop before this epoch.  [default: one after --first-epoch]",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the shuffle."
+)
+@click.option("--batch-size", type=int, help="Number of rows in the global batch.")
 @click.option(
     "--shuffle",
     type=click.Choice(["global", "block", "none"]),
     default="global",
     show_default=True,
+    help="Order of the records.",
 )
 @click.option("--block-records", type=int, help="For --shuffle block.")
 @click.option("--window-blocks", type=int, help="For --shuffle block.")
-@click.option("--epochs", type=int, help="Number of epochs.  [default: no limit]")
-@click.option("--keep-remainder", is_flag=True, help="Keep a last, short batch.")
+@click.option("--epochs", type=int, help="Number of epochs.  [default: unlimited]")
+@click.option("--keep-remainder", is_flag=True, help="Keep the last, short batch.")
 @click.option(
     "--weights",
     metavar="NAME=SHARE,...",
-    help="Weights of a mixture.  [default: the lengths of its datasets]",
+    help="Weights of a mixture.  [default: lengths of the datasets]",
 )
 @click.option(
     "--state",
     type=click.Path(dir_okay=False),
-    help="JSON file with the state of a feed, instead of the options of the order.",
+    help="State of a feed, as JSON. Replaces the options of the order.",
 )
-@click.option("--show", is_flag=True, help="Print the record too, as `head` does.")
+@click.option("--show", is_flag=True, help="Also show the record.")
 @json_option
 @click.pass_context
 @errors_reported
@@ -69,10 +82,10 @@ def command(
     as_json: bool,
     **order: Any,
 ) -> None:
-    """Print which record a row of a step was, down to its byte in a TFRecord file.
+    """Find the record of a training step's row, down to its byte in a TFRecord file.
 
-    DATASET is a path, or NAME=PATH for each dataset of a mixture. The order is that of
-    gristmill.loader.global_batches with the same arguments.
+    DATASET is a path, or NAME=PATH for each dataset of a mixture. Give the arguments
+    that gristmill.loader.global_batches got, or the --state of a feed.
     """
     from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
     from gristmill.loader.locate import locate

@@ -1,7 +1,7 @@
-"""Checks before a job goes to Dataflow: what would fail there in minutes fails here.
+"""Checks before a job is submitted to Dataflow, where it would fail after minutes.
 
-Each takes seconds at most and says why. They look with the account of whoever submits;
-in a template's launcher that is the account of the workers.
+Each takes seconds at most. They use the account that submits the job; in the launcher
+of a template that is the account of the workers.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _DUAL_REGIONS = {
 
 
 class Use(NamedTuple):
-    """What a job does with a place.
+    """A path that a job uses.
 
     Attributes:
-        what: What the place is, for messages.
+        what: Role of the path, for messages.
         path: A gs:// path or pattern.
-        permissions: What has to be allowed in its bucket.
+        permissions: Permissions that the job needs in its bucket.
     """
 
     what: str
@@ -56,13 +56,14 @@ class Use(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """A bucket as the service describes it.
+    """A bucket as Cloud Storage describes it.
 
     Attributes:
         name: Its name.
-        location: Such as `US`, `EU`, `NAM4` or `US-CENTRAL1`; "" if it may not be seen.
-        regions: Of a dual-region made of two of one's choice.
-        permissions: Those of the permissions asked for that are granted.
+        location: Such as `US`, `EU`, `NAM4` or `US-CENTRAL1`; "" if the account may not
+            see it.
+        regions: The two regions of a configurable dual-region.
+        permissions: Those of the requested permissions that are granted.
     """
 
     name: str
@@ -71,9 +72,9 @@ class Bucket:
     permissions: frozenset[str]
 
     def near(self, region: str) -> bool:
-        """Tells whether traffic with workers in a region stays in its location.
+        """Returns whether traffic with workers in a region stays in its location.
 
-        A location that is not known counts as near.
+        An unknown location counts as near.
         """
         location = self.location.upper()
         if self.regions:
@@ -88,14 +89,14 @@ class Bucket:
 
 
 def uses_of(options: Options, *, temporary: Sequence[str]) -> list[Use]:
-    """Returns the places that a job reads and writes.
+    """Returns the paths that a job reads and writes.
 
     Args:
-        options: Of the pipeline.
-        temporary: The locations for temporary files and for what is staged.
+        options: Options of the pipeline.
+        temporary: Locations for temporary and staged files.
 
     Raises:
-        InputError: One is not in a bucket.
+        InputError: A path is not in a bucket.
     """
     uses = [Use("temporary files", path, _WRITE) for path in temporary]
     if isinstance(options, ConvertOptions):
@@ -110,19 +111,19 @@ def uses_of(options: Options, *, temporary: Sequence[str]) -> list[Use]:
     for use in uses:
         if not re.match("gs://[^/]", use.path):
             raise InputError(
-                f"Dataflow's workers cannot reach the {use.what}",
+                f"Dataflow workers cannot access the {use.what}",
                 where=use.path,
                 expected="a path in a bucket, gs://BUCKET/NAME",
-                cure="copy local files to a bucket, with gcloud storage cp",
+                cure="copy local files to a bucket with gcloud storage cp",
             )
     return uses
 
 
 def within(call: Callable[[], T], *, seconds: float, what: str) -> T:
-    """Returns what a call returns, or gives up on it.
+    """Returns what a call returns, or raises an error after a timeout.
 
     Raises:
-        StorageError: It has not returned in time.
+        StorageError: The call has not returned in time.
     """
     results: list[T] = []
     failures: list[Exception] = []
@@ -130,7 +131,7 @@ def within(call: Callable[[], T], *, seconds: float, what: str) -> T:
     def run() -> None:
         try:
             results.append(call())
-        except Exception as e:  # Raised again where it is waited for.
+        except Exception as e:  # Raised again by the caller's thread.
             failures.append(e)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -140,14 +141,14 @@ def within(call: Callable[[], T], *, seconds: float, what: str) -> T:
         raise failures[0]
     if not results:
         raise StorageError(
-            f"no answer within {seconds:.0f} seconds: {what}",
+            f"timeout after {seconds:.0f} seconds: {what}",
             cure="check the network, then run the same command again",
         )
     return results[0]
 
 
 def find_credentials() -> Any:
-    """Returns credentials that work now.
+    """Returns valid credentials.
 
     Raises:
         InputError: There are none, or they have expired.
@@ -169,28 +170,28 @@ def find_credentials() -> Any:
         raise InputError(
             "no credentials for Google Cloud",
             got=str(e).splitlines()[0],
-            cure="run `gcloud auth application-default login`, or let "
-            "GOOGLE_APPLICATION_CREDENTIALS name a key file",
+            cure="run `gcloud auth application-default login`, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS to the path of a key file",
         ) from e
 
 
 def check_buckets(
     uses: Sequence[Use], *, client: Any, region: str, cross_region: bool
 ) -> list[str]:
-    """Checks that buckets are there, may be used, and are near the workers.
+    """Checks that buckets exist, may be used, and are near the workers.
 
     Args:
-        uses: What the job reads and writes.
+        uses: Paths that the job reads and writes.
         client: A client of google-cloud-storage.
-        region: Of the workers.
-        cross_region: Whether buckets elsewhere are accepted.
+        region: Region of the workers.
+        cross_region: Whether buckets in other regions are allowed.
 
     Returns:
-        What a person should know.
+        Remarks for the user.
 
     Raises:
-        InputError: With what is wrong.
-        StorageError: The service cannot be reached.
+        InputError: A check failed.
+        StorageError: Cloud Storage cannot be reached.
     """
     notes = []
     places: dict[str, list[Use]] = {}
@@ -199,7 +200,7 @@ def check_buckets(
     for name, here in places.items():
         wanted = frozenset().union(*(use.permissions for use in here))
         what = " and ".join(dict.fromkeys(use.what for use in here))
-        bucket = _look(client, name, wanted, what)
+        bucket = _describe(client, name, wanted, what)
         missing = sorted(wanted - bucket.permissions)
         if missing:
             role = "objectUser" if wanted == _WRITE else "objectViewer"
@@ -207,39 +208,39 @@ def check_buckets(
                 f"this account may not use the bucket of the {what}",
                 where=f"gs://{name}",
                 expected=", ".join(sorted(wanted)),
-                got="without " + ", ".join(missing),
-                cure=f"give it the role roles/storage.{role} on the bucket, and the "
-                "workers' service account as well",
+                got="missing: " + ", ".join(missing),
+                cure=f"grant roles/storage.{role} on the bucket to it, and to the "
+                "workers' service account",
             )
         if not bucket.location:
             notes.append(
-                f"the location of gs://{name} may not be seen by this account, so it "
-                f"was not compared with {region}"
+                f"the location of gs://{name} was not compared with {region}: this "
+                "account may not see it"
             )
         elif not bucket.near(region):
             where = "+".join(bucket.regions) or bucket.location
             if not cross_region:
                 raise InputError(
-                    f"the bucket of the {what} is not where the workers are",
+                    f"the bucket of the {what} is not in the workers' region",
                     where=f"gs://{name}, {where}",
-                    expected=f"a location that holds {region}",
-                    cure="choose --region to fit, or pay for the traffic and accept "
-                    "the delay with --cross-region",
+                    expected=f"a location that contains {region}",
+                    cure="change --region, or allow slower and charged traffic between "
+                    "regions with --cross-region",
                 )
             notes.append(f"gs://{name} is in {where}, the workers in {region}")
     return notes
 
 
-def _look(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucket:
+def _describe(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucket:
     from google.api_core.exceptions import Forbidden
 
     bucket = client.bucket(name)
     location, regions = "", ()
     with _explained(name, what):
-        granted = bucket.test_iam_permissions(sorted(wanted), **_patience())
+        granted = bucket.test_iam_permissions(sorted(wanted), **_limits())
         # roles/storage.objectUser does not show buckets, only what is in them.
         with contextlib.suppress(Forbidden):
-            bucket.reload(**_patience())
+            bucket.reload(**_limits())
             location = bucket.location or ""
             regions = tuple(bucket.data_locations or ())
     return Bucket(
@@ -250,8 +251,8 @@ def _look(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucket:
     )
 
 
-def _patience() -> dict[str, Any]:
-    """Returns how long calls of the client wait, and try again."""
+def _limits() -> dict[str, Any]:
+    """Returns timeout and retries for calls of the client."""
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     return {"timeout": _SECONDS, "retry": DEFAULT_RETRY.with_timeout(_SECONDS)}
@@ -259,7 +260,7 @@ def _patience() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(name: str, what: str) -> Iterator[None]:
-    """Turns errors of the client into ones that say what to do."""
+    """Turns errors of the client into errors that say what to do."""
     from google.api_core.exceptions import GoogleAPIError, NotFound
     from requests import RequestException
 
@@ -275,7 +276,7 @@ def _explained(name: str, what: str) -> Iterator[None]:
     except (GoogleAPIError, RequestException, ConnectionError) as e:
         cause = getattr(e, "cause", None) or e
         raise StorageError(
-            f"cannot look at the bucket of the {what}",
+            f"cannot read the bucket of the {what}",
             where=f"gs://{name}",
             got=str(cause).splitlines()[0] if str(cause) else type(cause).__name__,
             cure="check the network and the account, then run the same command again",
@@ -283,7 +284,7 @@ def _explained(name: str, what: str) -> Iterator[None]:
 
 
 def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
-    """Checks that there is an object at all where each input pattern looks.
+    """Checks that an object exists under the prefix of each input pattern.
 
     Raises:
         InputError: There is none.
@@ -295,13 +296,13 @@ def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
         prefix, _ = listing_of(name)
         with _explained(bucket, use.what):
             found = any(
-                client.list_blobs(bucket, prefix=prefix, max_results=1, **_patience())
+                client.list_blobs(bucket, prefix=prefix, max_results=1, **_limits())
             )
         if not found:
             raise InputError(
                 "no input file matches",
                 where=use.path,
-                got=f"no object whose name begins with gs://{bucket}/{prefix}",
+                got=f"no object with the prefix gs://{bucket}/{prefix}",
                 cure="check the path",
             )
 
@@ -310,11 +311,11 @@ def check_output(options: Options, *, splits: Sequence[str]) -> list[str]:
     """Checks that there is something to do.
 
     Args:
-        options: Of the pipeline.
-        splits: Those that a conversion writes.
+        options: Options of the pipeline.
+        splits: The splits that a conversion writes.
 
     Returns:
-        What a person should know.
+        Remarks for the user.
 
     Raises:
         InputError: All splits are committed already.
@@ -328,14 +329,16 @@ def check_output(options: Options, *, splits: Sequence[str]) -> list[str]:
             "the output cannot be read",
             where=options.output,
             got=str(e),
-            cure="see to that, or choose another output",
+            cure="repair it, or choose another output",
         ) from e
     committed = [s for s in splits if manifest and s in manifest.splits]
     if committed and len(committed) == len(splits):
         raise InputError(
             "the output is committed already",
             where=f"{options.output}, split {', '.join(committed)}",
-            cure="look at it with gristmill inspect, choose another output or --split, "
-            "or replace it with --overwrite",
+            cure="see it with gristmill inspect, choose another output or --split, or "
+            "replace it with --overwrite",
         )
-    return [f"split {split} is committed already: it stays" for split in committed]
+    return [
+        f"split {split} is committed already and will be kept" for split in committed
+    ]

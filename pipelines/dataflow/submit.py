@@ -1,4 +1,4 @@
-"""Submitting a pipeline to Dataflow, after checks that take seconds."""
+"""Submission of a pipeline to Dataflow, after quick checks."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ from gristmill.pipelines.results.submission import Submission
 def submit(
     options: Options, launch: LaunchOptions, beam_arguments: Sequence[str]
 ) -> Submission:
-    """Submits a pipeline, after checks that take seconds.
+    """Submits a pipeline to Dataflow, after quick checks.
 
     Args:
-        options: Of the pipeline.
+        options: Options of the pipeline.
         launch: How to run it.
-        beam_arguments: For Beam, `--runner` among them.
+        beam_arguments: Options of Beam, including `--runner`.
 
     Raises:
-        InputError: A check found what would make the job fail.
-        JobError: The job could not be created, or has failed.
+        InputError: A check failed.
+        JobError: The job could not be created, or failed while it was waited for.
     """
     beam_options = PipelineOptions(list(beam_arguments))
     pipeline = next(name for name, cls in PIPELINES.items() if isinstance(options, cls))
@@ -99,17 +99,15 @@ def _target(options: Options) -> str:
 def _set_defaults(
     beam_options: PipelineOptions, pipeline: str, options: Options
 ) -> None:
-    """Fills in what was not given.
+    """Sets defaults for Beam options that are not given.
 
     Raises:
-        InputError: Something is missing that only a person can know.
+        InputError: The project or the region is not given.
     """
     cloud = beam_options.view_as(GoogleCloudOptions)
     for name in ("project", "region"):
         if not getattr(cloud, name):
-            raise InputError(
-                f"no {name} given for Dataflow", cure=f"give --{name}, as in --{name} X"
-            )
+            raise InputError(f"no {name} given for Dataflow", cure=f"give --{name}")
     target = _target(options)
     if cloud.temp_location is None:
         cloud.temp_location = cloud.staging_location
@@ -118,7 +116,7 @@ def _set_defaults(
     if cloud.staging_location is None:
         cloud.staging_location = cloud.temp_location
     if cloud.job_name is None:
-        # Dataflow runs one job of a name at a time: so no two write to one output.
+        # Dataflow runs one job of a name at a time: no two jobs write to one output.
         base = re.sub("[^a-z0-9]+", "-", layout.base_name(target).lower()).strip("-")
         place = hashlib.sha256(target.encode()).hexdigest()[:8]
         parts = ["gristmill", pipeline, *filter(None, [base[:30].strip("-")]), place]
@@ -140,7 +138,7 @@ def _set_defaults(
 def _check(
     options: Options, launch: LaunchOptions, beam_options: PipelineOptions
 ) -> list[str]:
-    """Checks all that can be known before the job runs; returns notes."""
+    """Checks what can be checked before the job runs; returns remarks."""
     plan = plan_of(options) if isinstance(options, ConvertOptions) else None
     cloud = beam_options.view_as(GoogleCloudOptions)
     temporary = dict.fromkeys(
@@ -151,7 +149,7 @@ def _check(
     workers = beam_options.view_as(WorkerOptions)
     client = _storage_client(cloud)
     if cloud.impersonate_service_account:
-        notes = ["buckets were not looked at: the job is submitted by another account"]
+        notes = ["buckets were not checked: the job is submitted by another account"]
     else:
         zone = workers.worker_zone or workers.zone or ""
         region = workers.worker_region or zone.rpartition("-")[0] or cloud.region
@@ -202,16 +200,16 @@ def _check_worker_setup(options: Options, beam_options: PipelineOptions) -> None
     mapped = isinstance(options, ConvertOptions) and options.map is not None
     if mapped and not _has_worker_setup(beam_options):
         raise InputError(
-            "the workers would not have the module of --map",
-            expected="a package or an image that holds it",
-            cure="give --sdk_container_image, or --setup_file or --extra_package of a "
-            "package that holds it and requires gristmill",
+            "the workers do not have the module of --map",
+            expected="a package or an image that contains it",
+            cure="give --sdk_container_image, or give --setup_file or --extra_package "
+            "of a package that contains it and requires gristmill",
         )
 
 
 @contextlib.contextmanager
 def _worker_setup(beam_options: PipelineOptions) -> Iterator[None]:
-    """Sends this package along, unless the workers get it in another way."""
+    """Sends this package to the workers, unless they get it in another way."""
     if _has_worker_setup(beam_options):
         yield
         return
@@ -243,12 +241,12 @@ def _run(options: Options, beam_options: PipelineOptions) -> Any:
         raise JobError(
             "the job could not be submitted to Dataflow",
             got=str(e),
-            cure="see deploy/README.md for the messages of the service and their cures",
+            cure="see deploy/README.md for the messages of Dataflow and what to do",
         ) from e
 
 
 def _wait(submission: Submission, result: Any) -> Submission:
-    """Waits for the end of a job."""
+    """Waits until a job has finished."""
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
     try:
@@ -259,10 +257,11 @@ def _wait(submission: Submission, result: Any) -> Submission:
         got = str(state)
     if got != PipelineState.DONE:
         raise JobError(
-            "the job on Dataflow has not succeeded",
+            "the Dataflow job has not succeeded",
             where=submission.url,
             got=got,
-            cure="read its log there; the same command again keeps finished shards",
+            cure="read its log there, then run the same command again; finished shards "
+            "are kept",
         )
     if submission.pipeline != "verify":
         open_manifest(submission.target)

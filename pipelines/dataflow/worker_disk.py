@@ -1,4 +1,4 @@
-"""What Dataflow's workers are made of, and what fits on them."""
+"""Machines of Dataflow workers, and the disk space that shards need on them."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Iterator
 
 from gristmill.dataset.errors import InputError
 
-# Making a shard holds Python's lock: more threads of a process do not save any of its
-# time, they hold more shards in memory and on disk. With two, one waits for the bucket
-# while the other computes. benchmarks/harness_threads.py measures it.
+# Converting a shard holds Python's interpreter lock: more threads do not make a
+# process faster, they keep more shards in memory and on disk. With two, one waits for
+# the bucket while the other computes. benchmarks/harness_threads.py measures it.
 HARNESS_THREADS = 2
 MACHINE_TYPE = "e2-standard-4"
 DISK_GB = 50
-# What the system and the container image take of the disk, generously.
+# Disk space of the system and the container image, rounded up.
 IMAGE_GB = 20
 
 
 def check_disk(
     *, shard_bytes: int | None, threads: int, machine_type: str, disk_gb: int
 ) -> Iterator[str]:
-    """Checks that the shards in flight on one machine fit on its disk.
+    """Checks that the shards in progress on one machine fit on its disk.
 
-    A machine has a process for each of its vCPUs, and makes as many shards in each as
-    that has threads. A shard takes at most about its input.
+    A machine runs a process for each vCPU, and each process makes one shard per thread.
+    A shard takes at most about as much space as its input.
 
     Args:
-        shard_bytes: Input of one shard, where it is known.
-        threads: Harness threads of a process.
+        shard_bytes: Input bytes of one shard, if known.
+        threads: Harness threads of each process.
         machine_type: Such as `e2-standard-4`.
         disk_gb: Size of the machine's disk.
 
     Yields:
-        What a person should know.
+        Remarks for the user.
 
     Raises:
-        InputError: They do not fit.
+        InputError: The shards do not fit.
     """
     cores = cores_of(machine_type)
     if cores is None:
-        yield f"machine type {machine_type}: its disk was not compared with the shards"
+        yield f"disk space was not checked: vCPUs of {machine_type} are not known"
         return
     room = max(disk_gb - IMAGE_GB, 0) * 10**9
     at_once = cores * threads
@@ -51,10 +51,10 @@ def check_disk(
     elif shard_bytes * at_once > room:
         needed = IMAGE_GB + -(-shard_bytes * at_once // 10**9)
         raise InputError(
-            "the shards in flight do not fit on a worker's disk",
+            "the shards in progress do not fit on a worker's disk",
             where=f"{machine_type} with {disk_gb} GB, {threads} harness threads",
             expected=f"at least {needed:,} GB for {at_once} shards of up to "
-            f"{shard_bytes / 1e9:,.2f} GB and {IMAGE_GB} GB of system and image",
+            f"{shard_bytes / 1e9:,.2f} GB, and {IMAGE_GB} GB for system and image",
             got=f"{disk_gb:,} GB",
             cure=f"give --disk_size_gb={needed}, a smaller --shard-size, or fewer "
             "--number_of_worker_harness_threads",
@@ -62,7 +62,7 @@ def check_disk(
 
 
 def cores_of(machine_type: str) -> int | None:
-    """Returns the vCPUs of a machine type, None if its name does not say.
+    """Returns the number of vCPUs of a machine type, None if its name does not tell.
 
     >>> cores_of("e2-standard-4"), cores_of("n2-custom-8-16384"), cores_of("e2-micro")
     (4, 8, None)

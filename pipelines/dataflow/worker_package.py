@@ -1,6 +1,6 @@
-"""This package as Dataflow's workers install it, where no image of theirs holds it.
+"""The source of this package for Dataflow workers whose image does not hold it.
 
-Beam builds a source distribution of what is written here, and stages it.
+Beam builds a source distribution from it and stages that.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _EXTRAS = ("beam", "gcs")
 
 
 def write_source(directory: pathlib.Path) -> pathlib.Path:
-    """Copies the package, as it is installed here, to where it can be built.
+    """Copies the installed package to a directory where it can be built.
 
     Args:
         directory: An empty directory.
 
     Returns:
-        Path of a `setup.py`.
+        Path of its `setup.py`.
 
     Raises:
-        InputError: This installation does not say what it requires.
+        InputError: This installation has no list of requirements.
     """
     ignored = shutil.ignore_patterns("__pycache__")
     top = pathlib.Path(gristmill.__file__)
@@ -50,13 +50,13 @@ def write_source(directory: pathlib.Path) -> pathlib.Path:
 
 
 def _requirements() -> list[str]:
-    """Returns what the installed package requires on a worker."""
+    """Returns the requirements of the installed package on a worker."""
     try:
         stated = importlib.metadata.requires("gristmill") or []
     except importlib.metadata.PackageNotFoundError as e:
         raise InputError(
             "this copy of gristmill cannot be sent to workers",
-            got="no metadata of an installed package",
+            got="no installed metadata of the package",
             cure="install it with pip, or give --sdk_container_image or --setup_file",
         ) from e
     found = []

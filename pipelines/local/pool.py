@@ -1,9 +1,9 @@
-"""Worker processes on this machine: work spread evenly, and a dead worker noticed.
+"""A pool of worker processes on this machine.
 
-Beam's own multi-processing mode divides the work before it starts and hangs for ever
-when a worker is killed. This pool hands out one item at a time. The standard library's
-runs one call at a time in each process: here one can wait for storage while the next
-one computes.
+Beam's own multi-processing mode divides the work before it starts, and hangs when a
+worker is killed. This pool hands out one item at a time and detects dead workers. The
+pools of the standard library run one call at a time in each process; here several
+threads of a process can wait for storage while one computes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _Outcome = tuple[Any, BaseException | None, str]
 
 
 def default_workers() -> int:
-    """Returns the number of cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def worker_died(which: str) -> WorkerDiedError:
-    """Returns the error that says that a worker process was killed."""
+    """Returns the error for a worker process that was killed."""
     return WorkerDiedError(
         "a worker process ended without a result",
-        expected="every worker at work until the end",
+        expected="every worker to run until the end",
         got=f"{which} was killed, most often by the system for lack of memory",
-        cure="run the same command again, with fewer workers if memory was short: "
+        cure="run the same command again, with fewer workers if memory was short; "
         "finished shards are kept",
     )
 
@@ -51,17 +51,17 @@ def map_unordered(
     workers: int,
     threads: int = 1,
 ) -> Iterator[R]:
-    """Yields function(item) for every item, as they finish.
+    """Yields function(item) for every item, in the order in which they finish.
 
-    With one worker everything runs in this process. When a call fails, the calls that
-    have begun are finished, and then the first error is raised: their results are on
-    storage for the next run.
+    With one worker everything runs in this process. When a call fails, the running
+    calls are finished and then the first error is raised: the next run finds their
+    results on storage.
 
     Args:
-        function: Picklable; called in a worker process.
-        items: Picklable.
+        function: What to call in a worker process. Must be picklable.
+        items: Its arguments. Must be picklable.
         workers: Number of processes.
-        threads: Calls at once in each of them.
+        threads: Concurrent calls in each process.
 
     Raises:
         WorkerDiedError: A worker process was killed.
@@ -97,7 +97,7 @@ def _map_in_threads(
             done.put(_call(function, item[0]))
 
     for _ in range(threads):
-        # They do not keep the process from ending, as at Ctrl-C.
+        # Daemons, so that Ctrl-C ends the process.
         threading.Thread(target=work, daemon=True).start()
     running = 0
     error: BaseException | None = None
@@ -122,7 +122,7 @@ def _map_in_threads(
 
 
 class _Worker:
-    """A process, and the calls that it has been given."""
+    """A worker process, and its number of running calls."""
 
     def __init__(self, function: Callable[[Any], Any], threads: int):
         # A forked copy of a process with threads can deadlock.
@@ -131,7 +131,7 @@ class _Worker:
         self.running = 0
         self._process = context.Process(target=_work, args=(theirs, function, threads))
         self._process.start()
-        theirs.close()  # Else its death would not be the end of the connection.
+        theirs.close()  # Otherwise its death would not close the connection.
 
     def give(self, item: Any) -> None:
         self.connection.send(item)
@@ -148,7 +148,7 @@ class _Worker:
     def end(self, *, at_once: bool) -> None:
         if at_once:
             self._process.terminate()
-        self.connection.close()  # Without more items it ends.
+        self.connection.close()  # The worker then ends.
         self._process.join()
 
 
@@ -158,7 +158,7 @@ def _map_in_processes(
     waiting = iter(items)
     workers = [_Worker(function, threads) for _ in range(count)]
     by_connection = {worker.connection: worker for worker in workers}
-    # Places for calls: the first of every worker before the second of any.
+    # Free threads: the first one of every worker before the second one of any.
     free = deque(workers * threads)
     error: BaseException | None = None
     broken = False
@@ -188,7 +188,7 @@ def _map_in_processes(
 
 
 class _WorkerError(Exception):
-    """Where an error happened in a worker; the cause of the error here."""
+    """The traceback in the worker, as the cause of the error here."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -199,9 +199,9 @@ def _work(
     function: Callable[[Any], Any],
     threads: int,
 ) -> None:
-    """Runs in a worker process: calls a function for every item that arrives."""
-    # Ctrl-C reaches the whole process group: workers end at once and in silence, the
-    # parent reports. A worker whose parent is gone must not go on either.
+    """Calls a function for every item that arrives; the main loop of a worker."""
+    # Ctrl-C reaches the whole process group: workers end at once without a message, and
+    # the parent reports. A worker whose parent has died ends, too.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -220,9 +220,9 @@ def _work(
                 try:
                     connection.send(outcome)
                 except OSError:
-                    return  # Nobody listens any more.
-                except Exception as e:  # Whatever cannot be pickled.
-                    # Its own repr may be what fails.
+                    return  # The parent has closed the connection.
+                except Exception as e:  # The outcome does not pickle.
+                    # Its repr may fail as well.
                     kind = type(outcome[1] or outcome[0]).__name__
                     error = TypeError(f"{kind} does not pickle: {e}")
                     connection.send((None, error, outcome[2]))

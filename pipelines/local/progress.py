@@ -1,7 +1,7 @@
-"""A live view of a conversion, from the files that it leaves on storage.
+"""The progress bar of a conversion, from the files in its output.
 
-It works whatever runs the pipeline: shards are finished when their index is there, and
-workers of this machine also write small progress files.
+Works for every runner: a shard is finished when its index exists. Workers on this
+machine also write small progress files.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _REMOTE_LISTING_SECONDS = 15.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """How far a conversion is.
+    """The progress of a conversion.
 
     Attributes:
-        shards: Finished shards, those of earlier runs included.
-        input_bytes: Stored bytes of the inputs that are done, roughly.
+        shards: Finished shards, including those of earlier runs.
+        input_bytes: Stored input bytes that are converted, approximately.
         records: Records read by this run.
         raw_bytes: Their size.
     """
@@ -50,12 +50,12 @@ class Snapshot:
     raw_bytes: int
 
 
-class Watch:
-    """Looks at the output of a conversion.
+class ProgressReader:
+    """Reads the progress of a conversion.
 
     Args:
-        prepared: Its jobs.
-        progress_dir: Where workers of this machine write how far they are.
+        prepared: The jobs of the conversion.
+        progress_dir: Directory where workers on this machine write their progress.
     """
 
     def __init__(self, prepared: Sequence[PreparedJob], progress_dir: str):
@@ -76,20 +76,20 @@ class Watch:
                 self._shard_bytes[key] = size
 
     def _finished(self, index_dir: str) -> set[str]:
-        """Returns the finished shards as of the last listing, which is not long ago."""
+        """Returns the finished shards, from a recent listing."""
         began = time.monotonic()
         if began >= self._next_listing:
             storage = storage_for(index_dir)
             found = {info.path.rpartition("/")[2] for info in storage.list(index_dir)}
             self._done = {self._indexes[name] for name in found & self._indexes.keys()}
-            # Long listings take their time, and those of a bucket have their price.
+            # Long listings take time, and those of a bucket cost money.
             ended = time.monotonic()
             pause = _REMOTE_LISTING_SECONDS if storage.remote else 0.0
             self._next_listing = ended + max(pause, 20 * (ended - began))
         return self._done
 
-    def look(self) -> Snapshot:
-        """Returns how far the conversion is now."""
+    def read(self) -> Snapshot:
+        """Returns the current progress."""
         output = self._prepared[0].job.output
         done = self._finished(layout.join(output, layout.INDEX_DIR))
         input_bytes = sum(self._shard_bytes[key] for key in done)
@@ -113,16 +113,16 @@ class Watch:
         )
 
 
-def _text(snapshot: Snapshot, watch: Watch, seconds: float) -> str:
+def _text(snapshot: Snapshot, reader: ProgressReader, seconds: float) -> str:
     rate = snapshot.raw_bytes / 1e6 / max(seconds, 1e-3)
     return (
-        f"{snapshot.shards:,}/{watch.shards:,} shards  {snapshot.records:,} records  "
+        f"{snapshot.shards:,}/{reader.shards:,} shards  {snapshot.records:,} records  "
         f"{rate:,.1f} MB/s"
     )
 
 
 @contextlib.contextmanager
-def show_progress(watch: Watch, console: Console) -> Iterator[None]:
+def show_progress(reader: ProgressReader, console: Console) -> Iterator[None]:
     """Shows a progress bar while the body runs; plain lines without a terminal."""
     started = time.monotonic()
     stop = threading.Event()
@@ -137,21 +137,21 @@ def show_progress(watch: Watch, console: Console) -> Iterator[None]:
         transient=True,
         disable=not console.is_terminal,
     )
-    task = bar.add_task("", total=max(watch.input_bytes, 1), text="")
+    task = bar.add_task("", total=max(reader.input_bytes, 1), text="")
 
     def refresh() -> None:
         next_line = started + _PLAIN_LINE_SECONDS
         while not stop.wait(_REFRESH_SECONDS):
             try:
-                snapshot = watch.look()
+                snapshot = reader.read()
             except (GristmillError, OSError, ValueError):
-                continue  # Files come and go under us; the next look is soon.
+                continue  # Files appear and disappear meanwhile; try again soon.
             now = time.monotonic()
-            text = _text(snapshot, watch, now - started)
+            text = _text(snapshot, reader, now - started)
             bar.update(task, completed=snapshot.input_bytes, text=text)
             if not console.is_terminal and now >= next_line:
                 next_line = now + _PLAIN_LINE_SECONDS
-                percent = 100 * snapshot.input_bytes / max(watch.input_bytes, 1)
+                percent = 100 * snapshot.input_bytes / max(reader.input_bytes, 1)
                 console.print(f"{percent:.0f}%  {text}", highlight=False)
 
     with bar:
@@ -161,5 +161,5 @@ def show_progress(watch: Watch, console: Console) -> Iterator[None]:
             yield
         finally:
             stop.set()
-            # Not longer: it may look at storage that does not answer.
+            # No longer than that: storage may not answer.
             thread.join(_REFRESH_SECONDS)

@@ -1,4 +1,4 @@
-"""From the options of a conversion, as people give them, to its jobs."""
+"""The jobs of a conversion, from its options."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Conversion(NamedTuple):
 
 
 def conversion_of(options: ConvertOptions) -> Conversion:
-    """Returns what the options ask for. Only a TFDS directory is looked into.
+    """Returns the jobs that the options describe. Reads only a TFDS directory.
 
     Raises:
-        InputError: They contradict each other, or cannot be used.
+        InputError: The options contradict each other, or cannot be used.
     """
     output = options.output.rstrip("/") or options.output
     fields: dict[str, Any] = {
@@ -49,7 +49,7 @@ def conversion_of(options: ConvertOptions) -> Conversion:
         "check": options.check,
     }
     if options.map is not None:
-        split_name(options.map)  # The module itself may be on the workers only.
+        split_name(options.map)  # The module itself may exist on the workers only.
     if len(options.input) == 1 and is_tfds_directory(options.input[0]):
         directory = options.input[0]
         splits = None if options.split is None else (options.split,)
@@ -66,10 +66,10 @@ def conversion_of(options: ConvertOptions) -> Conversion:
 
 
 def plan_of(options: ConvertOptions) -> PlanOptions:
-    """Returns the plan that was asked for; the default if none was.
+    """Returns the plan that the options describe, or the default one.
 
     Raises:
-        InputError: More than one was.
+        InputError: They describe more than one.
     """
     size = options.shard_size
     given = {
@@ -81,7 +81,7 @@ def plan_of(options: ConvertOptions) -> PlanOptions:
     if len(wanted) + options.match_shards > 1:
         raise InputError(
             "more than one way to make shards",
-            cure="give one of --match-shards, --num-shards, --shard-size and "
+            cure="give only one of --match-shards, --num-shards, --shard-size and "
             "--records-per-shard",
         )
     if options.match_shards:

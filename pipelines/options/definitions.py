@@ -1,8 +1,8 @@
 """Every option of every pipeline, described once.
 
-The command line is built from these descriptions, the metadata of the Dataflow
-templates too, and the tables of the documentation are compared with them by a test.
-Nothing heavy is imported here: the command line starts with this module.
+The command line, the metadata of the Dataflow templates and the tables in docs/cli.md
+are built from these descriptions. Nothing heavy is imported here: the command line
+starts with this module.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _SIZE = "[0-9]+([.][0-9]+)? *([kKmMgGtTpP]?[bB]|[kKmMgGtTpP][iI][bB])?"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """What there is to know of one option.
+    """One option of a pipeline.
 
     Attributes:
-        name: As a field, and as the parameter of a template.
-        kind: What its value is. `paths` are several arguments on the command line,
-            separated by commas in a template.
-        default: Its value where it is not given.
-        label: A few words, the heading of its field in the console.
+        name: Name of the field, and of the parameter of a template.
+        kind: Type of its value. `paths` are several arguments on the command line, and
+            a list separated by commas in a template.
+        default: Value if the option is not given.
+        label: A few words, the heading of its field in the Google Cloud console.
         help: What it does, in sentences.
-        shown: The default as people should read it, if `default` does not say it.
-        metavar: What stands for the value in help texts.
-        regex: A POSIX extended regular expression for the values of a template.
+        shown: The default as shown to people, if `default` does not say it.
+        metavar: Placeholder of the value in help texts.
+        regex: POSIX extended regular expression for the values of a template.
         choices: All values of a `choice`.
-        least: The least value of an `integer`.
-        required: Whether it must be given: on the command line it has no name then,
-            only a place.
+        least: Smallest value of an `integer`.
+        required: Whether it must be given. On the command line it is then an argument
+            without a name.
     """
 
     name: str
@@ -78,44 +78,44 @@ def _required(kind: Kind, label: str, help: str, **more: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
-    """What `gristmill convert` and the template `convert` take."""
+    """Options of `gristmill convert` and of the template `convert`."""
 
     input: tuple[str, ...] = _required(
         "paths",
         "Input files",
-        "TFRecord files, glob patterns, or one TFDS directory.",
+        "TFRecord files, glob patterns, or a TFDS directory.",
         regex=_GS_PATHS,
     )
     output: str = _required(
         "text",
         "Output directory",
-        "The dataset's directory.",
+        "Directory of the dataset.",
         regex=_GS_PATH,
     )
     name: str | None = _option(
         "text",
         None,
         "Dataset name",
-        "Dataset name, the first part of the shards' names.",
-        shown="the output's last part",
+        "Dataset name, the first part of every shard's file name.",
+        shown="last part of the output path",
         regex=NAME_PATTERN,
     )
     split: str | None = _option(
         "text",
         None,
         "Split",
-        "Split to write; others in the output stay.",
+        "Split to write. Other splits in the output are kept.",
         shown="train",
         regex=SPLIT_PATTERN,
     )
     match_shards: bool = _option(
-        "flag", False, "One shard per file", "One shard for each input file."
+        "flag", False, "One shard per file", "Write one shard for each input file."
     )
     num_shards: int | None = _option(
         "integer",
         None,
         "Number of shards",
-        "Number of shards, of about equal input.",
+        "Number of shards. Each takes about the same number of input bytes.",
         metavar="N",
         regex=_POSITIVE,
         least=1,
@@ -124,7 +124,7 @@ class ConvertOptions:
         "text",
         None,
         "Input per shard",
-        "Input for each shard, such as 1GiB.",
+        "Input bytes per shard, such as 1GiB.",
         shown="256MiB",
         metavar="SIZE",
         regex=_SIZE,
@@ -133,7 +133,7 @@ class ConvertOptions:
         "integer",
         None,
         "Records per shard",
-        "Records in each shard; counts all records first.",
+        "Records per shard. Counts all records first.",
         metavar="N",
         regex=_POSITIVE,
         least=1,
@@ -142,7 +142,7 @@ class ConvertOptions:
         "integer",
         DEFAULT_GROUP_SIZE,
         "Records per chunk",
-        "Records in a chunk: 1 for random reads, 16 and more for size.",
+        "Records per chunk: 1 for fast random reads, 16 or more for smaller files.",
         metavar="N",
         regex=_POSITIVE,
     )
@@ -150,7 +150,7 @@ class ConvertOptions:
         "text",
         DEFAULT_COMPRESSION,
         "Compression",
-        "zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
+        "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
         metavar="TEXT",
         regex=COMPRESSION_PATTERN,
     )
@@ -158,7 +158,8 @@ class ConvertOptions:
         "text",
         None,
         "Function on records",
-        "Call it on every record: bytes to bytes, None or a list of bytes.",
+        "Function to call on every record. Takes bytes; returns bytes, a list of "
+        "bytes, or None to drop the record.",
         metavar="MODULE:FUNCTION",
         regex="[^: ]+:[^ ]+",
     )
@@ -166,14 +167,14 @@ class ConvertOptions:
         "choice",
         "fail",
         "Damaged input",
-        "Damaged input: stop, or set it aside and keep all other records.",
+        "What to do with damaged input: fail, or move on and copy it to quarantine/.",
         choices=("fail", "quarantine"),
     )
     max_corrupt: int = _option(
         "integer",
         100,
         "Most damaged regions",
-        "Most damaged regions to set aside.",
+        "Fail if more regions than this are damaged.",
         metavar="N",
         regex="[0-9]+",
         least=0,
@@ -181,37 +182,39 @@ class ConvertOptions:
     check: Check = _option(  # noqa: RUF009 (a field, as the others)
         "choice",
         "records",
-        "Check of shards",
-        "What of a finished shard is read again and compared before it counts: the "
-        "checksum of every record, or its length and the checksums of a sample, which "
-        "is cheaper.",
+        "Check of finished shards",
+        "How to check a finished shard before it is committed: read all records again "
+        "and compare their checksums, or compare its length and a sample, which is "
+        "cheaper.",
         choices=get_args(Check),
     )
     overwrite: bool = _option(
         "flag",
         False,
         "Overwrite",
-        "Replace what the output holds of the split: every file with the name of one "
-        "of its shards, but no input, no shard of another split, and none of a split "
-        "that was indexed.",
+        "Replace the split's existing shards. Never deletes inputs, shards of other "
+        "splits, or files that were indexed.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """What `gristmill verify` and the template `verify` take."""
+    """Options of `gristmill verify` and of the template `verify`."""
 
     dataset: str = _required(
-        "text", "Dataset", "The directory of a committed dataset.", regex=_GS_PATH
+        "text", "Dataset", "Directory of a committed dataset.", regex=_GS_PATH
     )
     quick: bool = _option(
-        "flag", False, "Metadata only", "Metadata, presence and sizes only."
+        "flag",
+        False,
+        "Metadata only",
+        "Check metadata, presence and sizes only; in a bucket also file checksums.",
     )
     report: str | None = _option(
         "text",
         None,
         "Report",
-        "Also write what was found to this file, as JSON.",
+        "Also write the result to this file, as JSON.",
         metavar="FILE",
         regex=_GS_PATH,
     )
@@ -219,7 +222,7 @@ class VerifyOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IndexOptions:
-    """What `gristmill index` and the template `index` take."""
+    """Options of `gristmill index` and of the template `index`."""
 
     files: tuple[str, ...] = _required(
         "paths",
@@ -239,12 +242,12 @@ class IndexOptions:
         "text",
         None,
         "Split",
-        "One split for all files.",
-        shown="from their names",
+        "Put all files into this split.",
+        shown="from the file names",
         regex=SPLIT_PATTERN,
     )
     overwrite: bool = _option(
-        "flag", False, "Overwrite", "Index splits again that are there."
+        "flag", False, "Overwrite", "Index existing splits again."
     )
 
 
@@ -252,30 +255,30 @@ class IndexOptions:
 class LaunchOptions:
     """Where a pipeline runs: options of the commands `convert`, `verify` and `index`.
 
-    Those of the runner itself are Beam's.
+    The runner's own options are Beam's.
     """
 
     runner: str | None = _option(
         "text",
         None,
         "Beam runner",
-        "A Beam runner instead of --workers, such as DataflowRunner; its options "
-        "beside ours, or after --.",
+        "Run on this Beam runner, such as DataflowRunner, instead of local processes. "
+        "Beam's options can follow, or stand after --.",
     )
     wait: bool = _option(
-        "flag", False, "Wait", "Wait until the job on Dataflow has ended."
+        "flag", False, "Wait", "Wait until the Dataflow job has finished."
     )
     cross_region: bool = _option(
         "flag",
         False,
         "Other regions",
-        "Accept buckets outside of the region of Dataflow's workers: what is read and "
-        "written is charged as traffic between regions.",
+        "Allow buckets outside the region of the Dataflow workers. Google charges for "
+        "traffic between regions.",
     )
 
     @property
     def on_dataflow(self) -> bool:
-        """Whether the runner is one of those that submit to Dataflow."""
+        """Whether the runner submits jobs to Dataflow."""
         name = (self.runner or "").rpartition(".")[2].lower()
         return name.removeprefix("test") in ("dataflow", "dataflowrunner")
 
@@ -290,7 +293,7 @@ PIPELINES: dict[str, type[Options]] = {
 
 
 def options_of(kind: type[Options | LaunchOptions]) -> tuple[Option, ...]:
-    """Returns the descriptions of all options of a pipeline, in their order."""
+    """Returns the descriptions of all options of a class, in order."""
     return tuple(
         Option(
             name=field.name,

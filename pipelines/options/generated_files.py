@@ -1,9 +1,9 @@
-"""What other files say of the options: metadata of templates, tables in documents.
+"""Files that are generated from the options: template metadata, tables in docs/cli.md.
 
-`python -m gristmill.pipelines.options.generated_files` writes them, in the root of a
-checkout; a test compares them. Google documents the format of the metadata under
-"Configure Flex Templates: Use template metadata"; regular expressions there are POSIX,
-and have to match the whole value.
+Run `python -m gristmill.pipelines.options.generated_files` in the root of a checkout to
+write them; a test compares them. Google documents the format of the metadata under
+"Configure Flex Templates: Use template metadata"; its regular expressions are POSIX and
+must match the whole value.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _TABLE = re.compile(r"<!-- options: (\w+) -->\n(?:\|.*\n)*\n?")
 _ABOUT = {
     "convert": (
         "gristmill convert",
-        "Converts TFRecord files into a sharded, indexed and committed dataset of "
-        "ArrayRecord files.",
+        "Converts TFRecord files to a sharded, indexed and committed ArrayRecord "
+        "dataset.",
     ),
     "index": (
         "gristmill index",
-        "Makes a committed dataset, in place, of ArrayRecord files that exist already.",
+        "Makes existing ArrayRecord files a committed dataset, in place.",
     ),
     "verify": (
         "gristmill verify",
-        "Reads every byte of a dataset again and compares it. The job fails if "
+        "Checks every byte of a dataset against its checksums. The job fails if "
         "anything is wrong.",
     ),
 }
@@ -80,14 +80,14 @@ def _parameter(option: Option) -> dict[str, Any]:
 def _help(option: Option) -> str:
     text = option.help
     if option.kind == "paths":
-        text += " Several are separated by commas."
+        text += " Separate several with commas."
     if option.shown is not None:
         text += f" Default: {option.shown}."
     return text
 
 
 def table(options: Iterable[Option]) -> str:
-    """Returns a table of options for a document of Markdown."""
+    """Returns a table of options in Markdown."""
     rows = ["| option | default | effect |", "| --- | --- | --- |"]
     for option in options:
         if option.required:
@@ -104,17 +104,17 @@ def table(options: Iterable[Option]) -> str:
 
 
 def with_tables(document: str) -> str:
-    """Returns a document with each table after `<!-- options: NAME -->` made anew."""
+    """Returns a document with each table after `<!-- options: NAME -->` replaced."""
 
-    def made(match: re.Match[str]) -> str:
+    def replaced(match: re.Match[str]) -> str:
         kind = TABLES[match[1]]
         return f"<!-- options: {match[1]} -->\n{table(options_of(kind))}\n\n"
 
-    return _TABLE.sub(made, document)
+    return _TABLE.sub(replaced, document)
 
 
-def documents(root: pathlib.Path) -> dict[pathlib.Path, str]:
-    """Returns what the files should hold that are made of the options.
+def generated_files(root: pathlib.Path) -> dict[pathlib.Path, str]:
+    """Returns the content of every file that is generated from the options.
 
     Args:
         root: The root of a checkout.
@@ -131,5 +131,5 @@ def documents(root: pathlib.Path) -> dict[pathlib.Path, str]:
 
 
 if __name__ == "__main__":
-    for path, text in documents(pathlib.Path.cwd()).items():
+    for path, text in generated_files(pathlib.Path.cwd()).items():
         path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Sizes as people write them on a command line: 256MiB, 1.5GB, 4096."""
+"""Sizes on a command line: 256MiB, 1.5GB, 4096."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parse_size(text: str) -> int:
     (268435456, 1500, 4096)
 
     Raises:
-        InputError: The text is no size.
+        InputError: The text is not a size.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match.group(2) not in _UNITS:

@@ -1,4 +1,4 @@
-"""What a conversion did: the summary that is printed at its end."""
+"""The result of a conversion, and its summary."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gristmill.pipelines.results.formatting import plural, size_text
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a conversion did, for a person or a script.
+    """The result of a conversion.
 
     Attributes:
         output: The dataset's directory.
-        manifest: The committed dataset, None if the job still runs elsewhere.
-        splits: The splits that were asked for.
-        committed_before: Those of them for which there was nothing to do.
-        repaired_shards: Shards made again because their range began elsewhere.
-        notes: What a person should know.
-        seconds: How long it took.
+        manifest: The committed dataset.
+        splits: The splits of the conversion.
+        committed_before: Those that were committed already, with nothing to do.
+        repaired_shards: Shards made again because their range began at another offset.
+        notes: Remarks for the user.
+        seconds: Duration.
     """
 
     output: str

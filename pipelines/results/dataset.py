@@ -1,4 +1,4 @@
-"""What a dataset is: the text that `gristmill inspect` prints."""
+"""The description of a dataset, as `gristmill inspect` prints it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gristmill.pipelines.results.formatting import plural, size_text
 
 
 def manifest_text(manifest: Manifest, dataset: str) -> str:
-    """Returns what a dataset is, for the eye."""
+    """Returns a description of a dataset."""
     lines = [
         f"{manifest.name} at {dataset}",
         f"  made by   {manifest.created_by}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def size_text(size_bytes: float) -> str:
-    """Returns a size for the eye.
+    """Returns a size with a unit.
 
     >>> size_text(2_621_440)
     '2.5 MiB'

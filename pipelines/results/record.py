@@ -11,7 +11,7 @@ _VALUES_SHOWN = 8
 
 
 def record_text(number: int, record: bytes) -> str:
-    """Returns one record for the eye: a tf.train.Example, a text, or its bytes."""
+    """Returns a record as text: a decoded tf.train.Example, a string, or its bytes."""
     lines = [f"record {number}: {len(record):,} bytes"]
     try:
         features = decode_example(record) if record else {}
@@ -25,7 +25,7 @@ def record_text(number: int, record: bytes) -> str:
 
 
 def record_json(number: int, record: bytes) -> str:
-    """Returns one record as a line of JSON."""
+    """Returns a record as one line of JSON."""
     try:
         features = decode_example(record) if record else {}
     except ValueError:

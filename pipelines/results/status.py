@@ -1,7 +1,7 @@
-"""How far a conversion is, read from the shards that it has left on storage.
+"""The progress of a conversion, read from the files in its output.
 
-It works whatever runs the pipeline, and wherever: a shard is finished when its index is
-there, a dataset when `dataset.json` names its splits.
+Works for every runner: a shard is finished when its index exists, a split is committed
+when `dataset.json` names it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _JOB = re.compile(r".+\.job\.json")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitStatus:
-    """How far one split is.
+    """The progress of one split.
 
     Attributes:
-        split: Its name.
+        split: Name of the split.
         committed: Whether readers see it.
         finished_shards: Shards that are finished.
-        shards: Shards there will be.
-        finished_input_bytes: Input of the finished shards; None once committed.
-        input_bytes: Input of all of them; None once committed.
-        records: Records, once committed.
+        shards: All shards of the plan.
+        finished_input_bytes: Input bytes of the finished shards; None once committed.
+        input_bytes: Input bytes of all shards; None once committed.
+        records: Number of records, once committed.
     """
 
     split: str
@@ -47,11 +47,11 @@ class SplitStatus:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Status:
-    """How far all splits of a dataset are.
+    """The progress of a dataset.
 
     Attributes:
-        dataset: The directory.
-        committed: Whether all of them are committed.
+        dataset: Its directory.
+        committed: Whether all splits are committed.
         splits: The splits, sorted by name.
     """
 
@@ -60,25 +60,25 @@ class Status:
     splits: tuple[SplitStatus, ...]
 
     def text(self) -> str:
-        """Returns it for the eye."""
+        """Returns the progress as text."""
         state = "committed" if self.committed else "NOT committed"
         return "\n".join([f"{self.dataset}: {state}", *map(_text, self.splits)])
 
     def json(self) -> str:
-        """Returns it as one JSON object."""
+        """Returns the progress as one JSON object."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
 def read_status(dataset: str) -> Status:
-    """Reads how far a conversion into a directory is.
+    """Reads the progress of a conversion.
 
     Lists one directory and reads the small files that describe the work.
 
     Args:
-        dataset: The directory.
+        dataset: Directory of the dataset.
 
     Raises:
-        NotADatasetError: Nothing has been begun there.
+        NotADatasetError: No conversion has started there.
     """
     dataset = dataset.rstrip("/") or dataset
     storage = storage_for(dataset)
@@ -105,11 +105,11 @@ def read_status(dataset: str) -> Status:
                 splits[job["split"]] = _unfinished(prepared, listed)
     if not splits:
         raise NotADatasetError(
-            "nothing has been finished or begun here",
+            "no dataset and no conversion here",
             where=dataset,
-            got="no dataset, and no plan of a conversion",
-            cure="check the path; a job that has just been submitted needs some "
-            "minutes to start and to list its inputs",
+            got="no dataset.json, and no plan of a conversion",
+            cure="check the path; a job that was just submitted takes some minutes to "
+            "start and to list its inputs",
         )
     return Status(
         dataset=dataset,

@@ -1,4 +1,4 @@
-"""What became of a pipeline that was handed to Dataflow, and how that is said."""
+"""The state of a pipeline that was submitted to Dataflow."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ State = Literal["submitted", "done", "template", "dry run"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Submission:
-    """What became of a pipeline that was handed to Dataflow.
+    """The state of a pipeline that was submitted to Dataflow.
 
     Attributes:
-        pipeline: Its name.
-        state: `submitted`: a job has been created, and nothing is known of its end;
-            `done`: the job was waited for and has succeeded; `template`: a description
-            of the job was written, and no job has been created; `dry run`: neither.
-        target: The dataset.
-        project: The project.
-        region: Where the workers are.
-        job_id: The job, where there is one.
-        template: Where the description was written, if it was.
-        notes: What a person should know.
+        pipeline: Name of the pipeline.
+        state: `submitted`: the job was created, and its end is not known; `done`: the
+            job has succeeded; `template`: a description of the job was written, and no
+            job was created; `dry run`: neither.
+        target: Directory of the dataset.
+        project: The Google Cloud project.
+        region: Region of the workers.
+        job_id: ID of the job, if one was created.
+        template: Path of the job's description, if one was written.
+        notes: Remarks for the user.
     """
 
     pipeline: str
@@ -37,7 +37,7 @@ class Submission:
 
     @property
     def url(self) -> str | None:
-        """Where to watch the job."""
+        """Page of the job in the Google Cloud console."""
         if self.job_id is None:
             return None
         return (
@@ -46,14 +46,14 @@ class Submission:
         )
 
     def text(self) -> str:
-        """Returns it for the eye."""
-        said = {
+        """Returns the state as text."""
+        states = {
             "submitted": f"submitted: job {self.job_id} has NOT finished yet",
             "done": f"done: job {self.job_id} has succeeded",
             "template": f"written: {self.template} describes the job; nothing has run",
             "dry run": "checked: nothing was submitted",
         }
-        lines = [f"{self.pipeline} {said[self.state]}"]
+        lines = [f"{self.pipeline} {states[self.state]}"]
         if self.url is not None:
             lines.append(f"  watch     {self.url}")
         if self.state in ("submitted", "template") and self.pipeline == "convert":
@@ -63,6 +63,6 @@ class Submission:
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
     def json(self) -> str:
-        """Returns it as one JSON object."""
+        """Returns the state as one JSON object."""
         fields = dataclasses.asdict(self) | {"url": self.url}
         return json.dumps(fields, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What `gristmill verify` found, and the report of it in a file."""
+"""The result of a verification, and its report in a file."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gristmill.dataset.findings import Finding
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.results.formatting import plural, size_text
 
-_SHOWN = 20
+_FINDINGS_SHOWN = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was looked at, and what is wrong.
+    """The result of a verification.
 
     Attributes:
-        dataset: The dataset.
-        quick: Whether only metadata, presence and sizes were looked at.
-        shards: Shards looked at.
-        records: Records decoded and compared; 0 when quick.
+        dataset: Directory of the dataset.
+        quick: Whether only metadata, presence and sizes were checked.
+        shards: Shards checked.
+        records: Records decoded and compared; 0 if quick.
         raw_bytes: Their size.
-        findings: What is wrong; empty if all is well.
-        seconds: How long it took, where that is known.
+        findings: What is wrong; empty if the dataset is whole.
+        seconds: Duration, 0 if not known.
     """
 
     dataset: str
@@ -38,11 +38,11 @@ class Verification:
 
     def text(self) -> str:
         """Returns the result for a person."""
-        lines = [str(finding) for finding in self.findings[:_SHOWN]]
-        if len(self.findings) > _SHOWN:
-            lines.append(f"... and {len(self.findings) - _SHOWN:,} more")
-        looked = (
-            # A listing of a bucket has the checksums of what it stores.
+        lines = [str(finding) for finding in self.findings[:_FINDINGS_SHOWN]]
+        if len(self.findings) > _FINDINGS_SHOWN:
+            lines.append(f"... and {len(self.findings) - _FINDINGS_SHOWN:,} more")
+        checked = (
+            # The listing of a bucket has the checksum of every object.
             f"metadata, sizes{' and checksums' if '://' in self.dataset else ''} of "
             f"{plural(self.shards, 'shard')}"
             if self.quick
@@ -54,7 +54,7 @@ class Verification:
             if self.findings
             else "whole"
         )
-        lines.append(f"{self.dataset}: {verdict}; {looked} in {self.seconds:,.1f} s")
+        lines.append(f"{self.dataset}: {verdict}; {checked} in {self.seconds:,.1f} s")
         return "\n".join(lines)
 
     def json(self) -> str:

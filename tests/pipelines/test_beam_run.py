@@ -26,7 +26,12 @@ from tests.support.records import frames_of, text_records, write_array_records
 
 RUNNERS = pytest.mark.parametrize(
     "runner",
-    [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED, WORKER_PROCESSES],
+    [
+        IN_MEMORY,
+        BUNDLES_TWICE,
+        BUNDLE_BASED,
+        pytest.param(WORKER_PROCESSES, marks=pytest.mark.slow),
+    ],
     ids=["in memory", "bundles twice", "bundle based", "processes"],
 )
 

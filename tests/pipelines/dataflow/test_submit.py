@@ -136,7 +136,7 @@ def test_nothing_is_said_to_be_finished(cloud: Cloud):
     assert cloud.files("gs://data/texts") == {}
     status = cloud.gristmill("status", "gs://data/texts")
     assert status.code == 3
-    assert "nothing has been finished or begun" in status.stderr
+    assert "no dataset and no conversion here" in status.stderr
     machine = json.loads(
         cloud.submit(*CONVERT, IMAGE, "--job_name=other", "--json").stdout
     )

@@ -18,7 +18,7 @@ from google.protobuf import json_format
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import GristmillError
 from gristmill.pipelines.beam_graphs import graph_of
-from gristmill.pipelines.commands.beam_arguments import part_arguments
+from gristmill.pipelines.commands.beam_arguments import split_arguments
 from gristmill.pipelines.commands.main import find_command
 from gristmill.pipelines.commands.template import command_line
 from gristmill.pipelines.options.conversion_jobs import conversion_of
@@ -29,7 +29,11 @@ from gristmill.pipelines.options.definitions import (
     options_of,
     template_options,
 )
-from gristmill.pipelines.options.generated_files import documents, metadata, table
+from gristmill.pipelines.options.generated_files import (
+    generated_files,
+    metadata,
+    table,
+)
 from gristmill.transforms.index_arrayrecords import IndexArrayRecords
 from gristmill.transforms.indexing.index_shard import plan_index
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -290,7 +294,7 @@ def test_metadata_is_what_the_service_reads(pipeline):
 def test_documents_are_made_of_the_options():
     stale = [
         str(path)
-        for path, text in documents(ROOT).items()
+        for path, text in generated_files(ROOT).items()
         if path.read_text(encoding="utf-8") != text
     ]
     assert stale == [], "run python -m gristmill.pipelines.options.generated_files"
@@ -326,7 +330,7 @@ def test_no_parameter_has_a_name_of_beams():
 )
 def test_options_of_beam_are_told_from_ours(arguments, ours, beams):
     command = find_command("convert")
-    found = part_arguments(command, ["convert", *arguments.split()])
+    found = split_arguments(command, ["convert", *arguments.split()])
     assert found == (["convert", *ours.split()], beams.split())
 
 
@@ -371,7 +375,7 @@ def test_a_launchers_arguments_become_a_command_line(pipeline, arguments, expect
     [
         ("--input=gs://a/b", "parameter output is not given"),
         ("--input= --output=gs://a/b", "parameter input has no value"),
-        ("--input=gs://a/b --output=gs://a/c --overwrite=yes", "is true or false"),
+        ("--input=gs://a/b --output=gs://a/c --overwrite=yes", "is not a boolean"),
     ],
 )
 def test_a_launchers_wrong_arguments_are_named(arguments, message):

@@ -67,7 +67,7 @@ def test_splits_are_told_apart(source, tmp_path):
 
 
 def test_nothing_there_and_half_a_beginning(source, tmp_path):
-    with pytest.raises(NotADatasetError, match="nothing has been finished or begun"):
+    with pytest.raises(NotADatasetError, match="no dataset and no conversion here"):
         read_status(str(tmp_path / "out"))
     prepared_of(job_of(source, tmp_path / "out"))
     next((tmp_path / "out").rglob("*.inputs.npz")).unlink()
