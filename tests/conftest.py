@@ -52,8 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Says how many processes `-n auto` means: many tests wait for others or sleep."""
-    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
+    """Returns what `-n auto` means: more than the cores, since many tests wait."""
+    return min(16, max(2, len(os.sched_getaffinity(0)) * 3 // 2))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
