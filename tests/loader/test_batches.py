@@ -1,12 +1,14 @@
 import pathlib
 import pickle
 import re
+import sys
 
 import numpy as np
 import pytest
 
 from gristmill import loader
 from gristmill.dataset.errors import InputError, OutOfRangeError
+from gristmill.loader.indices import checked_indices
 from gristmill.loader.order.schedule import MixedBatch
 from tests.support.datasets import convert
 from tests.support.records import text_records
@@ -126,6 +128,29 @@ def test_batches_pickle_as_paths_and_order(web, code):
     data = pickle.dumps(batches)
     assert len(data) < 2000
     assert pickle.loads(data).read(3) == batches.read(3)
+
+
+@pytest.mark.parametrize("shuffle", ["none", "global", "block"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_indices_of_a_schedule_are_not_checked_again(
+    web, code, shuffle, mixed, monkeypatch
+):
+    datasets = {"web": web, "code": code} if mixed else web
+    batches = loader.global_batches(datasets, batch_size=16, shuffle=shuffle)
+    expected = batches.read(2)
+    checked = []
+
+    def counted(values, *, stop, what):
+        checked.append(what)
+        return checked_indices(values, stop=stop, what=what)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gristmill.loader.") and hasattr(module, "checked_indices"):
+            monkeypatch.setattr(module, "checked_indices", counted)
+    assert batches.read(2) == expected
+    assert checked == []
+    assert batches.read(2, np.array([3, 5])) == [expected[3], expected[5]]
+    assert checked == ["row"]
 
 
 def test_batches_and_feeds_say_what_they_are(web, code):

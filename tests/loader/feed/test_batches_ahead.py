@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from gristmill.dataset.errors import OutOfRangeError
 from gristmill.loader.feed.batches_ahead import BatchesAhead
 from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 
 
 @given(
-    num_records=st.integers(1, 60),
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=3),
     epochs=st.sampled_from([1, 3, None]),
     batch_size=st.integers(1, 25),
     shuffle=st.sampled_from(
@@ -25,11 +26,17 @@ from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffl
     at_once=st.sampled_from([1, 30, 8192]),
 )
 def test_they_are_the_schedule_s(
-    num_records, epochs, batch_size, shuffle, drop_remainder, rows, asked, at_once
+    lengths, epochs, batch_size, shuffle, drop_remainder, rows, asked, at_once
 ) -> None:
-    order = DatasetOrder(num_records=num_records, shuffle=shuffle, epochs=epochs)
+    orders = tuple(
+        DatasetOrder(num_records=length, shuffle=shuffle, epochs=epochs, name=str(i))
+        for i, length in enumerate(lengths)
+    )
     schedule = Schedule(
-        orders=(order,), batch_size=batch_size, drop_remainder=drop_remainder
+        orders=orders,
+        mixture=Mixture.of(lengths) if len(lengths) > 1 else None,
+        batch_size=batch_size,
+        drop_remainder=drop_remainder,
     )
     ahead = BatchesAhead(schedule, rows, rows_at_once=at_once)
     for step in [*asked, *range(12)]:

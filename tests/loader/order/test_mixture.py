@@ -376,7 +376,7 @@ def test_datasets_of_one_seed_need_names():
         Schedule(orders=(order,), mixture=Mixture.of([1, 1]), batch_size=4)
 
 
-def test_mixed_schedules_can_be_pickled():
+def test_schedules_of_mixtures_can_be_pickled():
     orders = tuple(DatasetOrder(num_records=50, name=name) for name in "ab")
     schedule = Schedule(orders=orders, mixture=Mixture.of([1, 3]), batch_size=8)
     expected = schedule.indices(5)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gristmill.dataset.errors import InputError, OutOfRangeError
 from gristmill.loader.indices import POSITION_LIMIT
 from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule, Sighting
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 
@@ -177,6 +178,21 @@ def test_schedules_can_be_pickled_and_compared():
     assert again == schedule
     assert hash(again) == hash(schedule)
     assert np.array_equal(again.indices(3), schedule.indices(3))
+
+
+def test_one_dataset_is_a_mixture_of_one():
+    order = DatasetOrder(num_records=10, epochs=3, name="a")
+    alone = Schedule(orders=(order,), batch_size=4)
+    mixed = Schedule(orders=(order,), mixture=Mixture.of([7]), batch_size=4)
+    assert (alone.steps, alone.stop) == (mixed.steps, mixed.stop)
+    for step in range(alone.steps):
+        datasets, records = mixed.indices(step)
+        assert datasets.tolist() == [0] * 4
+        assert records.tolist() == alone.indices(step).tolist()
+    assert alone.find(3) == mixed.find(3)
+    assert (alone.names, mixed.names) == ((), ("a",))
+    with pytest.raises(InputError, match="single dataset has no weights"):
+        alone.reweighted([1], step=2)
 
 
 def test_arguments_are_checked():
