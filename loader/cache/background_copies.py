@@ -22,7 +22,7 @@ from gristmill.dataset.errors import (
     StorageChangedError,
 )
 from gristmill.loader.cache.cache_counts import CacheCounter, CacheCounts
-from gristmill.loader.cache.shards import Room, ShardCache
+from gristmill.loader.cache.shards import CacheRoom, ShardCache
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
@@ -150,7 +150,7 @@ class BackgroundCopies:
             _log.warning(text, self._cache.directory, pause, e)
         return pause
 
-    def _fill(self, room: Room) -> float | None:
+    def _fill(self, room: CacheRoom) -> float | None:
         if not self._trimmed:
             room.trim()
             self._trimmed = True
@@ -183,10 +183,10 @@ class BackgroundCopies:
         with self._lock:
             self._wanted.pop(shard, None)
 
-    def _copy(self, shard: int, room: Room) -> bool:
+    def _copy(self, shard: int, room: CacheRoom) -> bool:
         """Makes one copy; returns whether it is the shard."""
         size = int(self._cache.file_bytes[shard])
-        room.make(size)
+        room.free(size)
         try:
             with self._cache.write(shard) as copy:
                 self._fetch(shard, size, copy)
@@ -195,7 +195,7 @@ class BackgroundCopies:
             self._wrong[shard] += 1
             _log.warning("no copy of %s: %s", self._paths[shard], e)
             return False
-        room.added(size)
+        room.add(size)
         self._failures = 0
         return True
 

@@ -131,7 +131,7 @@ class ShardCache:
             os.unlink(self._path(shard))
 
     @contextlib.contextmanager
-    def filling(self) -> Iterator[Room | None]:
+    def filling(self) -> Iterator[CacheRoom | None]:
         """Keeps other processes and threads from adding copies.
 
         Yields:
@@ -139,7 +139,7 @@ class ShardCache:
         """
         with locked_if_free(self._lock_path) as locked:
             if locked:
-                yield Room(self.directory, cache_bytes=self.cache_bytes)
+                yield CacheRoom(self.directory, cache_bytes=self.cache_bytes)
             else:
                 yield None
 
@@ -244,8 +244,8 @@ class _Copy:
     path: str
 
 
-class Room:
-    """The copies of all datasets, and the room for more.
+class CacheRoom:
+    """The copies of all datasets in a directory, and the room for more.
 
     Copies of a dataset that a process reads are not deleted for others. Every epoch
     reads each record once, so all shards in use are worth the same: to replace one
@@ -278,17 +278,17 @@ class Room:
 
         A job may give the cache fewer bytes than the job before.
         """
-        self.make(0)
+        self.free(0)
         if self._bytes > self._cache_bytes:
             self._evict([copy for all_ in self._copies.values() for copy in all_], 0)
 
-    def make(self, size_bytes: int) -> None:
+    def free(self, size_bytes: int) -> None:
         """Deletes unused copies to make room, the least recently used first."""
         if self._bytes + size_bytes > self._cache_bytes:
             with self._unused() as copies:
                 self._evict(copies, size_bytes)
 
-    def added(self, size_bytes: int) -> None:
+    def add(self, size_bytes: int) -> None:
         """Counts a new copy."""
         self._bytes += size_bytes
 

@@ -117,7 +117,7 @@ def _decode(
             max_decoded_bytes=plan.limit,
         )
     except CHUNK_ERRORS as e:
-        _explain(plan, pieces, e, name)
+        _raise_first_damage(plan, pieces, e, name)
     deliver(plan, records, out, name)
 
 
@@ -141,7 +141,7 @@ def deliver(plan: ReadPlan, records: list[bytes], out: list[bytes], name: str) -
         out[place] = record
 
 
-def _explain(
+def _raise_first_damage(
     plan: ReadPlan, pieces: list[Any], error: GristmillError, name: str
 ) -> NoReturn:
     """Raises the error of the first damaged chunk."""

@@ -138,7 +138,7 @@ def test_least_recently_used_copies_of_unused_datasets_make_room(
         with filler.filling() as room:
             assert room is not None
             assert room.most_bytes() == most
-            room.make(wanted_bytes)
+            room.free(wanted_bytes)
             gone = [path for path in ages if not path.exists()]
             left = total - sum(sizes[path] for path in gone)
             assert room.evictions == len(gone)
