@@ -2,9 +2,9 @@
 
 A thread that comes back from C++ to an interpreter that has begun to end is unwound by
 CPython, which C++ answers with an abort of the whole process ("terminate called without
-an active exception", https://github.com/python/cpython/issues/87135). So whoever calls
-such code from a thread that does not hold the process up does it inside this gate: at
-exit it lets out who is in, and nobody in any more.
+an active exception", https://github.com/python/cpython/issues/87135). So code
+that calls C++ in a daemon thread does so inside this gate. At exit the gate waits for the
+threads inside and lets no other thread in.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from gristmill.dataset.errors import StorageError
 class ExitGate:
     """A context manager, for any number of threads at once.
 
-    Inside it the interpreter does not end. Once it has begun to, a thread that comes
-    waits for ever, and the process does not wait for it; the main thread, whose
-    waiting would hold up the process, gets a `StorageError`.
+    The interpreter does not end while a thread is inside. Once it has begun to end, a
+    daemon thread that enters blocks for ever, which the process does not wait for; the
+    main thread gets a `StorageError` instead.
 
     Args:
-        patience_seconds: How long the end waits for those inside. Calls are short: this
-            much is for one that is not.
+        patience_seconds: How long to wait at exit for the threads inside. Calls are
+            short; this bounds one that hangs.
     """
 
     def __init__(self, *, patience_seconds: float = 5.0) -> None:
         self._patience_seconds = patience_seconds
-        # A count that needs no lock: appending and popping are atomic.
+        # Counts without a lock: append and pop are atomic.
         self._inside: collections.deque[None] = collections.deque()
         self._closed = False
         atexit.register(self._close)
-        # Threads do not go with a fork.
+        # A forked process has none of these threads.
         os.register_at_fork(after_in_child=self._inside.clear)
 
     def __enter__(self) -> None:
@@ -47,7 +47,7 @@ class ExitGate:
             if threading.current_thread() is threading.main_thread():
                 raise StorageError(
                     "cannot read any more: the interpreter is ending",
-                    cure="read before the program's last line, not in atexit functions",
+                    cure="read before the program ends; atexit functions cannot read",
                 )
             threading.Event().wait()
 

@@ -1,4 +1,4 @@
-"""A finding: one thing that is wrong with a dataset, as verifying it lists them."""
+"""A finding: one thing that `verify` found wrong with a dataset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gristmill.dataset.errors import (
     StorageError,
 )
 
-# What becomes a finding where a file of metadata is read.
+# Errors of reading metadata that become findings.
 UNREADABLE = (InvalidDatasetError, FormatVersionError, StorageError)
 
 
@@ -22,8 +22,8 @@ class Finding:
     Attributes:
         path: The file, relative to the dataset.
         what: What is wrong, with the record where one is concerned.
-        expected: What should be there, "" if there is no more to say.
-        got: What is there.
+        expected: What should be there, or "".
+        got: What is there, or "".
     """
 
     path: str
@@ -41,12 +41,12 @@ class Finding:
 
 
 def wrong_size(path: str, expected: int, got: int) -> Finding:
-    """Returns what there is to say of a shard of some other size."""
+    """Returns the finding for a shard of the wrong size."""
     return Finding(
         path, "shard has the wrong size", expected=f"{expected:,} bytes", got=f"{got:,}"
     )
 
 
 def finding_of(path: str, error: GristmillError) -> Finding:
-    """Returns what an error says of a file of a dataset."""
+    """Returns an error about a file of a dataset as a finding."""
     return Finding(path, error.what, expected=error.expected or "", got=error.got or "")

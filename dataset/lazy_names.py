@@ -1,7 +1,7 @@
 """Names of a package that are imported when they are first used.
 
-A face lists what users import; what it lists may need libraries that a user of one name
-does not have, or does not want to wait for.
+Some names of a package need libraries that users of its other names may not have, or
+that are slow to import.
 """
 
 from __future__ import annotations

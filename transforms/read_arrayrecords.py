@@ -1,7 +1,7 @@
 """`ReadArrayRecords`: the records of ArrayRecord files, split by ranges of chunks.
 
-A dataset's own index has a checksum of every record, which is compared with what was
-read; files without a dataset are read as their footers say.
+Records of a dataset are compared with the checksums in its indexes. Other files are
+read without checksums.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def list_shards(source: str | Sequence[str], split: str | None) -> Iterator[_Sha
 
 
 def _is_dataset(source: str) -> bool:
-    """Tells whether a dataset is meant, though it may be none."""
+    """Returns whether a source means a dataset, committed or not."""
     storage = storage_for(source)
     if storage.stat(layout.join(source, layout.DATASET_JSON)) is not None:
         return True
@@ -160,7 +160,7 @@ def _crc32cs_of(shard: _Shard) -> npt.NDArray[np.uint32] | None:
             "cannot read the index of a shard",
             where=shard.index_path,
             got=error.summary,
-            cure="restore it from a copy; gristmill verify names all that is missing",
+            cure="restore it from a copy; gristmill verify lists what is missing",
         ) from error
     index = parse_index(data, path=shard.index_path)
     index.check()

@@ -108,7 +108,7 @@ def _cut(
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """What a caller wants decoded, as `decode_chunks` describes it."""
+    """Chunks to decode: the arguments of `decode_chunks`."""
 
     buffer: bytes | memoryview
     starts: IntArray
@@ -175,7 +175,7 @@ class _Run:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Turns what is wrong with chunks into an error that names the chunk."""
+        """Turns errors of decoding into one that names the chunk."""
         try:
             yield
         except (ValueError, IndexError) as e:

@@ -1,4 +1,4 @@
-"""The compressed parts of chunks: decompresses them one after the other.
+"""Decompressing the parts of chunks.
 
 Of the two parts of a chunk, one holds the sizes of its records and one the records end
 to end. Both are compressed alike, and say themselves how large they are.
@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-# Most bytes that frames decode to in one call. A call for many saves 0.4 us a record of
-# 2.2 KB, and lets go of the interpreter's lock once; no more than the processor's cache
-# holds saves another microsecond and more.
+# Most bytes that frames decode to in one call. One call for many frames saves 0.4 us a
+# record of 2.2 KB and releases the GIL once; output that fits the processor's cache
+# saves another microsecond and more.
 _CALL_BYTES = 256 << 10
-# Frames that decode to so many go one by one: such a call keeps its context, and its
-# result needs no copy.
+# Frames that decode to more are decoded one by one: such a call reuses its context, and
+# its result needs no copy.
 _LARGE_BYTES = 16 << 10
-# Zstd decodes blocks of so many bytes, never a part of one.
+# Zstd decodes whole blocks of this size.
 _BLOCK_BYTES = 128 << 10
 
 _NONE, _ZSTD, _BROTLI, _SNAPPY = 0, ord("z"), ord("b"), ord("s")
@@ -41,7 +41,7 @@ def decompress_parts(
     end: IntArray,
     decoded_bytes: IntArray,
 ) -> Iterator[Any]:
-    """Decompresses parts, not more of them at a time than the processor's cache holds.
+    """Decompresses parts, as many at a time as fit the processor's cache.
 
     Args:
         buffer: Holds all parts.
@@ -57,7 +57,7 @@ def decompress_parts(
     Raises:
         ValueError: A part cannot be decompressed, or is not of the size it claims.
     """
-    # Chained, not yielded: a generator's step for each of many parts would show.
+    # Chained, as a generator's step for every part would be slow.
     return itertools.chain.from_iterable(
         _decompress_runs(buffer, compression, begin, end, decoded_bytes)
     )
@@ -134,13 +134,13 @@ def decompress_frame(
         frame: The frame.
         decoded_bytes: How much it claims to decode to.
         begin: First decoded byte that is wanted.
-        end: One past the last. What a large frame has besides is passed over.
+        end: One past the last. The rest of a large frame is skipped.
 
     Raises:
         ValueError: It cannot be decompressed, or decodes to another size.
     """
     try:
-        # A frame that states its own size would be believed.
+        # zstandard trusts the size that a frame states.
         claim = zstandard.frame_content_size(frame)
         if claim not in (-1, decoded_bytes):
             raise ValueError(f"decodes to {claim:,} bytes instead of {decoded_bytes:,}")
@@ -183,7 +183,7 @@ def decompress_frames(
     segments = np.stack([begin, end - begin], axis=1).astype("<u8")
     claims = decoded_bytes.astype("<u8")
     ends = np.cumsum(decoded_bytes)
-    # Of no bytes, which nothing may stand for; a few; many.
+    # 0: empty, which takes no bytes; 1: small; 2: large.
     kinds = np.sign(decoded_bytes) + (decoded_bytes >= _LARGE_BYTES)
     borders = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
     for first, last in itertools.pairwise((0, *borders.tolist(), len(kinds))):

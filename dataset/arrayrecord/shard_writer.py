@@ -1,4 +1,4 @@
-"""Writing one shard: the official writer, and a second look at what it left.
+"""Writing one shard with the official writer, and checking the finished file.
 
 The official `ArrayRecordWriter` does not raise on every failure, and leaves an empty
 file when it is not closed. So a shard counts as written only after every chunk of the
@@ -53,7 +53,7 @@ class WrittenShard:
 
 
 class ShardWriter:
-    """Writes records to a local file, then proves that they are in it.
+    """Writes records to a local file, then checks that the file holds them.
 
     Memory: what the official writer holds (a chunk, and its list of chunks), and
     8 bytes a record.
@@ -123,7 +123,7 @@ class ShardWriter:
         self._lengths.extend(map(len, records))
 
     def abandon(self) -> None:
-        """Closes the file without a look at it, for a shard that is given up."""
+        """Closes the file unchecked, for a shard that is given up."""
         with contextlib.suppress(Exception):
             self._writer.close()
 
@@ -133,8 +133,8 @@ class ShardWriter:
         Args:
             check: `records` decodes every record and compares its checksum; `sample`
                 compares the length of every record, and decodes one chunk in 64. That
-                costs a fifth less CPU in all, and leaves damage to the contents of
-                single records to be found by whoever reads them.
+                costs a fifth less CPU in all. Damage within other records is then
+                found only when they are read.
 
         Raises:
             StorageError: The file could not be finished.
@@ -150,7 +150,7 @@ class ShardWriter:
             with open(self._path, "rb", buffering=0) as file:
                 return self._read_back(file, check)
         except (CorruptShardError, OSError) as e:
-            # A full disk is found here: the official writer closes without a word.
+            # On a full disk, the official writer closes without an error.
             found = e.summary if isinstance(e, CorruptShardError) else e.strerror
             raise self._failed(f"the finished file cannot be read: {found}") from e
 

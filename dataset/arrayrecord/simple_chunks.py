@@ -68,11 +68,11 @@ def parse_chunks(
     ends: IntArray | int,
     max_decoded_bytes: IntArray | int,
 ) -> SimpleChunks:
-    """Parses the headers of chunks; raises ValueError where they make no sense."""
+    """Parses the headers of chunks; raises ValueError where they are damaged."""
     begin = starts + CHUNK_HEADER_BYTES
     if (begin + 2 > ends).any():
         raise ValueError("a chunk's header reaches past the end of the data")
-    # An array of what would lie at every byte: only headers are copied.
+    # A view with a header at every byte: only the chosen ones are copied.
     count = max(0, len(data) - CHUNK_HEADER_BYTES + 1)
     header = np.ndarray(count, _HEADER_DTYPE, data, strides=(1,))[starts]
     kinds = header["type_and_records"] & 0xFF

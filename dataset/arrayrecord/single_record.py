@@ -1,6 +1,6 @@
-"""One record of a simple chunk, decoded where a call of numpy would cost more.
+"""Decoding one record of a simple chunk without numpy, whose calls would cost more.
 
-What is not as usual is left to `chunks`: this says nothing of what is wrong.
+Anything unusual, damage included, is left to `chunks`, which explains it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
 from gristmill.dataset.varints import MAX_VARINT_BYTES, decode_varints, varint_at
 
 _HEADER = struct.Struct("<8xQ8xQQB")
-# So many are decoded before numpy has started.
+# Up to so many, plain Python is faster than a call of numpy.
 _FEW_SIZES = 32
 
 
@@ -34,8 +34,8 @@ def decode_lone_record(
         max_decoded_bytes: Most bytes that it may decode to.
 
     Returns:
-        The record, or None for whatever is not as usual, damage included: that is for
-        `decode_chunks`, which says what it is.
+        The record, or None for anything unusual, damage included: `decode_chunks`
+        explains it.
     """
     if len(chunk) < _HEADER.size + 16:
         return None

@@ -27,7 +27,7 @@ TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 
-# What TFDS accepts in names, and what no file system or shell takes amiss.
+# What TFDS, file systems and shells accept in names.
 # POSIX extended regular expressions, which Python's `re` reads alike.
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.+]*(-[A-Za-z0-9_.+]+)*"
 SPLIT_PATTERN = "[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*"
@@ -103,7 +103,7 @@ def index_path(shard_path: str) -> str:
 
 
 def temporary_dir(dataset: str, name: str, split: str) -> str:
-    """Returns where unfinished files of a split are; those of others stay apart."""
+    """Returns where the unfinished files of a split are."""
     return join(dataset, f"tmp-{name}-{split}")
 
 
@@ -133,12 +133,12 @@ def inputs_path(name: str, split: str) -> str:
 
 
 def write_path(name: str, split: str) -> str:
-    """Returns where an unfinished write of records is described, likewise."""
+    """Returns where an unfinished write of records is described."""
     return join(INDEX_DIR, f"{name}-{split}.write.json")
 
 
 def check_shard(file: str, *, where: str) -> str:
-    """Returns the name of a file that is there, or will be, if it can be a shard.
+    """Returns a file name if it can be the name of a shard.
 
     Raises:
         InputError: No reader would open it, or the dataset has such a file.

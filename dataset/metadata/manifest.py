@@ -1,4 +1,4 @@
-"""`dataset.json`: the file that makes a directory a dataset, and opening one by it."""
+"""`dataset.json`: the file that makes a directory a dataset."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ class Manifest:
             "extra": dict(self.extra),
         }
         text = json.dumps(_merge(document), indent=2, ensure_ascii=False)
-        # Names of files can hold bytes that are no UTF-8, which Python keeps as lone
-        # surrogates: as JSON escapes, so that any reader of JSON can read the rest.
+        # Names of files can hold bytes that are not UTF-8, which Python keeps as lone
+        # surrogates: written as JSON escapes, so that any JSON reader accepts them.
         return text.encode("utf-8", "backslashreplace") + b"\n"
 
     @classmethod
@@ -259,8 +259,8 @@ def read_manifest(dataset: str) -> Manifest | None:
 def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
     """Returns the manifest, and the version of `dataset.json` that it was read from.
 
-    Who writes a changed manifest back names that version as the one to be replaced:
-    what others wrote meanwhile is not lost.
+    A writer of a changed manifest names that version as the one to replace, so that
+    changes by others are not lost.
 
     Returns:
         The manifest or None, and the version, "" for none.

@@ -1,9 +1,9 @@
-"""From which frame of which input file a record came, as far as a dataset knows.
+"""From which frame of which input file a record came.
 
 A conversion keeps the records of an input in their order, and the table of shards has
 the range of each input that went into a shard. A frame is 16 bytes longer than its
 record, so the lengths of the records before it say where a record's frame begins: the
-input itself is not needed. Every answer is checked against the end of the range.
+input itself is not needed. Every result is checked against the end of the range.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DamagedRegion:
 
 
 def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
-    """Returns the input files that spans count, none where the list is not there.
+    """Returns the input files that spans count, none if there is no list.
 
     Args:
         dataset: The dataset's directory.
@@ -78,7 +78,7 @@ def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
 
 @functools.lru_cache(maxsize=8)
 def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
-    # Who asks for one record often asks for many.
+    # Cached, as callers often locate many records.
     if storage_for(path).stat(path) is None:
         return ()
     hasher = hashlib.sha256()
@@ -122,7 +122,7 @@ def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
                 return ()
             regions.append(region)
     except (KeyError, TypeError, ValueError, RecursionError):
-        return ()  # Then the frames do not add up to their range, which is noticed.
+        return ()  # `frame_offset` then returns None.
     return regions
 
 
@@ -134,7 +134,7 @@ def frame_offset(
     lengths_of: Callable[[int, int], Sequence[int]],
     regions: Sequence[DamagedRegion] = (),
 ) -> int | None:
-    """Returns where the frame of a record begins, None if all does not fit the span.
+    """Returns where the frame of a record begins, None if lengths do not fit the span.
 
     Args:
         span: The range of the input that was taken.
@@ -142,7 +142,7 @@ def frame_offset(
         runs: int64 [runs, 2], how many records there are in each run of the span's
             records and their bytes: what one chunk of a shard holds.
         lengths_of: Returns the lengths of records [first, stop) of the span, in bytes.
-            It is asked about few runs.
+            Called for few runs.
         regions: What was set aside of that file.
 
     Returns:

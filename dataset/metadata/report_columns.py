@@ -1,7 +1,7 @@
-"""The reports of all shards of a job as columns: a commit holds a million of them.
+"""The reports of all shards of a job, as columns: a commit may hold a million.
 
-A report as an object takes two kilobytes, as a row of columns some two hundred bytes,
-and some eighty while it travels compressed.
+A report takes two kilobytes as an object, some 200 bytes as a row of columns, and some
+80 compressed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 
 _BLOCK_REPORTS = 4096
 
-# What a report has besides its row in the table of shards.
+# Fields of a report that are not in the table of shards.
 _MORE_COLUMNS = {
     "shard_index": "<i8",
     "read_records": "<i8",
@@ -29,7 +29,7 @@ _MORE_COLUMNS = {
 
 
 class ShardReports(Sequence[ShardReport]):
-    """The reports of one job by number of shard, each made when it is asked for.
+    """The reports of one job by number of shard, made on access.
 
     Attributes:
         shard_indices: int64 [reports], the numbers of their shards, ascending.
@@ -95,7 +95,7 @@ class ShardReports(Sequence[ShardReport]):
 
 
 class ReportCollector:
-    """Collects reports of one job in any order. Pickles to little more than they say.
+    """Collects reports of one job in any order, and pickles compactly.
 
     Args:
         job: Fingerprint of the job.
@@ -109,7 +109,7 @@ class ReportCollector:
         self._blocks: list[bytes] = []
 
     def add(self, report: ShardReport) -> None:
-        """Takes a report. The later one of a shard counts, after `extend` any one."""
+        """Adds a report. A later one of the same shard replaces it."""
         if report.job != self.job:
             raise ValueError(f"report of job {report.job} among those of {self.job}")
         self._pending.append(report)
@@ -117,7 +117,7 @@ class ReportCollector:
             self._pack()
 
     def extend(self, other: ReportCollector) -> None:
-        """Takes all that another collector of the same job has."""
+        """Adds the reports of another collector of the job, in no certain order."""
         if other.job != self.job:
             raise ValueError(f"reports of job {other.job} among those of {self.job}")
         self._blocks += other._blocks
@@ -125,14 +125,14 @@ class ReportCollector:
             self.add(report)
 
     def reports(self) -> ShardReports:
-        """Returns one report for each shard that any were collected of."""
+        """Returns one report for each shard."""
         self._pack()
         tables = [
             ShardTable.decode(block, where=f"reports of job {self.job}")
             for block in self._blocks
         ]
         table = ShardTable.concatenate(tables or [_with_more(())])
-        # The last one of each shard: the first one from behind.
+        # The last one of each shard.
         backwards = table.columns["shard_index"][::-1]
         found = np.unique(backwards, return_index=True)[1]
         table = table.take(len(table) - 1 - found)

@@ -1,8 +1,8 @@
 """The index of one shard: where every chunk is, and the checksum of every record.
 
-A reader needs nothing else to fetch a record: no look at the shard's own footer. The
-file is little-endian, made to be memory-mapped, and opened without reading more than
-its first 80 bytes. docs/format.md has the table of its fields.
+A reader needs nothing else to fetch a record, not even the shard's footer. The file is
+little-endian, made to be memory-mapped, and opened by reading only its first 80 bytes.
+ docs/format.md has the table of its fields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata.shard_report import ShardReport
 
 MAGIC = b"GMINDEX\n"
-# Of an index without checksums and report, which no dataset has: loaders keep these.
+# Of an index without checksums and report: only loaders' caches hold these.
 _FOOTER_MAGIC = b"GMFOOTR\n"
 VERSION = 1
 HEADER_BYTES = 80
@@ -123,7 +123,7 @@ class ShardIndex:
         return np.asarray(ends - self._first_records[chunks])
 
     def place_records(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns what `find_records` does, sooner for many records: int64 [n, 5].
+        """Returns what `find_records` does, faster for many records: int64 [n, 5].
 
         Args:
             records: int64 [n], numbers of records in the shard.
@@ -139,10 +139,10 @@ class ShardIndex:
     def find_records(
         self, records: Sequence[int]
     ) -> list[tuple[int, int, int, int, int]]:
-        """Returns where records are: what a reader of a few records has to know.
+        """Returns where records are, faster for a few records.
 
-        Plain numbers one by one: a batch of records in random order has only a few in
-        each shard, and numpy takes longer to start than this takes for thirty.
+        A batch in random order has only a few records of each shard, and a call of
+        numpy takes as long as this loop takes for thirty.
 
         Args:
             records: Numbers of records in the shard, all of them in range.
@@ -186,7 +186,7 @@ class ShardIndex:
 
     @property
     def head_bytes(self) -> int:
-        """Size of the beginning of the file that every look at a record needs."""
+        """Size of the beginning of the file, which every lookup needs."""
         return HEADER_BYTES + self._bases.nbytes + self._first_records.nbytes
 
     def report_range(self) -> tuple[int, int]:
@@ -197,9 +197,9 @@ class ShardIndex:
     def entry_ranges(
         self, records: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Returns which bytes of the file, beside its head, tell where records are.
+        """Returns which bytes of the file, beside its head, say where records are.
 
-        It looks at the head alone, so that a reader can fetch the rest by range.
+        Uses the head alone, so that a reader can fetch the rest by range.
 
         Args:
             records: int64 [n], numbers of records in the shard.
@@ -218,7 +218,7 @@ class ShardIndex:
         )
 
     def report(self) -> ShardReport:
-        """Returns what the writer of the shard counted."""
+        """Returns the report of the shard."""
         return ShardReport.from_json(bytes(self._report), where=self.path)
 
     def check(self) -> None:

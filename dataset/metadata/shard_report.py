@@ -1,4 +1,4 @@
-"""What became of one shard: the record that its index carries and commits compare."""
+"""The report of one shard: what its writer counted, kept in the shard's index."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ShardReport:
             )
         except (ValueError, TypeError, KeyError, RecursionError) as e:
             raise InvalidDatasetError(
-                "shard index carries an unreadable report",
+                "report in the shard index cannot be read",
                 where=where,
                 got=str(e),
                 cure="delete this index and run the conversion again",

@@ -60,7 +60,7 @@ def encode_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64]:
 
 
 class Texts(Sequence[str]):
-    """Texts that stay encoded until one is asked for."""
+    """Texts, decoded on access."""
 
     def __init__(self, blob: npt.NDArray[np.uint8], ends: Int64):
         self._blob = blob.tobytes()
@@ -162,7 +162,7 @@ class ShardTable:
             )
 
     def report_fields(self, begin: int, end: int) -> Iterator[dict[str, Any]]:
-        """Yields what the rows of shards [begin, end) say, as fields of a report."""
+        """Yields the rows of shards [begin, end) as fields of a report."""
         bounds = [0, *self.columns["span_ends"][max(begin - 1, 0) : end].tolist()]
         if begin:
             del bounds[0]
@@ -322,7 +322,7 @@ class ShardTable:
         """
         seen = set()
         for path in self.paths:
-            if not _PLAIN_NAME.fullmatch(path):  # Which takes a tenth of the time.
+            if not _PLAIN_NAME.fullmatch(path):  # Ten times as fast.
                 layout.check_relative(path, where=where)
             seen.add(path)
         if len(seen) != len(self.paths):
@@ -334,7 +334,7 @@ class ShardTable:
 
 
 def _are_ends(ends: npt.NDArray[Any], total: int) -> bool:
-    """Tells whether an array can be the ends of runs that make up `total` items."""
+    """Returns whether an array can be the ends of runs that cover `total` items."""
     if ends.ndim != 1 or ends.dtype != "<i8":
         return False
     bounds = np.concatenate([[0], ends])

@@ -27,11 +27,11 @@ class FileInfo(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A small file, read at once.
+    """A small file, read whole.
 
     Attributes:
         data: All its bytes.
-        version: Of the file that had them; see `FileInfo`.
+        version: Version of the file, see `FileInfo`.
     """
 
     data: bytes
@@ -41,14 +41,14 @@ class Content(NamedTuple):
 class Storage(Protocol):
     """What a kind of storage must do. Paths are whole, scheme included.
 
-    `replaces` guards a write against writers elsewhere: the version (see `version_of`)
-    that was seen before, "" for none. Where another file is in place by then, nothing
-    is written, unless it holds the same bytes already: then that is a success, so that
-    a repeated write does no harm. None replaces whatever is there.
+    `replaces` makes a write conditional: it is the version that the writer saw before,
+    or "" for no file. If another version is in place, nothing is written and
+    StorageChangedError is raised, unless that file holds the same bytes: then the write
+    succeeds, so that it can be repeated. None replaces any version.
 
     Attributes:
-        remote: Whether answers take a while, so that it pays to ask for things before
-            they are needed.
+        remote: Whether each request takes milliseconds, so that it pays to read ahead
+            and to send many at a time.
     """
 
     remote: bool
@@ -57,13 +57,13 @@ class Storage(Protocol):
         """Lists the files that a pattern (or a plain path) matches, sorted."""
 
     def list(self, directory: str) -> list[FileInfo]:
-        """Lists the files directly in a directory, sorted; none if it is not there."""
+        """Lists the files directly in a directory, sorted; none if there is none."""
 
     def stat(self, path: str) -> FileInfo | None:
-        """Returns the file's size, or None if there is no such file."""
+        """Returns a file's size and version, or None if there is no such file."""
 
     def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
-        """Returns the same of several files, in their order, as if all at once."""
+        """Does the same for several files concurrently; returns them in their order."""
 
     def open(
         self,
@@ -79,14 +79,14 @@ class Storage(Protocol):
         Args:
             path: The file.
             offset: Where to begin.
-            end: About where the reader will stop, so that not much is read ahead in
-                vain; None for the end of the file. Reading on is possible.
-            version: The version that is meant; None for any.
-            wait: Whether to wait for the first bytes, where they take a while. If not,
-                errors are raised by the first read.
+            end: About where the reader will stop: nothing behind it is read ahead.
+                None for the end of the file. Reading past it is possible.
+            version: The version to open; None for any.
+            wait: Whether to wait for the first bytes. If not, errors are raised by the
+                first read.
 
         Raises:
-            StorageChangedError: The file is another one than `version`.
+            StorageChangedError: The file has another version.
         """
 
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
@@ -96,13 +96,13 @@ class Storage(Protocol):
         """Returns a whole file with its version, None if there is no such file."""
 
     def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
-        """Returns the same of several files, in their order, as if all at once."""
+        """Does the same for several files concurrently; returns them in their order."""
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
-        """Writes a small file at once: readers see the old one or the new one."""
+        """Writes a small file atomically: readers see the old one or the new one."""
 
     def temporary(self, directory: str) -> contextlib.AbstractContextManager[str]:
-        """Gives a local file name nobody else has, on the way to `directory`."""
+        """Gives a unique local path for a file that is published to `directory`."""
 
     def publish(
         self,
@@ -112,42 +112,41 @@ class Storage(Protocol):
         replaces: str | None = None,
         crc32c: int | None = None,
     ) -> None:
-        """Moves a finished local file from `temporary` to its place, at once.
+        """Moves a finished local file from `temporary` to its path, atomically.
 
         Args:
             local_path: The file.
-            path: Its place.
+            path: Its final path.
             replaces: See the class.
-            crc32c: Checksum of the file where it is known: what is compared with it
-                need not be computed again.
+            crc32c: Checksum of the file, if known: it is not computed again.
         """
 
     def delete(self, path: str, *, version: str | None = None) -> None:
-        """Deletes a file, if it is there.
+        """Deletes a file, if it exists.
 
         Args:
             path: The file.
-            version: The version that is meant; None for any.
+            version: The version to delete; None for any.
 
         Raises:
-            StorageChangedError: Another version is there. It stays.
+            StorageChangedError: The file has another version. It stays.
         """
 
     def delete_all(self, files: Iterable[FileInfo]) -> None:
-        """Deletes files in the versions that were listed, as if all at once.
+        """Deletes the listed versions of files, concurrently.
 
         Raises:
-            StorageChangedError: Another version of one is there. It stays.
+            StorageChangedError: A file has another version. It stays.
         """
 
     def delete_tree(self, directory: str) -> None:
-        """Deletes a directory with all in it, if it is there."""
+        """Deletes a directory with all its files, if it exists."""
 
 
 def changed_error(
     what: str, path: str, *, expected: str, got: str
 ) -> StorageChangedError:
-    """Returns the error that says that somebody else wrote a file meanwhile."""
+    """Returns the error for a file that another writer changed."""
     return StorageChangedError(
         what,
         where=path,

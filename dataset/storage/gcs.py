@@ -31,11 +31,11 @@ from gristmill.dataset.storage.object_names import (
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES, Piece, PrefetchReader
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
-_CHUNK_BYTES = 8 << 20  # Of an upload: each waits for an answer.
+_CHUNK_BYTES = 8 << 20  # Of an upload: one request each.
 _AT_ONCE = 16
 _TIMEOUT_SECONDS = 30.0
 _DEADLINE_SECONDS = 120.0
-_UPLOADS = 3  # Of one file, where it arrives damaged.
+_UPLOADS = 3  # Attempts for a file that arrives damaged.
 
 
 def gcs_storage() -> GcsStorage:
@@ -87,16 +87,16 @@ class GcsStorage:
 
     Reads compare the length of every answer with what the server says of the object,
     and stay with one generation. Writes carry the crc32c of the data, so that the
-    server refuses anything else, and compare size and crc32c of the object. Failures
-    that pass are retried. `STORAGE_EMULATOR_HOST` chooses another server, without
+    server refuses damaged data, and compare size and crc32c of the object. Transient
+    failures are retried. `STORAGE_EMULATOR_HOST` chooses another server, without
     credentials.
 
     Memory: 16 MiB for each open file and each upload. Local disk: what is
     written to `temporary` files, under `TMPDIR`.
 
     Args:
-        timeout_seconds: How long to wait for the next bytes of an answer.
-        deadline_seconds: How long to try again after failures that pass.
+        timeout_seconds: How long to wait for the next bytes of a response.
+        deadline_seconds: How long to retry after transient failures.
 
     Attributes:
         block_bytes: How much of an open file one request asks for.
@@ -117,7 +117,7 @@ class GcsStorage:
         self._connection = GcsConnection(
             timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
         )
-        # For requests that need not wait for each other. Its threads start when needed.
+        # For concurrent requests. Its threads start when needed.
         self._pool = concurrent.futures.ThreadPoolExecutor(_AT_ONCE)
 
     def _blob(self, path: str) -> Any:
@@ -136,13 +136,13 @@ class GcsStorage:
                 fields=_FIELDS,
                 **self._connection.options,
             )
-            # A name that ends in "/" only pretends to be a directory.
+            # An object whose name ends in "/" stands for a directory.
             found = [_info(blob) for blob in blobs if not blob.name.endswith("/")]
         return sorted(found)
 
     def match(self, pattern: str) -> list[FileInfo]:
         bucket, name = split_path(pattern)
-        # A plain name wins: objects may have '[' in their names. Asked for at once.
+        # A plain name wins: objects may have '[' in their names. Runs concurrently.
         plain = self._pool.submit(self.stat, pattern)
         listed = []
         if has_magic(name):
@@ -164,7 +164,7 @@ class GcsStorage:
         from google.api_core.exceptions import NotFound
 
         blob = self._blob(path)
-        with self._connection.explained("look at the object", path):
+        with self._connection.explained("inspect the object", path):
             try:
                 blob.reload(**self._connection.options)
             except NotFound as e:
@@ -198,7 +198,7 @@ class GcsStorage:
                 raise
 
     def _same(self, path: str, version: str | None) -> FileInfo:
-        """Returns the object, if it still is the version that is meant."""
+        """Returns the object, if it still has this version."""
         found = self.stat(path)
         if found is None or version not in (None, found.version):
             raise changed_error(
@@ -293,11 +293,11 @@ class GcsStorage:
         crc32c: int,
         replaces: str | None,
     ) -> None:
-        """Uploads a file, and finds out what became of it if that fails."""
+        """Uploads a file; after a failure, checks whether it arrived all the same."""
         from google.api_core.exceptions import RetryError
 
         blob = self._blob(path)
-        # The server compares it before the object comes into being.
+        # The server compares it before it creates the object.
         blob.crc32c = encode_crc32c(crc32c)
         written = (size_bytes, crc32c)
         with self._connection.explained("write the object", path):
@@ -305,10 +305,10 @@ class GcsStorage:
                 self._send(blob, file, size_bytes, replaces)
                 found = _info(blob)
             except RetryError:
-                raise  # No answer at all: no use in asking what is there.
+                raise  # The server does not respond: it cannot be asked either.
             except Exception as e:
-                # The object may be there all the same: with its reply lost, a second
-                # try fails because of the first.
+                # The object may exist: if only the response was lost, the retry fails
+                # because the first attempt succeeded.
                 found = self._after_failure(path, e, written, replaces)
         if (found.size_bytes, found.crc32c) != written:
             raise StorageError(
@@ -322,7 +322,7 @@ class GcsStorage:
     def _send(
         self, blob: Any, file: BinaryIO, size_bytes: int, replaces: str | None
     ) -> None:
-        """Sends a file; again, if it did not arrive as it was sent."""
+        """Sends a file, again if it arrives damaged."""
         for left in reversed(range(_UPLOADS)):
             try:
                 blob.upload_from_file(
@@ -404,7 +404,7 @@ def _below(directory: str) -> str:
 
 
 def _info(blob: Any) -> FileInfo:
-    """Returns what the server said of an object."""
+    """Returns an object's metadata, as the server gave it."""
     return FileInfo(
         f"gs://{blob.bucket.name}/{blob.name}",
         int(blob.size),

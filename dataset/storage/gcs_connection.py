@@ -1,4 +1,4 @@
-"""A connection to Google Cloud Storage: credentials, retries, errors for people."""
+"""A connection to Google Cloud Storage: credentials, retries, clear errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gristmill.dataset.storage.prefetch_reader import Piece
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _GIVEN_UP_SECONDS = 10.0
-_POOL = 128  # Connections that are kept: more than threads that use them at once.
+_POOL = 128  # Connections that are kept: more than threads that use them.
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _HASH = re.compile(r"crc32c=([A-Za-z0-9+/=]+)")
 _SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([^'\")\]]+)")
@@ -29,15 +29,14 @@ _AGAIN = "run the same command again: finished shards are kept"
 class GcsConnection:
     """The client library's client, and a session of its kind for reading ranges.
 
-    Ranges are read over the same session as everything else, but not through the
-    client: that keeps what was promised (`Content-Range`, the generation) to itself,
-    and takes a short answer for a whole one.
+    Ranges are read over the same session, but not through the client: it hides the
+    response's headers (`Content-Range`, the generation) and accepts short responses.
 
-    Safe to use from many threads; not to be used across a fork.
+    Safe to share by threads, but not with a forked process.
 
     Args:
-        timeout_seconds: How long to wait for the next bytes of an answer.
-        deadline_seconds: How long to try again after failures that pass.
+        timeout_seconds: How long to wait for the next bytes of a response.
+        deadline_seconds: How long to retry after transient failures.
 
     Raises:
         StorageError: The client library or credentials are missing.
@@ -60,14 +59,14 @@ class GcsConnection:
             ) from e
         self.timeout_seconds = timeout_seconds
         self._deadline_seconds = deadline_seconds
-        # Without a server in between there is nobody to show credentials to.
+        # An emulator takes no credentials.
         if os.environ.get("STORAGE_EMULATOR_HOST"):
             credentials: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
         else:
             with self.explained("find credentials", "Google Cloud Storage"):
                 credentials, _ = google.auth.default(scopes=_SCOPES)
-        # Unless told otherwise, the library asks for the bucket of its own accord, once
-        # for each object that is not there: requests of no use to anybody.
+        # By default the library requests the bucket's metadata for every object that is
+        # missing. Nothing uses the answers.
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
         adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
@@ -80,10 +79,10 @@ class GcsConnection:
 
     @property
     def retry(self) -> Any:
-        """How calls are tried again.
+        """How calls are retried.
 
-        Once one was given up, others give up sooner until something succeeds: many
-        that wait one after the other would each wait as long.
+        After a call reached its deadline, later calls get a shorter one until one
+        succeeds: many calls in sequence would each wait as long.
         """
         deadline = self._deadline_seconds
         if self._given_up:
@@ -92,12 +91,12 @@ class GcsConnection:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What every call of the client takes."""
+        """Arguments of every call of the client."""
         return {"retry": self.retry, "timeout": self.timeout_seconds}
 
     @contextlib.contextmanager
     def explained(self, action: str, path: str) -> Iterator[None]:
-        """Turns errors of the client into ones that say what to do.
+        """Turns errors of the client into `StorageError`.
 
         Args:
             action: What is tried, as in "cannot ...".
@@ -136,7 +135,7 @@ class GcsConnection:
             path: The object.
             begin: First byte; must be in the object.
             end: Byte after the last; None for the end of the object.
-            version: The generation; None for the one that is there.
+            version: The generation; None for the current one.
 
         Raises:
             google.api_core.exceptions.GoogleAPICallError: The server refused.
@@ -172,14 +171,14 @@ class GcsConnection:
 def _checked(
     headers: Any, data: bytes, begin: int, end: int | None, version: str | None
 ) -> Piece:
-    """Compares an answer with what was asked for and what it says of itself.
+    """Checks a response against the request and its own headers.
 
     Raises:
-        ConnectionError: It is not what it should be; worth another try.
+        ConnectionError: They do not fit; a retry may help.
     """
     match = _RANGE.fullmatch(headers.get("Content-Range", ""))
     if match is None:
-        raise ConnectionError("an answer without Content-Range to a range request")
+        raise ConnectionError("response to a range request has no Content-Range")
     first, last, total = map(int, match.groups())
     expected = (total if end is None else min(end, total)) - begin
     if first != begin or last + 1 - first != expected or len(data) != expected:
@@ -195,34 +194,34 @@ def _checked(
         got = google_crc32c.value(data)
         if got != decode_crc32c(crc32c[1]):
             raise ConnectionError(
-                f"crc32c of the object is {decode_crc32c(crc32c[1]):#010x}, that of "
-                f"what arrived {got:#010x}"
+                f"crc32c of the object is {decode_crc32c(crc32c[1]):#010x}, of the "
+                f"received bytes {got:#010x}"
             )
     return Piece(data, total, found)
 
 
 def decode_crc32c(text: str) -> int:
-    """Returns a checksum from the form in which the API has it."""
+    """Decodes a checksum as the API writes it."""
     return int.from_bytes(base64.b64decode(text), "big")
 
 
 def encode_crc32c(crc32c: int) -> str:
-    """Returns a checksum in the form in which the API has it."""
+    """Encodes a checksum as the API writes it."""
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
 
 
 def is_bad_checksum(error: Exception) -> bool:
-    """Tells whether the server says that data arrived otherwise than it was sent."""
+    """Returns whether the server says that the data arrived damaged."""
     return getattr(error, "code", None) == 400 and "crc32c" in str(error).lower()
 
 
 def is_missing_bucket(error: Exception) -> bool:
-    """Tells whether the server says that there is no such bucket."""
+    """Returns whether the server says that there is no such bucket."""
     return _NO_BUCKET in str(error)
 
 
 def _plain(cause: BaseException) -> str:
-    """Returns what a server or the network said, without what surrounds it."""
+    """Returns the message of the server or the network, without its wrapping."""
     text = str(cause)
     response = getattr(cause, "response", None)
     status = getattr(response, "status_code", None) or getattr(cause, "code", None)
@@ -239,7 +238,7 @@ def _plain(cause: BaseException) -> str:
 
 
 def _diagnosis(error: Exception, deadline_seconds: float) -> tuple[str, str]:
-    """Returns what happened, and what to do about it."""
+    """Returns what went wrong, and what to do about it."""
     from google.api_core import exceptions as api
     from google.auth.exceptions import GoogleAuthError
 

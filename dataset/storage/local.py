@@ -1,4 +1,4 @@
-"""Files of this machine, mounts included: `Storage` for local paths."""
+"""Local files, mounts included: `Storage` for local paths."""
 
 from __future__ import annotations
 
@@ -28,17 +28,22 @@ def _info(path: str) -> FileInfo:
 def _infos(paths: Iterable[str]) -> list[FileInfo]:
     found = []
     for path in paths:
-        # Others may delete files, such as temporary ones, since they were listed.
+        # Temporary files, for example, may be deleted after they were listed.
         with contextlib.suppress(FileNotFoundError):
             found.append(_info(path))
     return found
 
 
 def _give_name(local_path: str, path: str, *, new: bool) -> bool:
-    """Gives a file its name at once; a new one only if nobody else has it by then.
+    """Renames a file atomically.
+
+    Args:
+        local_path: The file.
+        path: Its new name.
+        new: Whether to fail if another file has that name.
 
     Returns:
-        Whether it has it now.
+        Whether the file has the name.
     """
     if new:
         try:
@@ -46,7 +51,7 @@ def _give_name(local_path: str, path: str, *, new: bool) -> bool:
         except FileExistsError:
             return False
         except OSError as e:
-            # Some file systems have no links: one moment stays in which two can come.
+            # Without hard links, two writers can both see that the name is free.
             if e.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
                 raise
         else:
@@ -56,12 +61,12 @@ def _give_name(local_path: str, path: str, *, new: bool) -> bool:
 
 
 def _sync_directory(directory: str) -> None:
-    """Makes the names in a directory last through a power failure."""
+    """Makes new names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as e:
-        # Some network file systems have no such thing as a directory to write out.
+        # Some network file systems cannot sync directories.
         if e.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -69,7 +74,7 @@ def _sync_directory(directory: str) -> None:
 
 
 class LocalStorage:
-    """Files of this machine, mounts included."""
+    """Local files, mounts included."""
 
     remote = False
 
@@ -92,7 +97,7 @@ class LocalStorage:
             return _infos(sorted(paths))
 
     def stat(self, path: str) -> FileInfo | None:
-        with explained("look at the file", path):
+        with explained("inspect the file", path):
             try:
                 if os.path.isdir(path):
                     return None
@@ -174,7 +179,7 @@ class LocalStorage:
         with explained("finish the file", path):
             directory = os.path.dirname(path) or "."
             os.makedirs(directory, exist_ok=True)
-            # Without it, a power failure can leave the name on an empty file.
+            # Without it, a power failure can leave an empty file under this name.
             with open(local_path, "rb") as file:
                 os.fsync(file.fileno())
             found = None if replaces is None else self._version(path)

@@ -1,6 +1,6 @@
-"""What a pattern matches on this machine; what cannot be looked at is an error.
+"""Local files that a pattern matches; a path that cannot be inspected is an error.
 
-Python's `glob` is silent about that: a conversion would succeed with fewer files.
+Python's `glob` skips such paths silently: a conversion would succeed with fewer files.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gristmill.dataset.storage.os_errors import explained
 
 
 def matching(pattern: str) -> Iterator[str]:
-    """Yields what a pattern matches, files and directories; some of it twice.
+    """Yields the files and directories that a pattern matches, some of them twice.
 
     Args:
-        pattern: A path with `*`, `?`, `[...]`, and `**` for any depth. What begins with
-            a dot has to be matched by one.
+        pattern: A path with `*`, `?`, `[...]`, and `**` for any depth. Names that begin
+            with a dot are matched only by patterns that do.
 
     Raises:
-        StorageError: A directory cannot be listed, or a match is not there.
+        StorageError: A directory cannot be listed, or a match does not exist.
     """
     # A plain name wins: files may have '[' in their names.
     if os.path.lexists(pattern):
@@ -56,7 +56,7 @@ def _all_below(directory: str) -> Iterator[str]:
             continue
         path = os.path.join(directory, entry.name)
         yield path
-        # Only of a link does the listing not say what it is.
+        # A listing does not say what a link points to.
         if entry.is_dir(follow_symlinks=False) or (
             entry.is_symlink() and stat.S_ISDIR(status_of_match(path).st_mode)
         ):
@@ -72,7 +72,7 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 
 
 def _is_there(path: str) -> bool:
-    with explained("look at the file", path):
+    with explained("inspect the file", path):
         try:
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -81,18 +81,18 @@ def _is_there(path: str) -> bool:
 
 
 def status_of_match(path: str) -> os.stat_result:
-    """Returns what is known of a file that a pattern matched.
+    """Returns the status of a file that a pattern matched.
 
     Raises:
-        StorageError: It is not there, as behind a link that leads nowhere.
+        StorageError: It does not exist: a dangling link, for example.
     """
-    with explained("look at the file", path):
+    with explained("inspect the file", path):
         try:
             return os.stat(path or ".")
         except FileNotFoundError as e:
             link = os.readlink(path) if os.path.islink(path) else None
             raise StorageError(
-                "a file that the pattern matches is not there",
+                "a file that matches the pattern does not exist",
                 where=path,
                 got=f"a link to {link}" if link else "deleted since it was listed",
                 cure="fetch it (git-annex: `git annex get`), mount its disk, or give "

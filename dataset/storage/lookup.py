@@ -34,6 +34,6 @@ def storage_for(path: str) -> Storage:
 
 
 def version_of(path: str) -> str:
-    """Returns the version of a file, "" if there is none: what `replaces` takes."""
+    """Returns the version of a file as `replaces` takes it, "" if there is none."""
     found = storage_for(path).stat(path)
     return "" if found is None else found.version

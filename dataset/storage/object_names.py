@@ -1,4 +1,4 @@
-"""Names of objects in buckets: taken from paths, and matched by patterns."""
+"""Object names: splitting paths, and matching patterns."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ def split_path(path: str) -> tuple[str, str]:
 
 
 def has_magic(name: str) -> bool:
-    """Tells whether a name could be a pattern."""
+    """Returns whether a name could be a pattern."""
     return _MAGIC.search(name) is not None
 
 
 def listing_of(pattern: str) -> tuple[str, bool]:
-    """Returns the least to list for a pattern.
+    """Returns what to list for a pattern.
 
     >>> listing_of("in/part-*.tfrecord"), listing_of("in/*/part-*")
     (('in/part-', False), ('in/', True))
 
     Returns:
-        A prefix of all names, and whether names below deeper `/` count.
+        The longest prefix of all names that can match, and whether names with a
+        further `/` can.
     """
     match = _MAGIC.search(pattern)
     if match is None:
@@ -72,7 +73,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     itself.
 
     Returns:
-        What matches whole names.
+        A pattern for `fullmatch`.
     """
     parts = []
     for match in _TOKEN.finditer(pattern):

@@ -1,4 +1,4 @@
-"""Errors of the operating system, told with what was tried and what to do."""
+"""Errors of the operating system as `StorageError`: what failed, and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from gristmill.dataset.errors import GristmillError, StorageError
 
 @contextlib.contextmanager
 def explained(action: str, path: str) -> Iterator[None]:
-    """Turns an OSError into one that says what was tried and what to do."""
+    """Turns an OSError into a `StorageError`.
+
+    Args:
+        action: What is tried, as in "cannot ...".
+        path: The file or directory.
+    """
     try:
         yield
     except GristmillError:

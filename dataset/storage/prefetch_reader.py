@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from gristmill.dataset.daemon_call import daemon_call
 
-BLOCK_BYTES = 4 << 20  # Large enough, several at a time, to hide what answers take.
-_AHEAD = 3  # A connection alone is slower than what is read here can be used up.
+BLOCK_BYTES = 4 << 20  # Several at a time hide the latency of requests.
+_AHEAD = 3  # One connection is slower than its reader.
 
 
 class Piece(NamedTuple):
@@ -32,19 +32,18 @@ Fetch = Callable[[int, int, str | None], Piece]
 
 
 class PrefetchReader(io.RawIOBase):
-    """The bytes of one version of an object, forward.
+    """Reads one version of an object forward, with the next blocks requested ahead.
 
-    Memory: four blocks. Everything comes from the version that the first
-    answer had.
+    All blocks come from the version of the first response. Memory: four blocks.
 
     Args:
         fetch: Returns a half-open range of a version (None for any).
         offset: Where to begin.
-        end: About where the reader will stop: read ahead up to there, and behind it
-            only what is asked for. None for the end of the object.
-        version: The version that is meant; None for any.
-        wait: Whether to wait for the first range. If not, what is wrong with it is
-            raised by the first read.
+        end: About where the reader will stop. Nothing behind it is read ahead. None for
+            the end of the object.
+        version: The version to read; None for any.
+        wait: Whether to wait for the first range. If not, its error is raised by the
+            first read.
         block_bytes: Size of a range.
 
     Raises:
@@ -66,11 +65,11 @@ class PrefetchReader(io.RawIOBase):
         self._block_bytes = block_bytes
         self._version = version
         self._object_bytes: int | None = None
-        self._fetched = offset  # All before it was received or asked for.
+        self._fetched = offset  # Everything before was requested.
         self._ahead: deque[Future[Piece]] = deque()
         self._block = memoryview(b"")
         if wait:
-            # Here and now: a missing object is an error of opening it.
+            # So that opening a missing object raises.
             self._block = self._next_block(1)
         else:
             self._fetch_ahead(*self._next_range(1))
@@ -91,7 +90,7 @@ class PrefetchReader(io.RawIOBase):
 
     def _next_block(self, wanted_bytes: int) -> memoryview:
         if self._ahead:
-            # In this order: after an error nothing is skipped.
+            # Popped after `result`: an error is raised again by the next read.
             piece = self._ahead[0].result()
             self._ahead.popleft()
         else:
@@ -119,7 +118,7 @@ class PrefetchReader(io.RawIOBase):
         self._fetched = stop
 
     def _next_range(self, wanted_bytes: int) -> tuple[int, int]:
-        """Returns what to fetch next: up to the end, or just what is wanted."""
+        """Returns the range to fetch next, empty if there is none."""
         begin = self._fetched
         stop = begin + self._block_bytes
         if self._end is not None:

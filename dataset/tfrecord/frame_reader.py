@@ -65,8 +65,8 @@ def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
 class FrameReader:
     """Reads frames forward from one stream, and finds the next one after damage.
 
-    Memory: one block or one record, whichever is larger. A length field is
-    believed only as far as bytes really follow.
+    Memory: one block or one record, whichever is larger. A false length field cannot
+    make it allocate more than the file holds.
 
     Args:
         stream: Bytes from `offset` on.
@@ -108,7 +108,7 @@ class FrameReader:
 
     @property
     def offset(self) -> int:
-        """File offset of the next byte that was not yet handed out."""
+        """File offset of the next byte to be returned."""
         return self._buffer_offset + self._position
 
     def _fill(self, wanted_bytes: int) -> bool:
@@ -122,7 +122,7 @@ class FrameReader:
             try:
                 block = self._stream.read(self._block_bytes)
             except CorruptStreamError as error:
-                # Told where data is missing, once what came before is used up.
+                # Raised once the data before the damage is used up.
                 self._stream_error, block = error, b""
             self._exhausted = not block
             pieces.append(block)
@@ -133,7 +133,7 @@ class FrameReader:
         return missing <= 0
 
     def at_end(self) -> bool:
-        """Tells whether no byte is left."""
+        """Returns whether no byte is left."""
         return not self._fill(1)
 
     def frames(self, end: int | None = None) -> Iterator[Frame]:
@@ -174,7 +174,7 @@ class FrameReader:
                 self._fill_record(borders[-1] - borders[-2] - FRAME_OVERHEAD_BYTES)
 
     def _borders(self, stop: int) -> list[int]:
-        """Returns where frames begin in the buffer, if lengths are to be believed.
+        """Returns where frames begin in the buffer, if their lengths are right.
 
         Returns:
             Of each frame that begins before `stop`, and where the last one ends.
@@ -188,10 +188,9 @@ class FrameReader:
         return borders
 
     def _parse(self, borders: list[int]) -> tuple[FrameBatch, CorruptFrameError | None]:
-        """Takes the good frames up to the first damaged one, and says what that is.
+        """Returns the good frames up to the first damaged one, and its error.
 
-        Checksums are compared all at once: one by one, it takes as long as computing
-        them.
+        Checksums are compared by numpy: in a loop it takes as long as computing them.
         """
         buffer, base = self._buffer, self._buffer_offset
         headers = headers_at(buffer, borders[:-1])
@@ -252,7 +251,7 @@ class FrameReader:
             )
 
     def _check_stream(self) -> None:
-        # Raised once: whoever sets the damage aside goes on behind it.
+        # Raised once: a caller that sets the damage aside goes on behind it.
         error, self._stream_error = self._stream_error, None
         if error is not None:
             raise _corrupt(
@@ -269,7 +268,7 @@ class FrameReader:
             self._path,
             reason="length",
             offset=self.offset,
-            what="TFRecord file claims a record that is too long to be true",
+            what="record in a TFRecord file is impossibly long",
             expected=f"a frame of at most {MAX_RECORD_BYTES:,} bytes",
             got=f"{length + FRAME_OVERHEAD_BYTES:,} bytes",
         )
@@ -303,7 +302,7 @@ class FrameReader:
         )
 
     def frame_at(self, offset: int) -> bool:
-        """Tells whether a frame begins, or the file ends, at an offset ahead."""
+        """Returns whether a frame begins, or the file ends, at an offset ahead."""
         distance = offset - self.offset
         if not self._fill(distance + HEADER_BYTES):
             return len(self._buffer) - self._position == distance
@@ -332,8 +331,8 @@ class FrameReader:
         """Moves forward to the next frame whose two checksums both fit.
 
         A chance match has probability 2**-64. A record that itself holds TFRecord
-        frames can match by right: whoever starts in the middle of a file has to
-        compare with where the reader before it ended.
+        frames does match: a reader that starts in the middle of a file must compare
+        its first frame with where the reader before it ended.
 
         Args:
             limit: File offset at which the search gives up, exclusive.

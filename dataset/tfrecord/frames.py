@@ -29,7 +29,7 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_OVERHEAD_BYTES = HEADER_BYTES + FOOTER_BYTES
 
-# Longest record that is believed: no chunk of an ArrayRecord file could hold more.
+# Longest record that is accepted: no chunk of an ArrayRecord file could hold more.
 MAX_RECORD_BYTES = 1 << 31
 
 U32 = struct.Struct("<I")
@@ -37,7 +37,7 @@ U64 = struct.Struct("<Q")
 _MASK_DELTA = 0xA282EAD8
 _HEADER_DTYPE = np.dtype([("length", "<u8"), ("masked_crc32c", "<u4")])
 
-_SEARCH_BYTES = 1 << 18  # Searched for a frame at once: arrays of it fit in caches.
+_SEARCH_BYTES = 1 << 18  # Searched at a time: its arrays fit the processor's cache.
 _crc32c = google_crc32c.value
 
 Positions = Sequence[int] | npt.NDArray[np.int64]
@@ -82,7 +82,7 @@ def encode_frame(record: bytes) -> bytes:
 
 
 def is_header(head: bytes) -> bool:
-    """Tells whether bytes begin with the header of a frame."""
+    """Returns whether bytes begin with the header of a frame."""
     if len(head) < HEADER_BYTES:
         return False
     (stored,) = U32.unpack_from(head, 8)
@@ -90,7 +90,7 @@ def is_header(head: bytes) -> bool:
 
 
 def detect_compression(head: bytes) -> Compression:
-    """Tells how a file is compressed from its first 12 bytes or more.
+    """Returns how a file is compressed, from its first 12 bytes or more.
 
     Compressed TFRecord files often keep the plain file name, so the name says
     nothing. A valid frame header wins over the magic numbers of gzip and zlib.
@@ -99,7 +99,7 @@ def detect_compression(head: bytes) -> Compression:
         return "none"
     if head[:3] == b"\x1f\x8b\x08":
         return "gzip"
-    # Two bytes begin a zlib stream, too few to go by: see if the others fit.
+    # The two bytes of zlib's header are too few to decide: try to decompress.
     try:
         zlib.decompressobj(WINDOW_BITS["zlib"]).decompress(head)
     except zlib.error:
@@ -170,7 +170,7 @@ def footers_before(buffer: Any, ends: Sequence[int]) -> npt.NDArray[np.uint32]:
 
 
 def _at(buffer: Any, positions: Positions, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    # An array of what would lie at every byte: nothing is copied but what is asked for.
+    # A view with an item at every byte: only the chosen ones are copied.
     count = max(0, len(buffer) - dtype.itemsize + 1)
     everywhere: npt.NDArray[Any] = np.ndarray(count, dtype, buffer, strides=(1,))
     return everywhere[np.asarray(positions, np.int64)]
@@ -180,7 +180,7 @@ def header_crc32cs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
     """Returns uint32 [headers], the checksums that their lengths have."""
     lengths = np.ascontiguousarray(headers["length"])
     crcs = np.full(len(lengths), _crc32c(bytes(8)), np.uint32)
-    # The upper bytes of lengths are zero nearly always, which changes nothing.
+    # The upper bytes of lengths are nearly always zero, which adds nothing.
     used_bytes = (int(lengths.max(initial=0)).bit_length() + 7) // 8
     columns = lengths.view(np.uint8).reshape(-1, 8).T
     for table, column in zip(_length_crc_tables(), columns[:used_bytes], strict=False):
@@ -189,7 +189,7 @@ def header_crc32cs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
 
 
 def header_positions(window: npt.NDArray[np.uint8], longest: int) -> Iterator[int]:
-    """Yields where in a window a frame header can be, in rising order.
+    """Yields where a frame header may begin, ascending.
 
     Args:
         window: uint8 [n].

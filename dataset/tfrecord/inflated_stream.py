@@ -14,15 +14,15 @@ class Readable(Protocol):
     """Bytes that are read forward."""
 
     def read(self, size: int, /) -> bytes:
-        """Returns up to `size` bytes; an empty result means the end."""
+        """Returns up to `size` bytes, none only at the end."""
 
 
 class InflatedStream:
     """The decompressed bytes of a gzip or zlib stream, read forward.
 
     Concatenated gzip members are read as one, as TensorFlow does. Memory is bounded
-    by the size of one read, whatever the compressed data claims. All that comes
-    before damage is handed out before the error is.
+    by the size of one read, whatever the compressed data claims. Data before damage is
+    returned before the error is raised.
 
     Args:
         stream: The compressed bytes.
@@ -76,7 +76,7 @@ class InflatedStream:
         return data
 
     def _salvage(self, inflater: Any) -> bytes:
-        """Inflates up to the byte with the error, which comes without what precedes."""
+        """Returns the data before the damaged byte, which zlib's error withholds."""
         pieces = []
         step = 1 << len(self._pending).bit_length()
         while step := step >> 1:

@@ -99,7 +99,7 @@ def test_a_listing_proves_all_shards(server: GcsServer) -> None:
         ),
         (
             lambda objects: put(objects, name_of(3, of=8), lambda _: b"x"),
-            [f"{name_of(3, of=8)}: file has the name of a shard of train, but is none"],
+            [f"{name_of(3, of=8)}: file is named like a shard of train, but is none"],
         ),
         (
             lambda objects: objects.delete(
@@ -122,7 +122,7 @@ def test_a_listing_proves_all_shards(server: GcsServer) -> None:
             [
                 f"{name_of(1)}: shard is missing",
                 f"{name_of(5)}: shard is not the file",
-                f"{name_of(0, of=1)}: file has the name of a shard",
+                f"{name_of(0, of=1)}: file is named like a shard",
             ],
         ),
     ],

@@ -1,7 +1,7 @@
-"""Verifying what a dataset says of itself against the files that are there.
+"""Verifying the metadata of a dataset against the files that exist.
 
-Goes on after the first finding, since whoever repairs a dataset wants all of them.
-Opens no shard: it lists those to read, which is `shard_check`.
+Continues after the first finding, as a repair needs all of them. Opens no shard:
+`checking.shard` reads those that are planned here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class VerifyTask(NamedTuple):
 
 
 class VerifyPlan(NamedTuple):
-    """What the metadata of a dataset says.
+    """Findings about the metadata of a dataset, and the shards to read.
 
     Attributes:
         findings: What is wrong: shards that are missing, too short or not the ones that
@@ -95,7 +95,7 @@ def plan_verify(dataset: str) -> VerifyPlan:
     for name in readable:
         prefix = shard_prefix(manifest.name, name)
         findings += [
-            Finding(file, f"file has the name of a shard of {name}, but is none of its")
+            Finding(file, f"file is named like a shard of {name}, but is none of them")
             for file in listings.of("")
             if file.startswith(prefix) and file not in owners
         ]

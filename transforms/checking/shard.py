@@ -1,6 +1,6 @@
-"""Verifying a shard: every byte of it read, and all that is known of it compared.
+"""Verifying a shard: every byte is read and compared with all metadata.
 
-Goes on after the first finding, since whoever repairs a dataset wants all of them.
+Continues after the first finding, as a repair needs all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHOWN_RECORDS = 10  # A finding for each of the first; the others are counted.
 
 
 class ShardCheck(NamedTuple):
-    """What was found in one shard.
+    """The result of verifying one shard.
 
     Attributes:
         path: The shard, relative to the dataset.
@@ -59,7 +59,7 @@ class ShardCheck(NamedTuple):
 
 
 def verify_shard(task: VerifyTask) -> ShardCheck:
-    """Reads every byte of a shard and of its index, and compares all that is known.
+    """Reads every byte of a shard and of its index, and compares them.
 
     Compared are: size and crc32c of the file, the crc32c of every decoded record with
     the index, the digest of all records with the table, and the index's chunk offsets
@@ -85,7 +85,7 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
             digest = _read_shard(storage, task, info, index, findings)
     except StorageError as error:
         findings.append(finding_of(task.path, error))
-    # A sum that differs says less than a record that does: told for want of better.
+    # Reported only without a finding that says more.
     if digest != task.digest and not findings:
         findings.append(
             Finding(
@@ -148,7 +148,7 @@ def _read_shard(
             findings.append(
                 Finding(
                     layout.index_path(task.path),
-                    "shard index has the chunks elsewhere than the shard's own footer",
+                    "shard index and the shard's footer list different chunks",
                 )
             )
         if index.records != footer.records:
@@ -156,7 +156,7 @@ def _read_shard(
     digest = RecordsDigest()
     file_crc = 0
     different = _DifferentRecords(task.path)
-    # One after the other: where answers take a while, the next are on their way.
+    # Read forward, so that remote storage reads ahead.
     with storage.open(path, version=info.version) as file:
         walk = walk_file(file, footer, path=path, size_bytes=info.size_bytes)
         for data, chunks in walk:
@@ -175,7 +175,7 @@ def _read_shard(
         findings.append(
             Finding(
                 task.path,
-                "bytes of the shard changed, though none of a record",
+                "bytes of the shard outside of its records changed",
                 expected=f"crc32c {task.file_crc32c:#010x} of the file",
                 got=f"{file_crc:#010x}",
             )
@@ -194,7 +194,7 @@ _Decoded = tuple[int, npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 
 def _decode(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
-    """Yields record number, checksums and lengths; findings for chunks without."""
+    """Yields record number, checksums and lengths; findings for damaged chunks."""
     try:
         yield chunks.first_record, *chunks.checksum()
     except TransposedChunkError:
@@ -204,7 +204,7 @@ def _decode(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
 
 
 def _decode_singly(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
-    """Names what cannot be decoded, so that all else is compared."""
+    """Decodes chunks one at a time, so that the good ones are compared."""
     counts = chunks.chunk_records
     firsts = chunks.first_record + np.cumsum(counts) - counts
     decoded = {}

@@ -1,4 +1,4 @@
-"""Indexing ArrayRecord files that are there already: they become a dataset in place."""
+"""Indexing existing ArrayRecord files, which become a dataset in place."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def plan_index(
             "the files are in several directories",
             where=", ".join(sorted(directories)[:3]),
             expected="files of one directory, which becomes the dataset",
-            cure="index each directory for itself",
+            cure="index each directory separately",
         )
     (directory,) = directories
     names = [
@@ -116,7 +116,7 @@ def plan_index(
                 where=f"{directory}, split {own}",
                 expected=f"{count:,} files, as their names say",
                 got=f"{counts[own]:,}",
-                cure="bring the missing files, or give --split to take the files as "
+                cure="add the missing files, or give --split to take the files as "
                 "they are",
             )
     manifest = read_manifest(directory)
@@ -137,7 +137,7 @@ def plan_index(
 def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     """Reads a whole file through the official reader, and writes its index.
 
-    The official reader checks the hash of every chunk, so damage is not made official.
+    The official reader checks the hash of every chunk, so damaged files get no index.
 
     Args:
         task: Which file.
@@ -174,7 +174,7 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
         lengths[begin:end] = [len(record) for record in records]
         begin = end
     if int(lengths.sum()) != decoded:
-        # A file cut short after its index was read gives empty records, silently.
+        # Of a file that is truncated meanwhile, the reader returns empty records.
         raise CorruptShardError(
             "the records of this ArrayRecord file are not as long as its footer says",
             where=path,

@@ -108,7 +108,7 @@ class TestContent:
         index = index_of_footer(footer_with([2, 1]), path="x", file_bytes=131_072)
         assert index.records == 3
         assert index.crc32cs.tolist() == []
-        with pytest.raises(InvalidDatasetError, match="unreadable report"):
+        with pytest.raises(InvalidDatasetError, match="report in the shard index"):
             index.report()
 
     def test_chunks_far_apart_have_a_base_each(self):
@@ -203,7 +203,7 @@ class TestOpening:
         assert peak.bytes < 100_000
         assert _resident_bytes() - resident < 4 << 20
         # Not even the report is looked at before it is asked for.
-        with pytest.raises(InvalidDatasetError, match="unreadable report"):
+        with pytest.raises(InvalidDatasetError, match="report in the shard index"):
             index.report()
 
     def test_mapped_and_parsed_say_the_same(self, tmp_path: pathlib.Path):
@@ -346,5 +346,5 @@ class TestReport:
         ids=range(15),
     )
     def test_what_is_none_is_refused(self, data: bytes):
-        with pytest.raises(InvalidDatasetError, match="unreadable report"):
+        with pytest.raises(InvalidDatasetError, match="report in the shard index"):
             ShardReport.from_json(data, where="x.index")

@@ -155,7 +155,7 @@ class TestFinding:
     ):
         # As in git-annex without the content, or with a disk that is not mounted.
         (folder / link).symlink_to("/mnt/nowhere")
-        with pytest.raises(StorageError, match="not there") as caught:
+        with pytest.raises(StorageError, match="does not exist") as caught:
             storage.match(str(folder / pattern))
         message = str(caught.value)
         assert str(folder / link) in message
@@ -179,7 +179,7 @@ class TestFinding:
             return true_stat(path, **options)
 
         monkeypatch.setattr(os, "stat", stat_late)
-        with pytest.raises(StorageError, match="not there") as caught:
+        with pytest.raises(StorageError, match="does not exist") as caught:
             storage.match(str(folder / pattern))
         assert str(folder / "a1.rec") in str(caught.value)
 
