@@ -3,8 +3,8 @@
 A thread that comes back from C++ to an interpreter that has begun to end is unwound by
 CPython, which C++ answers with an abort of the whole process ("terminate called without
 an active exception", https://github.com/python/cpython/issues/87135). So code
-that calls C++ in a daemon thread does so inside this gate. At exit the gate waits for the
-threads inside and lets no other thread in.
+that calls C++ in a daemon thread does so inside this gate. At exit the gate waits for
+the threads inside and lets no other thread in.
 """
 
 from __future__ import annotations
