@@ -352,7 +352,7 @@ def test_launch_says_how_it_is_used(gcloud):
 
 def test_guide_has_the_numbers_of_the_code():
     text = " ".join((DEPLOY / "README.md").read_text(encoding="utf-8").split())
-    assert f"gristmill asks for **{worker_disk.HARNESS_THREADS}**" in text
+    assert f"gristmill sets **{worker_disk.HARNESS_THREADS}**" in text
     assert (
         f"`{worker_disk.MACHINE_TYPE}` (16 GB), {worker_disk.DISK_GB} GB of disk"
         in text
