@@ -45,7 +45,7 @@ from gristmill.transforms.sources.input_files import InputFiles
 class _CountTask(NamedTuple):
     job: ConversionJob
     files: InputFiles
-    file: int  # -1: nothing to count, but the job and its files travel on.
+    file: int  # -1: nothing to count; carries the job and its files.
 
 
 def _list_inputs(job: ConversionJob) -> Iterator[_CountTask]:
@@ -161,10 +161,10 @@ class ConvertTFRecords(
     Attributes:
         jobs: One for each split, with the same output and name.
         features: The schema, where known.
-        tfds_directory: Where the jobs come from, if from a TFDS directory: the output
+        tfds_directory: The TFDS directory that the jobs come from, if any: the output
             gets its metadata as well.
-        overwrite: Whether to throw away what the output holds of these splits;
-            `changed` to do so only if other jobs of the same names wrote it, all of it.
+        overwrite: Whether to replace what the output holds of these splits; `changed`
+            to do so only if earlier jobs with the same kind of names wrote all of it.
         prepared: Jobs that are prepared already, so that shards are made in parallel
             also by runners that do not redistribute (Dask). Their output must have
             been taken with `take_output`.

@@ -17,7 +17,7 @@ from gristmill.transforms.checking.shard import ShardCheck, verify_shard
 
 
 class VerifyResult(NamedTuple):
-    """What was looked at in a dataset, and what is wrong.
+    """What was verified in a dataset, and what is wrong.
 
     Attributes:
         dataset: Its directory.
@@ -105,7 +105,7 @@ class VerifyDataset(
 
     Attributes:
         dataset: The directory of a committed dataset.
-        quick: Whether to look at metadata, presence and sizes only.
+        quick: Whether to check only metadata, presence and sizes.
     """
 
     dataset: str

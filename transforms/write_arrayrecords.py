@@ -157,7 +157,7 @@ class WriteArrayRecords(
             given either.
         keyed: Whether elements are `(key, bytes)`; keys are integers, texts or bytes.
         writer: How shards are encoded.
-        overwrite: Whether to throw away what the output holds of this split.
+        overwrite: Whether to replace what the output holds of this split.
     """
 
     output: str

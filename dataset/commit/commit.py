@@ -31,7 +31,7 @@ from gristmill.dataset.storage.lookup import storage_for
 
 
 class ExtraFiles(NamedTuple):
-    """Small files that describe a dataset to others.
+    """Small files that describe a dataset to other programs, such as TFDS.
 
     Attributes:
         names: [files], in the order in which they are written.
@@ -60,8 +60,8 @@ def write_table(
         split: The split.
         table: All shards of the split.
         replaces: The version of the table that is there, "" for none. Read it before
-            the last check that the output still belongs to the writer: then whoever
-            takes over the output afterwards is not written over.
+            the last check that the output still belongs to the writer: then a
+            writer that takes over the output afterwards is not written over.
         writer_options: How the shards are encoded.
         source: Where the records come from, as plain values.
 
@@ -94,8 +94,8 @@ def check_files(output: str, splits: Mapping[str, Split]) -> None:
                 where=f"{output}, split {name}",
                 got=f"{findings[0]}"
                 + (f", and {len(findings) - 1:,} more" if len(findings) > 1 else ""),
-                cure="see that nobody else writes to this output, then run the same "
-                "command again: it makes what is missing",
+                cure="make sure that no other process writes to this output, then run "
+                "the same command again: it makes the missing files",
             )
 
 
@@ -125,11 +125,11 @@ def commit_dataset(
         InputError: The directory holds a dataset of another name, or another split
             has a file of these.
         DataLossError: A split of `keeps` is not there, or there is no split at all.
-        StorageChangedError: Another conversion committed at the same moment.
+        StorageChangedError: Another process committed at the same moment.
     """
     place = layout.join(output, layout.DATASET_JSON)
     storage = storage_for(output)
-    # First: what is written from here on by another commit is not replaced.
+    # Versions come first: what another commit writes from here on is not replaced.
     names = () if extra_files is None else extra_files.names
     extra = storage.stat_all([layout.join(output, name) for name in names])
     old, seen = read_versioned_manifest(output)
@@ -139,7 +139,7 @@ def commit_dataset(
         raise DataLossError(
             "a split that was there is gone" if gone else "no split to commit",
             where=", split ".join((output, *gone)),
-            cure="run one conversion at a time into one output, and this one again",
+            cure="run one job at a time into one output, then run this one again",
         )
     if old is not None and not splits and features in (None, old.features):
         return old

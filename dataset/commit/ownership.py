@@ -50,7 +50,7 @@ def check_inputs_stay(
         shards: Those that are written or deleted, relative to the dataset.
 
     Raises:
-        InputError: It would.
+        InputError: It reads such a file.
     """
     prefix = shard_prefix(name, split)
     described = (
@@ -77,7 +77,7 @@ def check_inputs_stay(
 
 
 def _inside(directory: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields the paths that lead into a directory, and what they are called in it."""
+    """Yields each path inside a directory, links resolved, and its name there."""
 
     @functools.cache
     def real(path: str) -> str:
@@ -158,7 +158,7 @@ def check_other_splits(
     """
     for name in sorted(manifest.splits.keys() - set(splits)):
         paths: Sequence[str] = ()
-        # A split that cannot be read keeps nobody from working on others.
+        # A split that cannot be read must not prevent work on others.
         with contextlib.suppress(InvalidDatasetError, StorageError):
             paths = read_table(output, manifest.splits[name]).paths
         for path in paths:

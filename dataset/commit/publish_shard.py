@@ -19,8 +19,8 @@ from gristmill.dataset.storage.lookup import storage_for
 class ShardPlace:
     """Where a shard and what belongs to it go, and what is there before work begins.
 
-    What another worker writes there afterwards stays: every write names what it
-    replaces.
+    Every write names the version that it replaces: what another worker writes there
+    afterwards stays.
 
     Attributes:
         output: The dataset's directory.
@@ -94,7 +94,7 @@ class ShardPlace:
             StorageError: It failed, or another writer was there meanwhile.
         """
         storage = storage_for(self.output)
-        # In this order: whoever finds an index finds a whole shard.
+        # In this order: where there is an index, the shard is whole.
         storage.publish(
             local,
             layout.join(self.output, self.path),

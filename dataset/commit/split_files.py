@@ -98,9 +98,10 @@ def remove_split(
 ) -> Manifest | None:
     """Removes all files of a split, and the split from `dataset.json`.
 
-    Only what was there while `dataset.json` was as it is described: whoever stops for
-    an hour in the middle of this, while others write and commit the split, deletes
-    nothing of theirs. Whose the files are is for `check_removal` to say, before.
+    Deletes only files that were there while `dataset.json` was as described, and only
+    in the version that was there. A process that stalls here for an hour, while others
+    write and commit the split, deletes none of their files. Call `check_removal`
+    before: this function does not check who owns the files.
 
     Args:
         output: The dataset's directory.
@@ -114,12 +115,12 @@ def remove_split(
         The dataset without the split, None if nothing is left.
 
     Raises:
-        StorageChangedError: Somebody else has changed `dataset.json` meanwhile, or
+        StorageChangedError: Another process has changed `dataset.json` meanwhile, or
             writes the split.
     """
     storage = storage_for(output)
     # The description is deleted before the shards: workers of an earlier job, still
-    # running somewhere, look for it before they publish.
+    # running somewhere, read it before they publish.
     paths = (
         layout.job_path(name, split),
         layout.inputs_path(name, split),
@@ -127,12 +128,12 @@ def remove_split(
         layout.write_path(name, split),
     )
     described = storage.stat_all([layout.join(output, path) for path in paths])
-    doomed = list_shards(output, name, split, others=shards)
+    to_delete = list_shards(output, name, split, others=shards)
     place = layout.join(output, layout.DATASET_JSON)
     now = version_of(place)
     if now != version:
         raise changed_error(
-            "dataset was committed by somebody else meanwhile",
+            "dataset was committed by another process meanwhile",
             place,
             expected=version or "no dataset",
             got=now or "no dataset",
@@ -141,7 +142,7 @@ def remove_split(
     if manifest is None and version:
         storage.delete(place, version=version)
     if manifest is not None and split in manifest.splits:
-        # First of all: from here on the split is not there.
+        # First: from here on, readers do not find the split.
         left = {k: v for k, v in manifest.splits.items() if k != split}
         manifest = dataclasses.replace(manifest, splits=left) if left else None
         if manifest is not None:
@@ -151,5 +152,5 @@ def remove_split(
     for info in described:
         if info is not None:
             storage.delete(info.path, version=info.version)
-    storage.delete_all(doomed)
+    storage.delete_all(to_delete)
     return manifest

@@ -9,10 +9,10 @@ from gristmill.dataset.storage.lookup import storage_for
 
 
 def withdraw_tfds_info(output: str, *, name: str, split: str) -> None:
-    """Removes the `dataset_info.json` that tells of a split whose shards are to go.
+    """Removes `dataset_info.json` if it describes a split that is about to be removed.
 
-    Without it TFDS takes the directory for unfinished, which it then is. The one of
-    somebody else's dataset, or of TFRecords in the same directory, stays.
+    TFDS treats a directory without it as unfinished, which is right then. A file that
+    describes another dataset, or TFRecord files in the same directory, stays.
 
     Args:
         output: The dataset's directory.

@@ -47,8 +47,8 @@ def commit_shards(
         results: A result for every shard; None as report where a split was there.
         features: The schema, where known.
         prepared: Jobs that were prepared in this process, by split.
-        tfds_directory: Where the jobs come from, if from there: its metadata is
-            compared with what was read, and written for the output.
+        tfds_directory: The TFDS directory that the jobs come from, if any: its
+            metadata is compared with what was read, and written for the output.
 
     Raises:
         DataLossError: Shards are missing or do not hold what was read, or a split that

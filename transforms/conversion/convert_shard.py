@@ -1,4 +1,4 @@
-"""Making one shard: its ranges of the inputs, streamed into the writer and checked."""
+"""Making one shard: its ranges of the inputs are read, written and checked."""
 
 from __future__ import annotations
 
@@ -52,14 +52,12 @@ def convert_shard(
     *,
     place: ShardPlace | None = None,
     exact_begin_bytes: int | None = None,
-    max_regions: int | None = None,
     progress: Progress | None = None,
     cpu_lock: AbstractContextManager[Any] | None = None,
 ) -> ShardReport:
     """Makes one shard, its index, and what it sets aside.
 
-    The same arguments give the same bytes, so it does no harm to run it twice, or
-    twice at once.
+    The same arguments give the same bytes: it can run again, or twice at once.
 
     Args:
         prepared: The job.
@@ -67,7 +65,6 @@ def convert_shard(
         place: What is there already; by default that is looked up.
         exact_begin_bytes: Where the first frame of its first range begins, if that is
             known; otherwise the range is searched for it.
-        max_regions: Damaged regions to accept; by default all that the job allows.
         progress: Called after each block that was read.
         cpu_lock: Held while the shard is converted, not while storage is waited for.
 
@@ -82,8 +79,6 @@ def convert_shard(
         StorageError: Reading or writing failed.
     """
     ranges = prepared.plan.ranges(shard)
-    if max_regions is None:
-        max_regions = prepared.job.max_corrupt
     if place is None:
         place = ShardPlace.at(prepared.job.output, prepared.shard_path(shard))
     convert = functools.partial(
@@ -92,7 +87,6 @@ def convert_shard(
         shard,
         ranges,
         place=place,
-        max_regions=max_regions,
         progress=progress,
         cpu_lock=nullcontext() if cpu_lock is None else cpu_lock,
     )
@@ -105,7 +99,7 @@ def convert_shard(
 
 
 def _walk(prepared: PreparedJob, source: SourceRange) -> int:
-    """Returns where the first frame of a range begins, beyond doubt."""
+    """Returns where the first frame of a range begins, read from the file's start."""
     return find_first_frame(
         prepared.files.paths[source.file_index],
         source.begin_bytes,
@@ -122,7 +116,6 @@ def _convert(
     exact_begin_bytes: int | None,
     *,
     place: ShardPlace,
-    max_regions: int,
     progress: Progress | None,
     cpu_lock: AbstractContextManager[Any],
 ) -> ShardReport:
@@ -131,7 +124,7 @@ def _convert(
     temporary = layout.temporary_dir(job.output, job.name, job.split)
     tally = _Tally()
     with (
-        Quarantine(place, temporary, max_regions=max_regions) as quarantine,
+        Quarantine(place, temporary, max_regions=job.max_corrupt) as quarantine,
         storage_for(job.output).temporary(temporary) as local,
     ):
         batches = _batches(
@@ -162,7 +155,7 @@ def _convert(
             spans=tuple(tally.spans),
         )
         check_counts(report, mapped=job.map is not None)
-        check_current(prepared)  # Hours may have passed.
+        check_current(prepared)  # Another job may have begun hours ago.
         quarantine.publish()
         place.publish(local, written, report)
     return report

@@ -41,12 +41,12 @@ def close_gaps(
 ) -> list[ShardReport]:
     """Makes shards again whose ranges were entered at a wrong offset.
 
-    A record whose payload holds TFRecord frames can fool the search for the first
-    frame of a range. The range before it tells the truth: by induction from offset 0.
-    So shards are made again one after the other, in order: where the next one has to
-    begin is known only then. It costs as much as their conversion did, in one process,
-    and needs such a record to lie across a cut between two shards, or damage to begin
-    within a few bytes of one.
+    A record whose payload holds TFRecord frames can mislead the search for the first
+    frame of a range. The end of the range before it is certain, by induction from
+    offset 0. So these shards are made again in order, one after the other, each from
+    where the range before it ends. One process takes as long as their conversion did.
+    It happens only if such a record lies across a cut between two shards, or if damage
+    begins within a few bytes of a cut.
 
     Args:
         prepared: The job.
@@ -109,7 +109,7 @@ def _check_ends(prepared: PreparedJob, reached: Mapping[int, _Reached]) -> None:
                 where=files.paths[file],
                 expected=f"{size:,} bytes",
                 got=f"{stop:,}",
-                cure="check that nobody writes to it, then run the conversion again",
+                cure="make sure that no process writes to it, then convert again",
             )
 
 
@@ -144,7 +144,7 @@ def finish_split(
         )
     table_path = layout.table_path(job.name, job.split)
     seen = version_of(layout.join(job.output, table_path))
-    # Then: whoever takes over the output from here on is not written over.
+    # In this order: a job that takes over the output later is not written over.
     check_current(prepared)
     again = close_gaps(prepared, reports, **options)
     for made in again:
@@ -156,7 +156,7 @@ def finish_split(
     regions = table.total("quarantined_regions")
     allowed = job.max_corrupt if job.on_corrupt == "quarantine" else 0
     if regions > allowed:
-        # Of several shards together, or of a run before this one that allowed more.
+        # Of several shards together, or of an earlier run that allowed more.
         raise too_much_damage(
             regions,
             allowed,

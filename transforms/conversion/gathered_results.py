@@ -37,7 +37,7 @@ class GatheredResults:
             self._of(task).add(report)
 
     def extend(self, other: GatheredResults) -> None:
-        """Takes all that others have gathered."""
+        """Takes all results of another collection."""
         self.committed_before |= other.committed_before
         for task, reports in other.splits.values():
             self._of(task).extend(reports)

@@ -21,7 +21,7 @@ from gristmill.transforms.sources.tfrecord_range import RangeReader
 
 
 def list_inputs(job: ConversionJob) -> InputFiles:
-    """Lists the inputs of a job, the first step of all.
+    """Lists the input files of a job.
 
     Raises:
         InputError: They cannot be used, or the job's function cannot.
@@ -48,7 +48,7 @@ def count_file(job: ConversionJob, files: InputFiles, file: int) -> FileCount:
     whole = SourceRange(
         file_index=file, begin_bytes=0, end_bytes=size if plain else -1, exact=True
     )
-    # The shards set damaged regions aside: here they only count.
+    # Damaged regions are set aside with the shards: here they are only counted.
     damage = SkipDamage(max_regions=job.max_corrupt)
     reader = RangeReader(
         files.paths[file],

@@ -91,7 +91,7 @@ def make_shard(
     place = ShardPlace.at(task.output, prepared.shard_path(task.shard))
     report = place.report()
     if report is not None and report.job != prepared.fingerprint:
-        # Nothing was there when the output was taken.
+        # There was no such file when this job took the output.
         raise JobChangedError(
             "another job has written a file of the same name meanwhile",
             where=layout.join(task.output, place.path),

@@ -1,4 +1,4 @@
-"""Taking an output for a conversion: what it holds is compared, then described anew."""
+"""Taking an output: what it holds is checked, then the job is described there."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def begin_job(
 
     Args:
         job: The job.
-        overwrite: Whether to throw away what the split's output holds.
+        overwrite: Whether to replace the split's existing files.
         count_files: Counts records, for a plan by records.
 
     Raises:
@@ -81,11 +81,11 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
 
     Args:
         prepared: The job.
-        overwrite: Whether to throw away what the split's output holds; `changed` to do
-            so only if another job of the same names wrote it, all of it.
+        overwrite: Whether to replace the split's existing files; `changed` to do so
+            only if an earlier job with the same kind of names wrote all of them.
 
     Raises:
-        InputError: The output holds files of somebody else, or the job's own inputs.
+        InputError: The output holds files of unknown origin, or the job's own inputs.
         JobChangedError: The output belongs to another job.
     """
     job = prepared.job
@@ -123,7 +123,7 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
     if found is not None:
         prepared.check_same(found)
     if committed is not None:
-        # The description may have outlived what was committed: it says nothing of that.
+        # The description can be of another job than the committed split.
         if committed.source.get("job") != prepared.fingerprint:
             raise JobChangedError(
                 "the output holds this split already, from another source",

@@ -82,8 +82,8 @@ class ConversionJob:
     def options(self) -> dict[str, Any]:
         """Returns what decides the bytes of the shards, as plain values.
 
-        How damage and empty files are treated is not among it: shards that finished
-        met none, or met it in the same way.
+        The options for damage and empty files are left out: they do not change a shard
+        that was finished.
         """
         fields = dataclasses.asdict(self)
         for other in (

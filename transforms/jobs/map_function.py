@@ -1,4 +1,4 @@
-"""The user's own function on every record: found by name, called, blamed rightly."""
+"""The user's function on every record: imported by name, called, named in errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load_function(spec: str) -> RecordFunction:
         function: object = importlib.import_module(module_name)
         for part in name.split("."):
             function = getattr(function, part)
-    except Exception as e:  # Importing runs the user's module: all can happen.
+    except Exception as e:  # Importing runs the user's code, which can raise anything.
         raise InputError(
             "cannot import the function",
             where=spec,
@@ -65,7 +65,7 @@ def code_digest(spec: str) -> str:
     """Returns a digest of the file that holds the function, "" if there is none.
 
     Shards of a run that is finished by a second one must not come from two versions
-    of the function. What the file imports is not looked at.
+    of the function. Modules that the file imports are not part of it.
 
     Args:
         spec: As for `load_function`.
@@ -98,12 +98,12 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
         result = function(record)
     except KeyboardInterrupt:
         raise
-    except BaseException as e:  # sys.exit() too: it would end the run in good order.
+    except BaseException as e:  # sys.exit() too: the run would seem to succeed.
         raise UserFunctionError(
             f"the --map function failed: {type(e).__name__}: {e}",
             where=_place(e, function),
             got=f"the record of {len(record):,} bytes at {source}",
-            cure="mend the function, or return None for records to leave out; "
+            cure="fix the function, or return None for records to leave out; "
             "finished shards are kept",
         ) from e
     if result is None:

@@ -78,7 +78,7 @@ class PreparedJob:
         return base + names.suffix
 
     def check_shard_names(self) -> None:
-        """Checks that readers find every shard by its name, and no other by it.
+        """Checks that shards have names that readers can open, and no two the same.
 
         Raises:
             InputError: They would not.
@@ -175,7 +175,7 @@ class PreparedJob:
             raise InvalidDatasetError(
                 "description of a conversion lacks its list of files",
                 where=inputs,
-                got="a conversion that begins just now, or ended when it began",
+                got="a conversion that is starting now, or that stopped at its start",
                 cure="wait for the other conversion, or start over with --overwrite",
             )
         arrays = load_arrays(listed.data, where=inputs, version=_VERSION)
@@ -229,7 +229,7 @@ class PreparedJob:
             where=f"{self.job.output}, split {self.job.split}",
             got="; ".join(differences) or "the plan of shards differs",
             cure="repeat the earlier command to finish it, choose another output, or "
-            "throw the earlier work away with --overwrite",
+            "replace the earlier work with --overwrite",
         )
 
 
@@ -245,7 +245,7 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
     Raises:
         JobChangedError: Another job is described there now.
     """
-    # A process can outlive a run: the next one may allow more damage, say.
+    # A process can serve several runs: a later one may allow more damage.
     version = version_of(layout.join(output, layout.job_path(name, split)))
     found = _load_version(output, name, split, version)
     if found is None or found.fingerprint != fingerprint:

@@ -1,9 +1,9 @@
 """The plan of a conversion: which bytes of which input files make which shard.
 
-All input files, sorted, are thought of as laid end to end. A plan is a list of cuts
+Imagine all input files, sorted, laid end to end. A plan is a list of cuts
 in that line of bytes; shard i holds the frames that begin between cut i and cut i + 1.
 Cuts need not fall between frames: a frame belongs to the shard in which its first byte
-lies, and whoever reads a range looks for the first frame in it.
+lies, and the reader of a range searches for its first frame.
 
 ```
 files   |-------- a --------|--- b ---|------------ c ------------|

@@ -27,8 +27,8 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
 
-# A hash gives no two groups the same size. Aimed at less than the bound, only few
-# groups are cut in two.
+# A hash makes groups of uneven size. With an aim below the bound, only few of them have
+# to be cut in two.
 _AIM = 0.9
 
 Key = int | str | bytes

@@ -70,12 +70,12 @@ class SkipDamage:
 
 
 def too_much_damage(found: int, limit: int, *, where: str) -> CorruptInputError:
-    """Returns the error that says that the budget for damage is spent."""
+    """Returns the error for more damage than is allowed."""
     return CorruptInputError(
         "more damage in the inputs than --max-corrupt allows",
         where=where,
         expected=f"at most {limit:,} damaged regions",
         got=f"{found:,} or more",
-        cure="look at what is set aside in quarantine/, repair the inputs, or raise "
+        cure="check the regions listed in quarantine/, repair the inputs, or raise "
         "--max-corrupt; finished shards are kept",
     )

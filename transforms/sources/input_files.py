@@ -83,7 +83,7 @@ class InputFiles:
         )
 
     def notes(self) -> list[str]:
-        """Returns what a person should know about the list, though it is no error."""
+        """Returns notes for the user that are no errors."""
         names = Counter(posixpath.basename(path) for path in self.paths)
         twice = [name for name, count in names.items() if count > 1]
         if not twice:
@@ -100,7 +100,7 @@ class InputFiles:
 def find_inputs(
     patterns: Sequence[str], *, allow_empty_files: bool = False
 ) -> InputFiles:
-    """Lists the files that patterns match, sorted by path, and looks into each.
+    """Lists the files that patterns match, sorted, and detects their compression.
 
     A file that several patterns match is taken once.
 
@@ -130,8 +130,8 @@ def find_inputs(
             where=", ".join(empty[:_SHOWN]) + (", ..." if empty[_SHOWN:] else ""),
             expected="at least one record in each file",
             got="0 bytes, as after an interrupted copy",
-            cure="copy them again, or leave them out; where files without records are "
-            "meant, take them as they are with --on-corrupt quarantine",
+            cure="copy them again, or leave them out; to accept empty files, give "
+            "--on-corrupt quarantine",
         )
     # Waiting, not computing: 64 first reads at once hide a bucket's latency.
     with concurrent.futures.ThreadPoolExecutor(64) as pool:

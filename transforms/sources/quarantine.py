@@ -19,7 +19,7 @@ class Quarantine:
     """Collects the damaged regions that one shard's inputs have.
 
     `quarantine/<shard>.bin` gets the raw bytes end to end, `quarantine/<shard>.jsonl`
-    a line for each region. Neither is written if there is no damage. Bytes stream
+    a line for each region. Neither is written if there is no damage. Bytes go
     through a temporary file: memory does not grow with the damage.
 
     Args:

@@ -72,7 +72,7 @@ class RangeReader:
 
     @property
     def span(self) -> SourceSpan:
-        """What was read; to be asked once the frames are used up."""
+        """What was read: complete once all frames were read."""
         return SourceSpan(
             file_index=self._source.file_index,
             begin_bytes=self._source.begin_bytes,
@@ -84,7 +84,7 @@ class RangeReader:
         )
 
     def open_ahead(self) -> int:
-        """Begins to fetch the range, where that takes a while.
+        """Begins to fetch the range if the storage is remote.
 
         Returns:
             How many bytes at most wait in memory.
@@ -112,17 +112,17 @@ class RangeReader:
         """Yields the good frames, those of one block at a time.
 
         Raises:
-            CorruptFrameError: The range is damaged, and nobody takes that.
+            CorruptFrameError: The range is damaged, and there is no `on_damage`.
             FalseStartError: The range, entered by search, seems to be damaged.
-            StorageChangedError: Somebody has written the file meanwhile.
+            StorageChangedError: The file was written meanwhile.
         """
         yield from self._batches()
         self._check_unchanged()
 
     def _check_unchanged(self) -> None:
         storage = storage_for(self.path)
-        # An object is read by its version. A local file can be written in place: what
-        # was read is half the old one then, and every checksum fits.
+        # An object is read by its version. A local file can be written in place: then a
+        # part of what was read is old, and every checksum is right.
         if self._version is None or storage.remote:
             return
         found = storage.stat(self.path)
@@ -203,8 +203,8 @@ class RangeReader:
     def _read_again(self, reader: FrameReader) -> bool:
         """Lets the reader read once more what seems to be damaged.
 
-        It may have been damaged on its way: there is no checksum of a part of an object
-        in a bucket. What is good the second time is good.
+        It may have been damaged in transit: a bucket gives no checksum of a part of an
+        object. What is good the second time is used.
         """
         offset = reader.offset
         if offset == self._doubted or not storage_for(self.path).remote:
@@ -258,7 +258,7 @@ class RangeReader:
 
         Where the compression is intact, the records were damaged before: the frames
         behind are good. Otherwise nothing behind can be trusted, not even a frame
-        whose checksums fit: a damaged stream likes to repeat what came before.
+        whose checksums fit: a damaged stream often repeats earlier data.
 
         Returns:
             None if it can be read on, else about where `offset` is in the file as it
@@ -288,7 +288,7 @@ def find_first_frame(
     version: str | None = None,
     on_damage: DamageHandler | None = None,
 ) -> int:
-    """Returns where the first frame at or after an offset begins, beyond doubt.
+    """Returns where the first frame at or after an offset begins, without a search.
 
     Goes frame by frame from the beginning of the file, some ten times as fast as
     shards are made. What is damaged on the way is passed over as `on_damage` says.
@@ -301,7 +301,8 @@ def find_first_frame(
         on_damage: Takes damaged regions; None makes them errors.
 
     Raises:
-        CorruptFrameError: The file is damaged before `offset`, and nobody takes that.
+        CorruptFrameError: The file is damaged before `offset`, and there is no
+            `on_damage`.
     """
     before = SourceRange(file_index=0, begin_bytes=0, end_bytes=offset, exact=True)
     reader = RangeReader(

@@ -194,7 +194,7 @@ def _parse_split(path: str, dataset: str, fields: Mapping[str, Any]) -> TfdsSpli
             "NUM_SHARDS": count,
             "SHARD_X_OF_Y": f"{index}-of-{count}",
         }
-        # Texts and names of variables by turns.
+        # Texts at even places, names of variables at odd ones.
         parts = re.split(r"\{(\w+)\}", template)
         parts[::2] = map(escape, parts[::2])
         parts[1::2] = [values[variable] for variable in parts[1::2]]

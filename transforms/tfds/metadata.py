@@ -22,7 +22,7 @@ def check_records_read(split: TfdsSplit, table: ShardTable, *, where: str) -> No
     """Compares the records read from each file with `shardLengths`.
 
     What a user's function drops or adds is counted after that. Files with damage that
-    was set aside are passed over: nobody knows how many records it was.
+    was set aside are skipped: how many records that was is unknown.
 
     Args:
         split: What `dataset_info.json` says.

@@ -66,7 +66,7 @@ def tfds_jobs(
         raise InputError(
             "the output is the TFDS directory itself",
             where=output,
-            expected="another directory, for one set of metadata describes one format",
+            expected="another directory: the metadata describes one format only",
             cure="choose another output; it can replace the input afterwards",
         )
     for asked in splits or ():

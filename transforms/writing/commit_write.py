@@ -83,7 +83,7 @@ def commit_write(
     table = ShardTable.of([by_shard[shard] for shard in range(plan.shards)])
     place = layout.join(job.output, layout.table_path(job.name, job.split))
     seen = version_of(place)
-    # Then: whoever takes over the output from here on is not written over.
+    # In this order: a write that takes over the output later is not written over.
     marker = marker_of(plan)
     version = marker.check_current()
     split = write_table(

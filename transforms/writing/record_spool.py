@@ -1,4 +1,4 @@
-"""Records on a local disk, handed back in an order that depends on them alone.
+"""Records in a local file, read back in an order that depends on them alone.
 
 A shuffle delivers a group's records in any order. To write the same bytes whenever the
 same records come, they have to be sorted, and a shard of them need not fit in memory.
@@ -57,8 +57,8 @@ class RecordSpool:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # What is still to be written is given up with the file: it may be that the
-        # disk is full, and the error that says so is on its way.
+        # Closing writes what is buffered, which fails on a full disk. An error that
+        # says so has been raised before.
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -70,8 +70,8 @@ class RecordSpool:
             "cannot keep records on the way into a shard",
             where=self._path,
             got=error.strerror or str(error),
-            cure="free some space: a shard that is being made takes the size of its "
-            "records besides its own; then run again",
+            cure="free some space, then run again: a shard needs disk for its records "
+            "and for its own file",
         )
 
     def add(self, record: bytes, order_key: bytes | None = None) -> None:

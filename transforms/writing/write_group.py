@@ -103,6 +103,6 @@ def _write_shard(
             read=written.digest,
             written=written.digest,
         )
-        marker_of(plan).check_current()  # Hours may have passed.
+        marker_of(plan).check_current()  # Another write may have begun.
         place.publish(local, written, report)
     return report

@@ -212,7 +212,7 @@ def test_a_split_is_not_removed_from_a_dataset_that_changed(output: str) -> None
     commit_dataset(output, NAME, {"train": written(output)})
     manifest, version = read_versioned_manifest(output)
     commit_dataset(output, NAME, {"test": written(output, "test")})
-    with pytest.raises(StorageChangedError, match="committed by somebody else"):
+    with pytest.raises(StorageChangedError, match="committed by another process"):
         remove_split(
             output, NAME, "train", manifest=manifest, version=version, shards=()
         )
