@@ -46,7 +46,7 @@ def to_jax(feed: Iterable[Any], sharding: Any, *, ahead: int = 1) -> JaxFeed:
 
 
 class _Loaded(NamedTuple):
-    """A batch on its way to the devices; the feed's state and stats behind it."""
+    """A batch on its way to the devices; the feed's state and stats after it."""
 
     number: int
     batch: Any
@@ -83,6 +83,11 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             None, _close, (weakref.ref(self),), exitpriority=_EXIT_PRIORITY
         )
         super().__init__()
+
+    def __repr__(self) -> str:
+        # Not of the feed: it is at a later step than the caller.
+        batches = getattr(self._feed, "batches", self._feed)
+        return f"<JaxFeed of {batches!r}: {self._given:,} given, ahead {self._ahead}>"
 
     def __next__(self) -> Any:
         """Returns the next batch, a tree like the feed's with global arrays.

@@ -1,12 +1,12 @@
 """Which dataset each record of a mixture comes from, exact for any weights.
 
 A mixture is an endless sequence of datasets: position p holds the next record of one of
-them. The sequence is a formula. The datasets are the leaves of a
-binary tree (Huffman's, of the weights). Of the first p records that pass a node, its
-left child gets ``p * left_weight / weight`` rounded to the nearest integer. That count
-rises by 0 or 1 with p, so it deals every record to one side, and it can be inverted:
-constant time for rank (how many of d before p) and for select (where the j-th of d is),
-no table, no common denominator that would have to be small.
+them. The sequence is a formula. The datasets are the leaves of a binary tree (that of
+Huffman for the weights). Of the first p records that pass a node, its left child gets
+``p * left_weight / weight`` rounded to the nearest integer. That count rises by 0 or 1
+with p, so it deals every record to one side, and it can be inverted: constant time for
+rank (how many of d before p) and for select (where the j-th of d is), no table, no
+common denominator that would have to be small.
 
 Exactness: rounding is off by at most 1/2, and a child inherits its parent's error times
 its share of the parent. So after p records of a phase, dataset d has been picked

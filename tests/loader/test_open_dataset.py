@@ -268,7 +268,7 @@ def test_tfds_directory_that_counts_wrongly(tmp_path: pathlib.Path) -> None:
                     {"name": "t", "shardLengths": ["1", "1"], "filepathTemplate": "x"}
                 ]
             },
-            "alike",
+            "of the same name",
         ),
     ],
 )

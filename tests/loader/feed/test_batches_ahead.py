@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.errors import OutOfRangeError
@@ -25,6 +25,7 @@ from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffl
     asked=st.lists(st.integers(0, 40), max_size=40),
     at_once=st.sampled_from([1, 30, 8192]),
 )
+@settings(max_examples=50, deadline=None)
 def test_they_are_the_schedule_s(
     lengths, epochs, batch_size, shuffle, drop_remainder, rows, asked, at_once
 ) -> None:

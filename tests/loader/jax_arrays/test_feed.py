@@ -174,6 +174,12 @@ def test_the_state_is_the_callers_and_any_step_can_be_resumed(batches, ahead):
     np.testing.assert_array_equal(next(bare), whole[7])
 
 
+def test_it_says_what_it_is(batches):
+    with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
+        next(feed)
+        assert repr(feed) == f"<JaxFeed of {batches!r}: 1 given, ahead 2>"
+
+
 def test_a_refused_state_changes_nothing(batches):
     with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
         first, second = next(feed), next(feed)
