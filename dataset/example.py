@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gristmill.dataset.protobuf import message_fields
 from gristmill.dataset.varints import varint_at
 
 Values = list[bytes] | list[float] | list[int]
@@ -31,34 +32,9 @@ class RawFeature(NamedTuple):
     parts: list[bytes]
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    return varint_at(data, at, bits=64)
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yields number, wire type and bytes of each field; a varint stays encoded."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, wire = key >> 3, key & 7
-        if wire == 0:
-            _, end = _varint(data, at)
-        else:
-            size = {1: 8, 5: 4}.get(wire)
-            if wire == 2:
-                size, at = _varint(data, at)
-            if size is None:
-                raise ValueError(f"not a protocol buffer message: wire type {wire}")
-            end = at + size
-        if not number or end > len(data):
-            raise ValueError("not a protocol buffer message")
-        yield number, wire, data[at:end]
-        at = end
-
-
 def _parts(data: bytes, numbers: int, what: str) -> Iterator[tuple[int, bytes]]:
     """Yields number and bytes of a message's fields, all of them messages or bytes."""
-    for number, wire, value in _fields(data):
+    for number, wire, value in message_fields(data):
         if wire != 2 or number > numbers:
             raise ValueError(
                 f"not a tf.train.Example: {what} has a field {number} of wire type "
@@ -76,7 +52,7 @@ def _feature(data: bytes) -> RawFeature:
     if kind in (NO_KIND, BYTES):
         return RawFeature(kind, [v for _, v in _parts(payload, 1, "BytesList")])
     parts = []
-    for number, wire, value in _fields(payload):
+    for number, wire, value in message_fields(payload):
         if number != 1 or wire not in (2, 5 if kind == FLOATS else 0):
             raise ValueError("not a list of numbers")
         if kind == FLOATS and len(value) % 4:
@@ -113,7 +89,7 @@ def _ints(data: bytes) -> list[int]:
     ints: list[int] = []
     at = 0
     while at < len(data):
-        number, at = _varint(data, at)
+        number, at = varint_at(data, at, bits=64)
         ints.append(number - (1 << 64) if number >> 63 else number)
     return ints
 

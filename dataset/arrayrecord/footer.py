@@ -25,6 +25,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     IntArray,
 )
 from gristmill.dataset.errors import CorruptShardError, GristmillError
+from gristmill.dataset.protobuf import message_fields
 from gristmill.dataset.varints import decode_varints, varint_at
 
 BLOCK_BYTES = 1 << 16
@@ -170,39 +171,22 @@ def _parse_footer(joined: bytes, lengths: IntArray, begin: int) -> Footer:
     )
 
 
-def _scan(message: bytes) -> list[tuple[int, int | bytes]]:
-    """Parses a protocol buffer message of varints and byte strings."""
-    fields: list[tuple[int, int | bytes]] = []
-    position = 0
-
-    while position < len(message):
-        key, position = varint_at(message, position)
-        wire = key & 7
-        if wire == 0:
-            value, position = varint_at(message, position)
-            fields.append((key >> 3, value))
-            continue
-        if wire not in (1, 2):
-            raise ValueError(f"unexpected wire type {wire}")
-        size = 8
-        if wire == 2:
-            size, position = varint_at(message, position)
-        data = message[position : position + size]
-        if len(data) < size:
-            raise ValueError("a field reaches past the end of its message")
-        fields.append((key >> 3, data if wire == 2 else int.from_bytes(data, "little")))
-        position += size
-    return fields
-
-
 def _fields(message: bytes) -> dict[int, int]:
-    return {key: value for key, value in _scan(message) if isinstance(value, int)}
+    """Returns the fields of a message that are numbers."""
+    numbers = {}
+    for number, wire, data in message_fields(message):
+        if wire == 0:
+            numbers[number], _ = varint_at(data, 0)
+        elif wire == 1:
+            numbers[number] = int.from_bytes(data, "little")
+    return numbers
 
 
 def _fields_bytes(message: bytes, number: int) -> bytes:
-    for key, value in _scan(message):
-        if key == number and isinstance(value, bytes):
-            return value
+    """Returns the first field of that number that is bytes, or none."""
+    for found, wire, data in message_fields(message):
+        if (found, wire) == (number, 2):
+            return data
     return b""
 
 
