@@ -7,7 +7,7 @@ Every contestant is a whole process, started anew for each run, with start-up an
 imports counted; all read the same files and write with the same options
 (group_size:1, zstd:3). One round runs every contestant on every input, and rounds
 begin with a different contestant each, so that a slow minute of the machine does
-not fall on the same one every time. benchmarks/README.md tells how to read it.
+not hit the same one every time. benchmarks/README.md explains the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a conversion from and to a bucket does when the bucket fails it.
+"""What a conversion from and to a bucket does when the bucket fails.
 
     python -m benchmarks.faults --markdown docs/reliability.md
     python -m benchmarks.faults --quick
@@ -6,8 +6,8 @@
 Every row is a process of `gristmill convert` against the server of the tests, which
 fails in one way. Where the conversion ends with an error, the same command is given
 once more after the fault has passed. In the end the dataset must be the one that a
-conversion without faults gives, bit for bit. The table goes between two marks in the
-document.
+conversion without faults gives, bit for bit. The table is written between two marks in
+the document.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 A server in a process of its own adds the latency and the bandwidth of a real bucket;
 it has no TLS. Every reader is a process of its own, started anew for each run; rounds
-begin with a different reader each. benchmarks/README.md tells how to read it.
+begin with a different reader each. benchmarks/README.md explains the result.
 """
 
 from __future__ import annotations

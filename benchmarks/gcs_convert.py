@@ -5,8 +5,8 @@
 
 The bucket is the server of the tests in a process of its own, over HTTP on loopback,
 with the latency of a real one added to every answer. Every run is a whole process of
-`gristmill convert`, imports counted; rounds alternate between the places. What a run
-asks of the server is counted by the server.
+`gristmill convert`, imports counted; rounds alternate between the places. The
+server counts the requests of a run.
 """
 
 from __future__ import annotations

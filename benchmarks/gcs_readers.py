@@ -2,8 +2,8 @@
 
     python -m benchmarks.gcs_readers NAME --url URL --local DIRECTORY --records N
 
-runs one of them against a server and prints what it took. Where a reader knows no
-ArrayRecord, it fetches the bytes that the records occupy, and decodes nothing.
+runs one of them against a server and prints what it took. Readers that do not support
+ArrayRecord fetch the bytes that the records occupy, and decode nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Random records from a bucket where something always goes wrong, each one compared.
+"""Random records from a bucket that fails again and again, each record compared.
 
     python -m benchmarks.gcs_soak --records 200000 --workers 4
 
-Worker processes read batches in random order from the tests' server, in a process of
-its own, which is made to fail in every way it can, again and again. Every record is
-compared with the local file. It prints what happened and ends with 1 if any differs.
+Worker processes read batches in random order from the tests' server, which runs in a
+process of its own and fails in all of its ways in turn. Every record is compared with
+the local file. The program prints what happened, and exits with 1 if any differs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Every contestant is a process of its own that reads the same shards: text of 2.2 KB and
 binary records of 100 KB, one and sixteen to a chunk. Rounds begin with a different
-contestant each. benchmarks/README.md tells how to read it.
+contestant each. benchmarks/README.md explains the result.
 """
 
 from __future__ import annotations

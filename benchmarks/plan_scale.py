@@ -2,14 +2,14 @@
 
     python -m benchmarks.plan_scale --markdown docs/performance_scale.md
 
-No data is read: the listing is made up (paths, sizes, generations), and so are the
-reports of shards, each of which says what the plan wants, and the shards, files of the
-right sizes without content, which the commit lists. All else is the real code:
+No data is read. The listing is invented (paths, sizes, generations), and so are the
+reports of shards, which say what the plan expects. The shards that the commit lists are
+files of the right sizes without content. All else is the real code:
 the plan, the description of the job and the list of inputs beside the output, a task
 for each shard, the reports as they travel to the commit, its proof that all ranges
 meet, the table of shards and `dataset.json`, and opening the result for reading. Each
-number of shards has a process of its own, whose largest memory is told above that of
-the bare imports.
+number of shards has a process of its own; its largest memory is given above that of
+the imports alone.
 """
 
 from __future__ import annotations

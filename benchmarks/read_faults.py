@@ -1,10 +1,10 @@
-"""What the loader does when the bucket that it reads fails it.
+"""What the loader does when the bucket that it reads from fails.
 
     python -m benchmarks.read_faults --markdown docs/reliability.md
 
 Every row reads the same records in random order, with the default options, from the
 server of the tests, which fails in one way. The records are compared with those of the
-local files. The table goes between two marks in the document.
+local files. The table is written between two marks in the document.
 """
 
 from __future__ import annotations

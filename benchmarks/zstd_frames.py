@@ -1,6 +1,6 @@
 """The compressed records of shards, cut out of their chunks.
 
-What decompresses these and does nothing else shows how fast a reader could be at most.
+To decompress these and do nothing else is the least that reading can cost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trains a small language model with JAX: kill it, start it again, it goes on.
+"""Trains a small language model with JAX, and continues after it was killed.
 
 One command makes a dataset, converts it and trains:
 
