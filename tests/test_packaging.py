@@ -144,6 +144,11 @@ def test_metadata() -> None:
     assert core == {canonicalize_name(name) for name in wanted}
 
 
+def test_it_runs_as_a_module(tmp_path: pathlib.Path) -> None:
+    printed = checked(sys.executable, "-m", "gristmill", "--help", cwd=tmp_path)
+    assert printed.startswith("Usage: gristmill ")
+
+
 VERSION = "import gristmill; print(gristmill.__version__)"
 IMPORT = "import {0} as package; print(package.__file__)"
 
