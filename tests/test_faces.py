@@ -1,4 +1,7 @@
-"""What users import: the faces, what documents use of them, and what they refer to."""
+"""What users import: the faces, what documents use of them, and what they refer to.
+
+Covers: dataset/lazy_names.py.
+"""
 
 import ast
 import builtins

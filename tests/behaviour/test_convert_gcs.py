@@ -1,4 +1,7 @@
-"""Conversion from and to gs://: the same bytes as on a local disk, whatever happens."""
+"""Conversion from and to gs://: the same bytes as on a local disk, whatever happens.
+
+Covers: transforms/conversion/gathered_results.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ownership: no job replaces or deletes inputs, or files that it does not own."""
+"""Ownership: no job replaces or deletes inputs, or files that it does not own.
+
+Covers: dataset/commit/ownership.py, transforms/conversion/take_output.py.
+"""
 
 from __future__ import annotations
 

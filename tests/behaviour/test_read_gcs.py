@@ -1,8 +1,9 @@
 """Reading datasets in a bucket, over HTTP, with everything that can go wrong there.
 
-It covers `loader.remote`: object_reads, partial_indexes, range_fetcher, read_options
-and request_limit; `loader.cache.indexes`; `loader.reading`: fetch_chunks and
-remote_shards.
+Covers: loader/cache/indexes.py, loader/reading/fetch_chunks.py,
+loader/reading/remote_shards.py, loader/remote/object_reads.py,
+loader/remote/partial_indexes.py, loader/remote/range_fetcher.py,
+loader/remote/read_options.py, loader/remote/request_limit.py.
 """
 
 import concurrent.futures

@@ -1,4 +1,9 @@
-"""Conversions that stopped half way, and what is found in the output by the next."""
+"""Conversions that stopped half way, and what is found in the output by the next.
+
+Covers: dataset/commit/split_check.py, transforms/conversion/commit_shards.py,
+transforms/conversion/plan_job.py, transforms/jobs/differences.py,
+transforms/jobs/prepared_job.py.
+"""
 
 from __future__ import annotations
 

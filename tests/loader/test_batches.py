@@ -1,3 +1,8 @@
+"""Global batches: which records, on which host, and what is refused.
+
+Covers: loader/api.py, loader/indices.py.
+"""
+
 import pathlib
 import pickle
 import re

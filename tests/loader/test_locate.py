@@ -1,4 +1,7 @@
-"""Where rows come from: every answer is followed to the bytes of the source."""
+"""Where rows come from: every answer is followed to the bytes of the source.
+
+Covers: dataset/metadata/provenance.py.
+"""
 
 import collections
 import gzip

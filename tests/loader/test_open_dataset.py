@@ -1,3 +1,8 @@
+"""`loader.open`: datasets of any size, their records, and what is no dataset.
+
+Covers: loader/dataset.py.
+"""
+
 import copy as copying
 import json
 import pathlib

@@ -1,4 +1,7 @@
-"""The conversion as a transform: the same bytes from every runner and any retry."""
+"""The conversion as a transform: the same bytes from every runner and any retry.
+
+Covers: transforms/jobs/conversion_job.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`IndexArrayRecords` (`indexing.index_shard`): the same dataset on every runner."""
+"""`IndexArrayRecords` (`indexing.index_shard`): the same dataset on every runner.
+
+Covers: transforms/indexing/index_shard.py.
+"""
 
 from __future__ import annotations
 

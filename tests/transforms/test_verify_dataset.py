@@ -1,4 +1,7 @@
-"""Verifying (`checking.metadata`, `checking.shard`): every damage is named."""
+"""Verifying (`checking.metadata`, `checking.shard`): every damage is named.
+
+Covers: transforms/checking/metadata.py, transforms/checking/shard.py.
+"""
 
 from __future__ import annotations
 

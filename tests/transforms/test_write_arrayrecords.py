@@ -1,4 +1,8 @@
-"""WriteArrayRecords: all records, once, in bytes that depend on them alone."""
+"""WriteArrayRecords: all records, once, in bytes that depend on them alone.
+
+Covers: dataset/commit/write_marker.py, transforms/writing/begin_write.py,
+transforms/writing/commit_write.py, transforms/writing/write_group.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Chunks (`simple_chunks`, `compression`, `damaged_chunks`): records or our errors."""
+"""Chunks (`simple_chunks`, `compression`, `damaged_chunks`): records or our errors.
+
+Covers: dataset/arrayrecord/compression.py, dataset/arrayrecord/damaged_chunks.py,
+dataset/arrayrecord/simple_chunks.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The commit as a plain writer uses it: shards of several workers, one commit."""
+"""The commit as a plain writer uses it: shards of several workers, one commit.
+
+Covers: dataset/commit/publish_shard.py, dataset/commit/split_files.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reports as columns say what the reports said, whatever way they came together."""
+"""Reports as columns say what the reports said, whatever way they came together.
+
+Covers: dataset/metadata/shard_report.py.
+"""
 
 from __future__ import annotations
 

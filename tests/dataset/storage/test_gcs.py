@@ -1,4 +1,7 @@
-"""gs:// paths over real HTTP (`gcs`, `gcs_connection`): reads, writes and failures."""
+"""gs:// paths over real HTTP (`gcs`, `gcs_connection`): reads, writes and failures.
+
+Covers: dataset/storage/base.py, dataset/storage/gcs_connection.py.
+"""
 
 from __future__ import annotations
 

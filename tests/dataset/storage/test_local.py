@@ -1,4 +1,7 @@
-"""Local files (`base`, `local`, `local_patterns`, `os_errors`)."""
+"""Local files (`base`, `local`, `local_patterns`, `os_errors`).
+
+Covers: dataset/storage/local_patterns.py, dataset/storage/os_errors.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TFRecord (`frames`, `frame_reader`, `inflated_stream`): every corruption is found."""
+"""TFRecord (`frames`, `frame_reader`, `inflated_stream`): every corruption is found.
+
+Covers: dataset/tfrecord/frame_reader.py, dataset/tfrecord/inflated_stream.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""What a feed counts, and what Prometheus gets of it.
+
+Covers: loader/feed/prometheus.py.
+"""
+
 import gc
 import time
 import urllib.request

@@ -1,3 +1,8 @@
+"""Global arrays of feeds: on any mesh, from any number of processes.
+
+Covers: loader/jax_arrays/global_arrays.py.
+"""
+
 import os
 import signal
 import subprocess

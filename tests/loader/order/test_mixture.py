@@ -1,3 +1,8 @@
+"""Mixtures: weights, phases, places of records and batches.
+
+Covers: loader/order/dataset_order.py.
+"""
+
 import collections
 import itertools
 import json

@@ -1,3 +1,8 @@
+"""Shuffles: bijections that can be undone, and how well they mix.
+
+Covers: loader/order/quality.py.
+"""
+
 import dataclasses
 import json
 

@@ -1,4 +1,7 @@
-"""`gristmill bench-loader`, which must find out what limits a loader."""
+"""`gristmill bench-loader`, which must find out what limits a loader.
+
+Covers: loader/feed/bench.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""The command line, as a shell calls it."""
+"""The command line, as a shell calls it.
+
+Covers: pipelines/commands/convert.py, pipelines/commands/demo.py,
+pipelines/commands/demo_records.py, pipelines/commands/index.py,
+pipelines/commands/option_decorators.py, pipelines/commands/show.py,
+pipelines/commands/verify.py, pipelines/local/progress.py,
+pipelines/results/conversion.py, pipelines/results/dataset.py,
+pipelines/results/formatting.py, pipelines/results/record.py,
+pipelines/results/verification.py.
+"""
 
 from __future__ import annotations
 

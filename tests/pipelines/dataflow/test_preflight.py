@@ -1,4 +1,7 @@
-"""Checks before a submission: each ends in seconds, and says why."""
+"""Checks before a submission: each ends in seconds, and says why.
+
+Covers: pipelines/dataflow/worker_disk.py.
+"""
 
 from __future__ import annotations
 

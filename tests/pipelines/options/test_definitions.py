@@ -1,4 +1,8 @@
-"""One set of options: commands, pipelines, templates and documents agree."""
+"""One set of options: commands, pipelines, templates and documents agree.
+
+Covers: pipelines/commands/template.py, pipelines/options/conversion_jobs.py,
+pipelines/options/generated_files.py.
+"""
 
 from __future__ import annotations
 

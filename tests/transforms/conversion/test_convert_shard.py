@@ -1,4 +1,8 @@
-"""Whole conversions with real files: nothing lost, nothing changed, always the same."""
+"""Whole conversions with real files: nothing lost, nothing changed, always the same.
+
+Covers: transforms/conversion/progress_file.py, transforms/conversion/shard_tasks.py,
+transforms/sources/open_ahead.py, transforms/sources/quarantine.py.
+"""
 
 from __future__ import annotations
 

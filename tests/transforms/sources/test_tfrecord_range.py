@@ -1,4 +1,7 @@
-"""Ranges of files, read one by one: together they are the file, wherever it is cut."""
+"""Ranges of files, read one by one: together they are the file, wherever it is cut.
+
+Covers: transforms/sources/damage.py.
+"""
 
 from __future__ import annotations
 
