@@ -189,7 +189,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_script_without_a_guard_is_told_so(run):
+def test_a_script_without_a_guard_is_an_error(run):
     script = run("""
 feed = make_feed(workers=1)
 next(feed)
@@ -197,6 +197,6 @@ next(feed)
     code, stderr = script.end()
     assert code == 1
     assert "WorkerDiedError: a worker of the feed died" in stderr
-    assert stderr.count("put what the script does under if __name__ ==") == 1
-    assert "A script that uses workers must be importable" in stderr
+    assert stderr.count("cannot start workers itself") == 1
+    assert "Workers import the script: put its top level" in stderr
     assert script.leftovers() == []
