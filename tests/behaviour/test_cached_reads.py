@@ -1,7 +1,5 @@
 """Reading a bucket through a cache of shards, over HTTP, by one process and several.
 
-It covers `loader.cache`: background_copies and cache_counts.
-
 Covers: loader/cache/background_copies.py, loader/cache/cache_counts.py.
 """
 

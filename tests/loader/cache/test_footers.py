@@ -1,7 +1,5 @@
 """The cache of footers: each read once per host, damage repaired, and not required.
 
-It also covers `cache.host_files` and `reading.count_files`.
-
 Covers: loader/cache/host_files.py, loader/reading/count_files.py,
 loader/reading/open_shard.py.
 """

@@ -1,7 +1,5 @@
 """Examples decoded to arrays, compared with what TensorFlow makes of them.
 
-It covers dtypes, features, scan and values, too.
-
 Covers: loader/decode/dtypes.py, loader/decode/features.py, loader/decode/scan.py,
 loader/decode/values.py.
 """

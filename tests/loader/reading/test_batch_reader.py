@@ -1,8 +1,5 @@
 """Reading batches of records from local shards, whole and damaged.
 
-It covers decode_chunks, open_shard, read_limits, read_plan, shard_file and shard_list,
-too.
-
 Covers: loader/reading/decode_chunks.py, loader/reading/read_limits.py,
 loader/reading/read_plan.py, loader/reading/shard_file.py, loader/reading/shard_list.py.
 """
