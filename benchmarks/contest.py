@@ -47,7 +47,7 @@ def _processor_name() -> str:
 
 
 def say(text: str) -> None:
-    """Tells whoever waits how far the benchmark is."""
+    """Prints how far the benchmark is."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.convert --markdown docs/performance_convert.md
     python -m benchmarks.convert --quick
 
-Every contestant is a whole process, started anew for each run, with start-up and
+Every contestant is a whole process, a new one for each run, with start-up and
 imports counted; all read the same files and write with the same options
 (group_size:1, zstd:3). One round runs every contestant on every input, and rounds
 begin with a different contestant each, so that a slow minute of the machine does

@@ -206,7 +206,7 @@ def table(rows: Sequence[tuple[Case, Mapping[str, float]]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measures all cases, prints the table, and writes it where told."""
+    """Measures all cases, prints the table, and writes it to the document."""
     parser = argparse.ArgumentParser(description="What decoding examples costs.")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--quick", action="store_true", help="numbers mean nothing")

@@ -41,8 +41,8 @@ class Scenario:
         name: What happens, for the table.
         faults: Of the server; see `tests.support.gcs_server.Fault`.
         settings: Of the server.
-        error: What the user is told, as a regular expression; None if the conversion
-            gets over it.
+        error: The message that the user sees, as a regular expression; None if the
+            conversion succeeds.
         message: What the client sees in an answer.
     """
 
@@ -209,7 +209,7 @@ class Faults:
             for path, data in self._inputs.items():
                 found = self._storage.load(path)
                 if found is None or found.data != data:
-                    # Its own generation is part of the job: it begins anew.
+                    # Its own generation is part of the job, which starts again.
                     self._storage.write(path, data)
             kept = len(self._storage.match("gs://out/c4/index/*.index"))
             code, text, _ = self._convert(

@@ -5,7 +5,7 @@
     python -m benchmarks.gcs --quick
 
 A server in a process of its own adds the latency and the bandwidth of a real bucket;
-it has no TLS. Every reader is a process of its own, started anew for each run; rounds
+it has no TLS. Every reader is a process of its own, a new one for each run; rounds
 begin with a different reader each. benchmarks/README.md explains the result.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.harness_threads
 
 A process of Dataflow's workers has one vCPU, and makes as many shards at once as it has
-harness threads (12 unless told otherwise). Here a process with Beam imported, bound to
+harness threads (12 by default). Here a process with Beam imported, bound to
 one core, makes the same shards with some numbers of threads, from a bucket and to one:
 the server of the tests in another process, with the latency of a real one added to
 every answer.

@@ -44,7 +44,7 @@ class Reader:
 
     Attributes:
       step: reads the next records.
-      ahead_records: how many it may have read that nobody has asked for yet. It is
+      ahead_records: how many it may have read ahead. It is
         warm once they are used up: then it reads as many as it gives.
       pick: reads records by number, to see that they are the right ones; None where
         a contestant cannot.

@@ -90,7 +90,7 @@ def run_array_record_beam(
       match_shards: run the function that the public guide recommends.
       workers: with 1 in memory, else that many processes.
     """
-    # array_record.beam reads the command line of whoever imports it.
+    # array_record.beam reads the command line when it is imported.
     from apache_beam.options.pipeline_options import PipelineOptions
     from array_record.beam import pipelines
 

@@ -105,7 +105,7 @@ def measure_command(
 
 
 class _MemorySampler(threading.Thread):
-    """Looks at the memory of a process tree until told to stop."""
+    """Samples the memory of a process tree until it is stopped."""
 
     def __init__(self, root_id: int, before_ids: set[int], sample_seconds: float):
         super().__init__(daemon=True, name=f"memory of {root_id}")
