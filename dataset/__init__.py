@@ -81,40 +81,4 @@ __all__ = [
 ]
 
 # Imported when first used: errors alone need no NumPy.
-_HOMES = {
-    "CorruptFrameError": "gristmill.dataset.errors",
-    "CorruptInputError": "gristmill.dataset.errors",
-    "CorruptShardError": "gristmill.dataset.errors",
-    "CorruptStreamError": "gristmill.dataset.errors",
-    "DataLossError": "gristmill.dataset.errors",
-    "DecodeError": "gristmill.dataset.errors",
-    "FalseStartError": "gristmill.dataset.errors",
-    "FormatVersionError": "gristmill.dataset.errors",
-    "GristmillError": "gristmill.dataset.errors",
-    "InputError": "gristmill.dataset.errors",
-    "InvalidDatasetError": "gristmill.dataset.errors",
-    "JobChangedError": "gristmill.dataset.errors",
-    "JobError": "gristmill.dataset.errors",
-    "Manifest": "gristmill.dataset.metadata.manifest",
-    "NotADatasetError": "gristmill.dataset.errors",
-    "OutOfRangeError": "gristmill.dataset.errors",
-    "RecordKeyError": "gristmill.dataset.errors",
-    "RecordsDigest": "gristmill.dataset.digest",
-    "ShardReport": "gristmill.dataset.metadata.shard_report",
-    "ShardTable": "gristmill.dataset.metadata.shard_table",
-    "SourceSpan": "gristmill.dataset.metadata.shard_report",
-    "Split": "gristmill.dataset.metadata.manifest",
-    "StateMismatchError": "gristmill.dataset.errors",
-    "StorageChangedError": "gristmill.dataset.errors",
-    "StorageError": "gristmill.dataset.errors",
-    "TransposedChunkError": "gristmill.dataset.errors",
-    "UserFunctionError": "gristmill.dataset.errors",
-    "WorkerDiedError": "gristmill.dataset.errors",
-    "WriterOptions": "gristmill.dataset.arrayrecord.writer_options",
-    "encode_frame": "gristmill.dataset.tfrecord.frames",
-    "open_manifest": "gristmill.dataset.metadata.manifest",
-    "read_manifest": "gristmill.dataset.metadata.manifest",
-    "read_table": "gristmill.dataset.metadata.manifest",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -6,24 +6,38 @@ that are slow to import.
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
-from collections.abc import Callable, Mapping
+import pkgutil
+from collections.abc import Callable
 from typing import Any
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns the `__getattr__` and `__dir__` of a package (PEP 562).
 
     Args:
-        package: Name of the package.
-        homes: The module that defines each public name.
+        package: Name of the package. What its `__init__` imports under
+            `if TYPE_CHECKING:` are its names.
     """
 
-    def get(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(homes[name]), name)
+    @functools.cache
+    def homes() -> dict[str, str | None]:
+        source = pkgutil.get_data(package, "__init__.py")
+        return {
+            alias.name: node.module
+            for branch in ast.parse(source or b"").body
+            if isinstance(branch, ast.If)
+            for node in branch.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
 
-    return get, lambda: sorted(homes)
+    def get(name: str) -> Any:
+        home = homes().get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(home), name)
+
+    return get, lambda: sorted(homes())

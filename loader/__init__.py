@@ -89,46 +89,4 @@ __all__ = [
 ]
 
 # Imported when first used: a trainer that only opens a dataset needs nothing else.
-_HOMES = {
-    "ArrayRecordDataSource": "gristmill.loader.grain_source.source",
-    "BlockShuffle": "gristmill.loader.order.shuffle",
-    "CacheCounts": "gristmill.loader.cache.cache_counts",
-    "CorruptShardError": "gristmill.dataset.errors",
-    "Dataset": "gristmill.loader.dataset",
-    "DecodeError": "gristmill.dataset.errors",
-    "ExampleDecoder": "gristmill.loader.decode.examples",
-    "Feature": "gristmill.loader.decode.features",
-    "Feed": "gristmill.loader.feed.feed",
-    "FeedStats": "gristmill.loader.feed.stats",
-    "FixedFeature": "gristmill.loader.decode.features",
-    "GlobalBatches": "gristmill.loader.api",
-    "GlobalShuffle": "gristmill.loader.order.shuffle",
-    "GristmillError": "gristmill.dataset.errors",
-    "HasStats": "gristmill.loader.feed.prometheus",
-    "InputError": "gristmill.dataset.errors",
-    "JaxFeed": "gristmill.loader.jax_arrays.feed",
-    "Location": "gristmill.loader.locate",
-    "Manifest": "gristmill.dataset.metadata.manifest",
-    "NoShuffle": "gristmill.loader.order.shuffle",
-    "NotADatasetError": "gristmill.dataset.errors",
-    "OutOfRangeError": "gristmill.dataset.errors",
-    "PaddedFeature": "gristmill.loader.decode.features",
-    "Ragged": "gristmill.loader.decode.features",
-    "RaggedFeature": "gristmill.loader.decode.features",
-    "ReadCounts": "gristmill.loader.remote.range_fetcher",
-    "ReadOptions": "gristmill.loader.remote.read_options",
-    "ShardInfo": "gristmill.loader.dataset",
-    "SourceSpan": "gristmill.dataset.metadata.shard_report",
-    "StateMismatchError": "gristmill.dataset.errors",
-    "TokenDecoder": "gristmill.loader.decode.tokens",
-    "WorkerDiedError": "gristmill.dataset.errors",
-    "export_stats": "gristmill.loader.feed.prometheus",
-    "global_batches": "gristmill.loader.api",
-    "in_batches": "gristmill.loader.grain_source.batched",
-    "open": "gristmill.loader.open_dataset",
-    "read_together": "gristmill.loader.grain_source.batched",
-    "rows_of": "gristmill.loader.jax_arrays.global_arrays",
-    "to_jax": "gristmill.loader.jax_arrays.feed",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

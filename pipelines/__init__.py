@@ -22,10 +22,4 @@ __all__ = [
     "convert_tf_to_arrayrecord_gcs",
 ]
 
-_HOMES = {
-    "convert_tf_to_arrayrecord_disk": "gristmill.pipelines.drop_in",
-    "convert_tf_to_arrayrecord_disk_match_shards": "gristmill.pipelines.drop_in",
-    "convert_tf_to_arrayrecord_gcs": "gristmill.pipelines.drop_in",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

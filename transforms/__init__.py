@@ -45,24 +45,4 @@ __all__ = [
     "WriterOptions",
 ]
 
-_HOMES = {
-    "ConversionJob": "gristmill.transforms.jobs.conversion_job",
-    "ConversionResult": "gristmill.transforms.conversion.commit_shards",
-    "ConvertTFRecords": "gristmill.transforms.convert_tfrecords",
-    "Finding": "gristmill.dataset.findings",
-    "IndexArrayRecords": "gristmill.transforms.index_arrayrecords",
-    "PlanOptions": "gristmill.transforms.planning.shard_plan",
-    "PreparedJob": "gristmill.transforms.jobs.prepared_job",
-    "ReadArrayRecords": "gristmill.transforms.read_arrayrecords",
-    "ReadTFRecords": "gristmill.transforms.read_tfrecords",
-    "ShardNames": "gristmill.transforms.jobs.conversion_job",
-    "ShardRecord": "gristmill.transforms.read_arrayrecords",
-    "SourceRecord": "gristmill.transforms.read_tfrecords",
-    "VerifyDataset": "gristmill.transforms.verify_dataset",
-    "VerifyResult": "gristmill.transforms.verify_dataset",
-    "WriteArrayRecords": "gristmill.transforms.write_arrayrecords",
-    "WriteResult": "gristmill.transforms.writing.commit_write",
-    "WriterOptions": "gristmill.dataset.arrayrecord.writer_options",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -57,24 +57,4 @@ __all__ = [
     "shuffle_quality",
 ]
 
-_HOMES = {
-    "BlockShuffle": "gristmill.loader.order.shuffle",
-    "DatasetOrder": "gristmill.loader.order.dataset_order",
-    "GlobalShuffle": "gristmill.loader.order.shuffle",
-    "MixedBatch": "gristmill.loader.order.schedule",
-    "Mixture": "gristmill.loader.order.mixture",
-    "NoShuffle": "gristmill.loader.order.shuffle",
-    "Permutation": "gristmill.loader.order.permutation",
-    "Phase": "gristmill.loader.order.mixture",
-    "Rows": "gristmill.loader.order.schedule",
-    "Schedule": "gristmill.loader.order.schedule",
-    "Shuffle": "gristmill.loader.order.shuffle",
-    "ShuffleKey": "gristmill.loader.order.shuffle",
-    "ShuffleName": "gristmill.loader.order.shuffle",
-    "ShuffleQuality": "gristmill.loader.order.quality",
-    "Sighting": "gristmill.loader.order.schedule",
-    "Weight": "gristmill.loader.order.mixture",
-    "shuffle_quality": "gristmill.loader.order.quality",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)
