@@ -200,6 +200,7 @@ def test_the_result_comes_back(engine, tmp_path, request):
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["dask", "job service"])
 def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):
     """And nothing is committed."""

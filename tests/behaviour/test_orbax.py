@@ -112,6 +112,7 @@ def test_model_and_feed_go_on_together(batches, whole, directory, step, workers)
     jax.tree.map(np.testing.assert_array_equal, model, whole[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [2, 3, 4])
 def test_the_feed_goes_on_with_other_hosts(batches, whole, directory, hosts):
     state = restored(directory, 4)["feed"]

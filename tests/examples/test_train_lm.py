@@ -60,6 +60,7 @@ def test_its_data_are_rows_of_tokens(tmp_path):
     assert {chr(token) for token in np.ravel(rows)} <= set(train_lm.WORDS)
 
 
+@pytest.mark.slow
 def test_the_model_sees_no_later_token():
     sizes = {"layers": 2, "width": 8, "heads": 2, "length": 6, "seed": 0}
     parameters = train_lm.new_state(argparse.Namespace(**sizes))["parameters"]

@@ -49,7 +49,10 @@ def shards_of(dataset: pathlib.Path) -> list[str]:
     return list(read_table(str(dataset), manifest.splits["train"]).paths)
 
 
-@pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
+@pytest.mark.parametrize(
+    "argv",
+    [IN_MEMORY, BUNDLES_TWICE, pytest.param(BUNDLE_BASED, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(
     "writer",
     [
