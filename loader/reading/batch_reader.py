@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import operator
+import os
 from collections.abc import Mapping
 from typing import Literal, cast
 
@@ -25,6 +26,7 @@ from gristmill.dataset.errors import (
     InvalidDatasetError,
 )
 from gristmill.loader.indices import IntArray
+from gristmill.loader.reading.biased_lock import BiasedLock
 from gristmill.loader.reading.decode_chunks import (
     corrupt_record,
     decode_planned,
@@ -40,6 +42,20 @@ from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
 
 Verify = Literal["always", "never"]
+
+# Small chunks that are read one by one are read by one thread at a time: threads that
+# fight for the interpreter's lock after each decompression take twice as long.
+_SMALL_CHUNK_BYTES = 8 << 10
+_small_reads = BiasedLock()
+
+
+def _renew_lock() -> None:
+    global _small_reads
+    _small_reads = BiasedLock()
+
+
+# The thread that holds the lock does not exist in a forked process.
+os.register_at_fork(after_in_child=_renew_lock)
 
 _log = logging.getLogger(__name__)
 
@@ -161,7 +177,14 @@ class BatchReader:
             return None
         if self._verify == "always" and not shard.has_crc32cs:
             return None
-        return self._decode_lone(shard, row)
+        index = shard.index
+        if index.file_bytes > _SMALL_CHUNK_BYTES * index.chunks:
+            return self._decode_lone(shard, row)
+        _small_reads.wait()
+        with _small_reads.lock:
+            found = self._decode_lone(shard, row)
+            _small_reads.held()
+        return found
 
     def _decode_lone(self, shard: ShardFile, row: int) -> bytes | None:
         index = shard.index
