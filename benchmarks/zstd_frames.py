@@ -30,7 +30,8 @@ def read_frames(
         begin = int(footer.chunk_offsets[0])
         last = len(footer.chunk_records)
         chunks = ChunkRange(path, footer, 0, last, 0, data[begin:])
-        buffer, starts = chunks.logical
+        encoded = chunks.encoded()
+        buffer, starts = encoded.buffer, encoded.starts
         for start in starts.tolist():
             size, _, decoded = struct.unpack_from("<8xQ8xQQ", buffer, start)
             sizes_bytes, at = varint_at(buffer, start + 41)

@@ -53,6 +53,6 @@ def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
         begin, end = footer.chunk_offsets[[0, last]].tolist()
         with storage.open(path, offset=begin, end=end) as file:
             for chunks in walk_chunks(file, footer, path=path, last_chunk=last):
-                records = chunks.decode()[:count]
+                records = chunks.encoded().decode()[:count]
                 yield from records
                 count -= len(records)

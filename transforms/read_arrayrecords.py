@@ -230,7 +230,7 @@ def read_chunks(
 
 def _decode(chunks: ChunkRange) -> Iterator[list[bytes]]:
     try:
-        records = chunks.decode()
+        records = chunks.encoded().decode()
     except TransposedChunkError:
         yield from chunks.decode_officially()
     else:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.compression import decompress_parts
-from gristmill.dataset.arrayrecord.damaged_chunks import damaged_chunks
 from gristmill.dataset.arrayrecord.simple_chunks import (
     MAX_CHUNK_DECODED_BYTES,
     IntArray,
@@ -21,8 +21,40 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     SimpleChunks,
     parse_chunks,
 )
-from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    GristmillError,
+    TransposedChunkError,
+)
 from gristmill.dataset.varints import decode_varints
+
+# What decoding a chunk raises.
+CHUNK_ERRORS: tuple[type[GristmillError], ...] = (
+    CorruptShardError,
+    TransposedChunkError,
+)
+
+E = TypeVar("E", bound=Exception)
+
+
+def damaged_chunks(
+    count: int, decode: Callable[[int], object], *, errors: tuple[type[E], ...]
+) -> Iterator[tuple[int, E]]:
+    """Decodes chunks one at a time, and yields those that cannot be decoded.
+
+    Args:
+        count: Number of chunks.
+        decode: Decodes chunk 0, 1, ... of them.
+        errors: What `decode` raises for a damaged chunk.
+
+    Yields:
+        The place of a chunk among them, and its error.
+    """
+    for chunk in range(count):
+        try:
+            decode(chunk)
+        except errors as error:
+            yield chunk, error
 
 
 def _decode_parts(
@@ -78,12 +110,12 @@ def _grouped_lengths(
     lengths = decode_varints(data)
     totals = np.repeat(decoded_bytes, records)
     # Each by itself first: a sum of sizes that cannot be could wrap around.
-    if (lengths > totals).any() or (_sums(lengths, records) != decoded_bytes).any():
+    if (lengths > totals).any() or (sums_of(lengths, records) != decoded_bytes).any():
         raise ValueError("the sizes of a chunk's records do not add up")
     return lengths
 
 
-def _sums(values: IntArray, counts: IntArray) -> IntArray:
+def sums_of(values: IntArray, counts: IntArray) -> IntArray:
     """Returns the sums of runs of values: int64 [runs] for int64 [runs] counts."""
     sums = np.append(0, np.cumsum(values))
     ends = np.cumsum(counts)
@@ -107,33 +139,99 @@ def _cut(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Run:
-    """Chunks to decode: the arguments of `decode_chunks`."""
+class EncodedChunks:
+    """Simple chunks to decode: every compression, any number of records in each.
+
+    The methods raise CorruptShardError if a chunk is damaged, TransposedChunkError if
+    one is transposed.
+
+    Attributes:
+        buffer: Logical bytes (see `logical`) that hold the chunks whole.
+        starts: int64 [chunks], where each chunk's header begins in the buffer.
+        path: For messages.
+        numbers: [chunks], their numbers in the file, for messages; by default they
+            count from 0.
+        records: int64 [chunks], how many records each has to hold, from the footer or
+            an index. Without it, one flipped bit can make one record of all that are
+            in a chunk.
+        max_decoded_bytes: Most bytes that one chunk may decode to, or int64 [chunks].
+        ends: int64 [chunks], where each has to be over; None for the buffer's end.
+    """
 
     buffer: bytes | memoryview
     starts: IntArray
+    _: dataclasses.KW_ONLY
     path: str
-    chunk_numbers: Sequence[int] | None
-    chunk_records: IntArray | None
-    max_decoded_bytes: IntArray | int
+    numbers: Sequence[int] | None = None
+    records: IntArray | None = None
+    max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES
     ends: IntArray | None = None
 
-    def parse(self) -> SimpleChunks:
+    def decode(self) -> list[bytes]:
+        """Returns the records of all chunks, in order."""
+        with self._explained():
+            records, _ = self._decode()
+            return list(map(bytes, records))
+
+    def join(self) -> tuple[bytes, IntArray]:
+        """Returns all records end to end, and int64 [records] the length of each."""
+        with self._explained():
+            chunks = self._parse()
+            values = _decode_parts(self.buffer, chunks, chunks.values)
+            return b"".join(values), _lengths(self.buffer, chunks)
+
+    def checksum(self) -> tuple[npt.NDArray[np.uint32], IntArray]:
+        """Returns uint32 [records] the crc32c of each, int64 [records] its length."""
+        with self._explained():
+            records, lengths = self._decode()
+            crcs = map(google_crc32c.value, records)
+            return np.fromiter(crcs, np.uint32, len(lengths)), lengths
+
+    def measure(self) -> IntArray:
+        """Returns int64 [records], the length of each; decodes no records."""
+        with self._explained():
+            return _lengths(self.buffer, self._parse())
+
+    def pick(self, chunk_of: IntArray, rows: IntArray) -> list[bytes]:
+        """Returns the records wanted, in order, and makes no others.
+
+        Args:
+            chunk_of: int64 [records], which of the chunks each is in, in order; all
+                chunks are there.
+            rows: int64 [records], the number of each within its chunk, below the
+                chunk's number of records.
+        """
+        with self._explained():
+            chunks = self._parse()
+            values = _decode_parts(self.buffer, chunks, chunks.values)
+            if (chunks.records == 1).all():
+                records = list(map(bytes, values))
+                if len(records) == len(chunk_of):
+                    return records
+                return [records[chunk] for chunk in chunk_of.tolist()]
+            lengths = _lengths(self.buffer, chunks)
+            wanted = _before(chunks.records)[chunk_of] + rows
+            before = _before(chunks.values.decoded_bytes)[chunk_of]
+            ends = np.cumsum(lengths)[wanted] - before
+            counts = np.bincount(chunk_of, minlength=len(chunks.records))
+            return list(_cut(values, counts, ends - lengths[wanted], ends))
+
+    def _parse(self) -> SimpleChunks:
         data = np.frombuffer(self.buffer, np.uint8)
         ends = len(data) if self.ends is None else self.ends
         chunks = parse_chunks(data, self.starts, ends, self.max_decoded_bytes)
-        if self.chunk_records is not None:
-            wrong = np.flatnonzero(chunks.records != self.chunk_records)
+        if self.records is not None:
+            wrong = np.flatnonzero(chunks.records != self.records)
             if len(wrong):
                 raise ValueError(
                     f"a chunk says that it holds {chunks.records[wrong[0]]:,} records "
-                    f"instead of {self.chunk_records[wrong[0]]:,}"
+                    f"instead of {self.records[wrong[0]]:,}"
                 )
         return chunks
 
-    def decode(self) -> tuple[Iterator[Any], IntArray]:
+    def _decode(self) -> tuple[Iterator[Any], IntArray]:
         """Returns all records with the buffer protocol, int64 [records] lengths."""
-        chunks = self.parse()
+        chunks = self._parse()
         lengths = _lengths(self.buffer, chunks)
         values = _decode_parts(self.buffer, chunks, chunks.values)
         if (chunks.records == 1).all():
@@ -143,38 +241,18 @@ class _Run:
         ends -= before
         return _cut(values, chunks.records, ends - lengths, ends), lengths
 
-    def pick(self, chunk_of: IntArray, rows: IntArray) -> list[bytes]:
-        """Returns some records, as `decode_records` describes it."""
-        chunks = self.parse()
-        values = _decode_parts(self.buffer, chunks, chunks.values)
-        if (chunks.records == 1).all():
-            records = list(map(bytes, values))
-            if len(records) == len(chunk_of):
-                return records
-            return [records[chunk] for chunk in chunk_of.tolist()]
-        lengths = _lengths(self.buffer, chunks)
-        wanted = _before(chunks.records)[chunk_of] + rows
-        before = _before(chunks.values.decoded_bytes)[chunk_of]
-        ends = np.cumsum(lengths)[wanted] - before
-        counts = np.bincount(chunk_of, minlength=len(chunks.records))
-        return list(_cut(values, counts, ends - lengths[wanted], ends))
-
-    def single(self, index: int) -> _Run:
-        """Returns one chunk of the run as a run of its own."""
-        one = slice(index, index + 1)
-        limits = self.max_decoded_bytes
-        return dataclasses.replace(
-            self,
-            starts=self.starts[one],
-            chunk_records=None
-            if self.chunk_records is None
-            else self.chunk_records[one],
-            max_decoded_bytes=limits[one] if isinstance(limits, np.ndarray) else limits,
-            ends=None if self.ends is None else self.ends[one],
-        )
+    def _decode_one(self, index: int) -> None:
+        names = ("starts", "records", "max_decoded_bytes", "ends")
+        columns = {name: getattr(self, name) for name in names}
+        one: dict[str, Any] = {
+            name: column[index : index + 1]
+            for name, column in columns.items()
+            if isinstance(column, np.ndarray)
+        }
+        collections.deque(dataclasses.replace(self, **one)._decode()[0], maxlen=0)
 
     @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         """Turns errors of decoding into one that names the chunk."""
         try:
             yield
@@ -186,8 +264,7 @@ class _Run:
             )
             if first := next(damaged, None):
                 index, error = first
-                numbers = self.chunk_numbers
-                number = index if numbers is None else numbers[index]
+                number = index if self.numbers is None else self.numbers[index]
                 where = f"{self.path}, chunk {number:,}"
             if isinstance(error, TransposedChunkError):
                 raise TransposedChunkError(
@@ -202,139 +279,3 @@ class _Run:
                 got=str(error),
                 cure="restore the file from a copy, or convert this shard again",
             ) from e
-
-    def _decode_one(self, index: int) -> None:
-        records, _ = self.single(index).decode()
-        for _ in records:
-            pass
-
-
-def decode_chunks(
-    buffer: bytes | memoryview,
-    starts: IntArray,
-    *,
-    path: str,
-    chunk_numbers: Sequence[int] | None = None,
-    chunk_records: IntArray | None = None,
-    max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES,
-) -> list[bytes]:
-    """Decodes simple chunks: every compression, any number of records in each.
-
-    Args:
-        buffer: Logical bytes (see `logical`) that hold the chunks whole.
-        starts: int64 [chunks], where each chunk's header begins in the buffer.
-        path: For messages.
-        chunk_numbers: [chunks], their numbers in the file, for messages; by default
-            they count from 0.
-        chunk_records: int64 [chunks], how many records each has to hold, from the
-            footer or an index. Without it, one flipped bit can make one record of
-            all that are in a chunk.
-        max_decoded_bytes: Most bytes that one chunk may decode to, or int64 [chunks].
-
-    Returns:
-        The records of all chunks, in order.
-
-    Raises:
-        CorruptShardError: A chunk is damaged.
-        TransposedChunkError: A chunk is transposed.
-    """
-    run = _Run(buffer, starts, path, chunk_numbers, chunk_records, max_decoded_bytes)
-    with run.explained():
-        records, _ = run.decode()
-        return list(map(bytes, records))
-
-
-def decode_joined(
-    buffer: bytes | memoryview,
-    starts: IntArray,
-    *,
-    path: str,
-    max_decoded_bytes: int = MAX_CHUNK_DECODED_BYTES,
-) -> tuple[bytes, IntArray]:
-    """Decodes chunks as `decode_chunks` does, and leaves their records end to end.
-
-    Returns:
-        All records, and int64 [records] the length of each.
-    """
-    run = _Run(buffer, starts, path, None, None, max_decoded_bytes)
-    with run.explained():
-        chunks = run.parse()
-        values = _decode_parts(buffer, chunks, chunks.values)
-        return b"".join(values), _lengths(buffer, chunks)
-
-
-def decode_records(
-    buffer: bytes | memoryview,
-    starts: IntArray,
-    ends: IntArray,
-    *,
-    chunks: IntArray,
-    rows: IntArray,
-    path: str,
-    chunk_records: IntArray,
-    max_decoded_bytes: IntArray,
-) -> list[bytes]:
-    """Decodes chunks as `decode_chunks` does, and makes only the records wanted.
-
-    Args:
-        buffer: Logical bytes that hold the chunks whole.
-        starts: int64 [chunks], where each chunk's header begins in the buffer.
-        ends: int64 [chunks], where each chunk has to be over.
-        chunks: int64 [records], which of the chunks each wanted record is in, in
-            order; all chunks are there.
-        rows: int64 [records], the number of each within its chunk, below the chunk's
-            number of records.
-        path: For messages.
-        chunk_records: int64 [chunks], how many records each has to hold.
-        max_decoded_bytes: int64 [chunks], most bytes that each may decode to.
-
-    Returns:
-        The wanted records, in order.
-
-    Raises:
-        CorruptShardError: A chunk is damaged.
-        TransposedChunkError: A chunk is transposed.
-    """
-    run = _Run(buffer, starts, path, None, chunk_records, max_decoded_bytes, ends)
-    with run.explained():
-        return run.pick(chunks, rows)
-
-
-def checksum_chunks(
-    buffer: bytes | memoryview,
-    starts: IntArray,
-    *,
-    path: str,
-    chunk_numbers: Sequence[int] | None = None,
-    chunk_records: IntArray | None = None,
-    max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES,
-) -> tuple[npt.NDArray[np.uint32], IntArray]:
-    """Decodes chunks as `decode_chunks` does, for the checksums of their records.
-
-    Returns:
-        uint32 [records] crc32c of each record, and int64 [records] its length.
-    """
-    run = _Run(buffer, starts, path, chunk_numbers, chunk_records, max_decoded_bytes)
-    with run.explained():
-        records, lengths = run.decode()
-        crcs = map(google_crc32c.value, records)
-        return np.fromiter(crcs, np.uint32, len(lengths)), lengths
-
-
-def measure_chunks(
-    buffer: bytes | memoryview,
-    starts: IntArray,
-    *,
-    path: str,
-    chunk_numbers: Sequence[int] | None = None,
-    chunk_records: IntArray | None = None,
-    max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES,
-) -> IntArray:
-    """Returns the lengths of the records of chunks, without decoding the records.
-
-    Returns:
-        int64 [records], in bytes.
-    """
-    run = _Run(buffer, starts, path, chunk_numbers, chunk_records, max_decoded_bytes)
-    with run.explained():
-        return _lengths(buffer, run.parse())

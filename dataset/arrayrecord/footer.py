@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunks import decode_joined
+from gristmill.dataset.arrayrecord.chunks import EncodedChunks
 from gristmill.dataset.arrayrecord.simple_chunks import (
     CHUNK_HEADER_BYTES,
     MAX_CHUNK_DECODED_BYTES,
@@ -124,12 +124,9 @@ def _records(read: ReadRange, begin: int, end: int) -> tuple[bytes, IntArray]:
     Returns:
         The records end to end, at least one, and int64 [records] their lengths.
     """
-    joined, lengths = decode_joined(
-        logical(read(begin, end), begin),
-        np.array([0]),
-        path="footer",
-        max_decoded_bytes=end,
-    )
+    data = logical(read(begin, end), begin)
+    chunk = EncodedChunks(data, np.array([0]), path="footer", max_decoded_bytes=end)
+    joined, lengths = chunk.join()
     if not len(lengths):
         raise ValueError("it holds no records")
     return joined, lengths

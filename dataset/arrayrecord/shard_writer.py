@@ -20,6 +20,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.arrayrecord.chunks import sums_of
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
@@ -209,7 +210,7 @@ def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
         file_crc = google_crc32c.extend(file_crc, data)
         if chunks is None:
             continue
-        crcs, lengths = chunks.checksum()
+        crcs, lengths = chunks.encoded().checksum()
         _check_lengths(lengths, chunks)
         crc32cs.append(crcs)
         digest += RecordsDigest.of(crcs, lengths)
@@ -238,12 +239,12 @@ def _sample_shard(
         file_crc = google_crc32c.extend(file_crc, data)
         if chunks is None:
             continue
-        lengths = chunks.measure()
+        lengths = chunks.encoded().measure()
         _check_lengths(lengths, chunks)
         parts.append(lengths)
         begin = -chunks.first_chunk % _SAMPLE_STRIDE_CHUNKS
         chosen = slice(begin, None, _SAMPLE_STRIDE_CHUNKS)
-        crcs, _ = chunks.checksum(chosen)
+        crcs, _ = chunks.encoded(chosen).checksum()
         counts = chunks.chunk_records
         ends = chunks.first_record + np.cumsum(counts)
         numbers = map(range, (ends - counts)[chosen].tolist(), ends[chosen].tolist())
@@ -264,9 +265,7 @@ def _sample_shard(
 
 def _check_lengths(lengths: npt.NDArray[np.int64], chunks: ChunkRange) -> None:
     """Checks that chunks are as large as the footer says."""
-    ends = np.cumsum(chunks.chunk_records)
-    sums = np.append(0, np.cumsum(lengths))
-    got = sums[ends] - sums[ends - chunks.chunk_records]
+    got = sums_of(lengths, chunks.chunk_records)
     expected = chunks.chunk_decoded_bytes
     wrong = np.flatnonzero(got != expected)
     if len(wrong):

@@ -25,7 +25,7 @@ _FEW_SIZES = 32
 def decode_lone_record(
     chunk: bytes | memoryview, *, row: int = 0, count: int = 1, max_decoded_bytes: int
 ) -> bytes | None:
-    """Decodes one record of a zstd chunk: in a tenth of the time of `decode_chunks`.
+    """Decodes one record of a zstd chunk: in a tenth of the time of `EncodedChunks`.
 
     Args:
         chunk: Logical bytes from the chunk's header on.
@@ -34,7 +34,7 @@ def decode_lone_record(
         max_decoded_bytes: Most bytes that it may decode to.
 
     Returns:
-        The record, or None for anything unusual, damage included: `decode_chunks`
+        The record, or None for anything unusual, damage included: `EncodedChunks`
         explains it.
     """
     if len(chunk) < _HEADER.size + 16:

@@ -8,13 +8,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunks import (
-    checksum_chunks,
-    decode_chunks,
-    measure_chunks,
-)
+from gristmill.dataset.arrayrecord.chunks import EncodedChunks
 from gristmill.dataset.arrayrecord.footer import (
     BLOCK_HEADER_BYTES,
     Footer,
@@ -73,9 +68,6 @@ def chunk_ranges(
 class ChunkRange:
     """A range of chunks of a file, read and not yet decoded.
 
-    The decoding methods raise CorruptShardError where a chunk is damaged or is not the
-    one that the footer lists, TransposedChunkError where one is transposed.
-
     Attributes:
         path: The file, for messages.
         footer: Its footer.
@@ -103,69 +95,33 @@ class ChunkRange:
         return self.footer.chunk_decoded_bytes[self.first_chunk : self.last_chunk]
 
     @functools.cached_property
-    def logical(self) -> tuple[bytes | memoryview, IntArray]:
+    def _logical(self) -> tuple[bytes | memoryview, IntArray]:
         """Logical bytes, and int64 [chunks] where each chunk begins in them."""
         offsets = self.footer.chunk_offsets[self.first_chunk : self.last_chunk]
         begin = int(offsets[0])
         starts = offsets - begin - BLOCK_HEADER_BYTES * blocks_before(offsets, begin)
         return logical(self.data, begin), starts
 
-    def decode(self) -> list[bytes]:
-        """Returns all records."""
-        buffer, starts = self.logical
-        return decode_chunks(
+    def encoded(self, chosen: slice = _ALL) -> EncodedChunks:
+        """Returns some chunks, counted from the first of the range, to decode them."""
+        buffer, starts = self._logical
+        return EncodedChunks(
             buffer,
-            starts,
+            starts[chosen],
             path=self.path,
-            chunk_numbers=range(self.first_chunk, self.last_chunk),
-            chunk_records=self.chunk_records,
-            max_decoded_bytes=self.chunk_decoded_bytes,
+            numbers=range(self.first_chunk, self.last_chunk)[chosen],
+            records=self.chunk_records[chosen],
+            max_decoded_bytes=self.chunk_decoded_bytes[chosen],
         )
 
     def decode_officially(self) -> Iterator[list[bytes]]:
-        """Yields all records, some 16 MiB at a time, from the official reader.
-
-        Raises:
-            InputError: The file is not on a local disk.
-            CorruptShardError: The official reader cannot read it.
-        """
+        """Yields all records as `read_with_official_reader` does."""
         count = int(self.chunk_records.sum())
         yield from read_with_official_reader(
             self.path,
             self.first_record,
             self.first_record + count,
             mean_bytes=int(self.chunk_decoded_bytes.sum()) // max(count, 1),
-        )
-
-    def checksum(self, chosen: slice = _ALL) -> tuple[npt.NDArray[np.uint32], IntArray]:
-        """Decodes the records of some chunks for their checksums.
-
-        Args:
-            chosen: Which chunks, counted from the first of the range; all by default.
-
-        Returns:
-            uint32 [records] crc32c of each record, and int64 [records] its length.
-        """
-        buffer, starts = self.logical
-        return checksum_chunks(
-            buffer,
-            starts[chosen],
-            path=self.path,
-            chunk_numbers=range(self.first_chunk, self.last_chunk)[chosen],
-            chunk_records=self.chunk_records[chosen],
-            max_decoded_bytes=self.chunk_decoded_bytes[chosen],
-        )
-
-    def measure(self) -> IntArray:
-        """Returns int64 [records], the length of each; decodes no records."""
-        buffer, starts = self.logical
-        return measure_chunks(
-            buffer,
-            starts,
-            path=self.path,
-            chunk_numbers=range(self.first_chunk, self.last_chunk),
-            chunk_records=self.chunk_records,
-            max_decoded_bytes=self.chunk_decoded_bytes,
         )
 
 

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunks import decode_chunks, decode_records
-from gristmill.dataset.arrayrecord.damaged_chunks import (
+from gristmill.dataset.arrayrecord.chunks import (
     CHUNK_ERRORS,
+    EncodedChunks,
     damaged_chunks,
 )
 from gristmill.dataset.arrayrecord.footer import (
@@ -106,16 +106,14 @@ def _decode(
 ) -> None:
     ends = np.cumsum(sizes)
     try:
-        records = decode_records(
+        records = EncodedChunks(
             b"".join(pieces),
             ends - sizes,
-            ends,
-            chunks=plan.chunk,
-            rows=plan.row,
             path=name,
-            chunk_records=plan.count,
+            records=plan.count,
             max_decoded_bytes=plan.limit,
-        )
+            ends=ends,
+        ).pick(plan.chunk, plan.row)
     except CHUNK_ERRORS as e:
         _raise_first_damage(plan, pieces, e, name)
     deliver(plan, records, out, name)
@@ -147,13 +145,13 @@ def _raise_first_damage(
     """Raises the error of the first damaged chunk."""
 
     def decode(chunk: int) -> None:
-        decode_chunks(
+        EncodedChunks(
             pieces[chunk],
             np.array([0]),
             path=name,
-            chunk_records=plan.count[chunk : chunk + 1],
+            records=plan.count[chunk : chunk + 1],
             max_decoded_bytes=int(plan.limit[chunk]),
-        )
+        ).decode()
 
     for chunk, found in damaged_chunks(len(pieces), decode, errors=CHUNK_ERRORS):
         raise corrupt_record(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.damaged_chunks import damaged_chunks
+from gristmill.dataset.arrayrecord.chunks import damaged_chunks
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.loader.reading.decode_chunks import decode_planned
 from gristmill.loader.reading.read_limits import ReadLimits

@@ -122,7 +122,7 @@ def decode_file(
     file = io.BytesIO(data)
     file.seek(footer.chunk_offsets[0])
     walk = walk_chunks(file, footer, path=path, range_bytes=range_bytes)
-    return [record for chunks in walk for record in chunks.decode()]
+    return [record for chunks in walk for record in chunks.encoded().decode()]
 
 
 def checksums(records: Sequence[bytes]) -> np.ndarray:

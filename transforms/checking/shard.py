@@ -14,7 +14,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.damaged_chunks import (
+from gristmill.dataset.arrayrecord.chunks import (
     CHUNK_ERRORS,
     damaged_chunks,
 )
@@ -196,7 +196,7 @@ _Decoded = tuple[int, npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 def _decode(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
     """Yields record number, checksums and lengths; findings for damaged chunks."""
     try:
-        yield chunks.first_record, *chunks.checksum()
+        yield chunks.first_record, *chunks.encoded().checksum()
     except TransposedChunkError:
         yield from _decode_transposed(chunks, shard)
     except CorruptShardError:
@@ -210,7 +210,7 @@ def _decode_singly(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Findin
     decoded = {}
 
     def decode(chunk: int) -> None:
-        decoded[chunk] = chunks.checksum(slice(chunk, chunk + 1))
+        decoded[chunk] = chunks.encoded(slice(chunk, chunk + 1)).checksum()
 
     damaged = dict(damaged_chunks(len(counts), decode, errors=CHUNK_ERRORS))
     offsets = chunks.footer.chunk_offsets[chunks.first_chunk :]

@@ -1,12 +1,12 @@
-"""Chunks (`simple_chunks`, `compression`, `damaged_chunks`): records or our errors.
+"""Chunks (`simple_chunks`, `compression`): records or our errors.
 
-Covers: dataset/arrayrecord/compression.py, dataset/arrayrecord/damaged_chunks.py,
-dataset/arrayrecord/simple_chunks.py.
+Covers: dataset/arrayrecord/compression.py, dataset/arrayrecord/simple_chunks.py.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import random
 
 import google_crc32c
@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.chunks import (
     MAX_CHUNK_DECODED_BYTES,
-    checksum_chunks,
-    decode_chunks,
-    decode_records,
-    measure_chunks,
+    EncodedChunks,
 )
 from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
 from tests.support.chunks import chunk, varint
@@ -55,28 +52,32 @@ def pick(
     """
     numbers = np.unique([chunk for chunk, _ in wanted]).astype(np.int64)
     buffer, starts = laid_out([chunks[number] for number in numbers])
-    return decode_records(
+    encoded = EncodedChunks(
         buffer,
         starts,
-        np.append(starts[1:], len(buffer)),
-        chunks=np.searchsorted(numbers, [chunk for chunk, _ in wanted]),
-        rows=np.array([row for _, row in wanted]),
         path="shard",
-        chunk_records=np.array(counts)[numbers],
+        records=np.array(counts)[numbers],
         max_decoded_bytes=np.full(len(numbers), limit),
+        ends=np.append(starts[1:], len(buffer)),
+    )
+    return encoded.pick(
+        np.searchsorted(numbers, [chunk for chunk, _ in wanted]),
+        np.array([row for _, row in wanted]),
     )
 
 
 def decode(*chunks: bytes, **options) -> list[bytes]:
     """Decodes chunks in all three ways and compares what they say."""
     buffer, starts = laid_out(list(chunks))
-    records = decode_chunks(buffer, starts, path="shard", **options)
-    crcs, lengths = checksum_chunks(buffer, starts, path="shard", **options)
+    encoded = EncodedChunks(buffer, starts, path="shard", **options)
+    records = encoded.decode()
+    crcs, lengths = encoded.checksum()
     assert crcs.dtype == np.uint32
     assert crcs.tolist() == [google_crc32c.value(record) for record in records]
     assert lengths.tolist() == [len(record) for record in records]
-    measured = measure_chunks(buffer, starts, path="shard", **options)
-    assert measured.tolist() == lengths.tolist()
+    assert encoded.measure().tolist() == lengths.tolist()
+    assert encoded.join()[0] == b"".join(records)
+    assert encoded.join()[1].tolist() == lengths.tolist()
     assert all(type(record) is bytes for record in records)
     return records
 
@@ -115,7 +116,7 @@ class TestDecode:
     def test_order_of_starts_is_the_order_of_records(self):
         buffer, starts = laid_out([chunk([bytes([i])]) for i in range(5)])
         order = np.array([3, 0, 3, 4])
-        records = decode_chunks(buffer, starts[order], path="shard")
+        records = EncodedChunks(buffer, starts[order], path="shard").decode()
         assert records == [b"\x03", b"\x00", b"\x03", b"\x04"]
 
     @every_compression
@@ -150,9 +151,8 @@ class TestDecode:
             [chunk([record], compression=compression) for record in records]
         )
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            results = pool.map(
-                lambda _: decode_chunks(buffer, starts, path="shard"), range(48)
-            )
+            encoded = EncodedChunks(buffer, starts, path="shard")
+            results = pool.map(lambda _: encoded.decode(), range(48))
             assert all(result == records for result in results)
 
 
@@ -163,12 +163,13 @@ class TestLies:
         good = chunk([b"abc", b"de"], compression=compression)
         bad = chunk([b"abc", b"de"], compression=compression, **lie)
         buffer, starts = laid_out([good, good, bad, good])
-        for function in (decode_chunks, checksum_chunks):
+        encoded = EncodedChunks(buffer, starts, path="shard")
+        for method in (encoded.decode, encoded.checksum):
             with (
                 limited_memory(1 << 29),
                 pytest.raises(CorruptShardError, match="shard, chunk 2") as caught,
             ):
-                function(buffer, starts, path="shard")
+                method()
             assert says in str(caught.value)
 
     @every_compression
@@ -243,24 +244,26 @@ class TestLies:
         good, bad = chunk([b"abc"]), chunk([b"abc"], kind="p")
         buffer, starts = laid_out([good, bad])
         with pytest.raises(CorruptShardError, match=r"shard, chunk 1,001\n"):
-            decode_chunks(buffer, starts, path="shard", chunk_numbers=[1000, 1001])
+            EncodedChunks(buffer, starts, path="shard", numbers=[1000, 1001]).decode()
 
     @every_compression
     def test_a_count_other_than_the_footer_says_is_refused(self, compression: str):
         # Without the footer's count, this one passes as a single record.
         joined = chunk([b"abc", b"de"], compression=compression, record_count=1)
         buffer, starts = laid_out([joined])
-        assert decode_chunks(buffer, starts, path="shard") == [b"abcde"]
-        for function in (decode_chunks, checksum_chunks, measure_chunks):
+        encoded = EncodedChunks(buffer, starts, path="shard")
+        assert encoded.decode() == [b"abcde"]
+        told = dataclasses.replace(encoded, records=np.array([2]))
+        for method in (told.decode, told.checksum, told.measure):
             with pytest.raises(CorruptShardError, match="1 records instead of 2"):
-                function(buffer, starts, path="shard", chunk_records=np.array([2]))
+                method()
 
     @every_compression
     def test_cut_anywhere(self, compression: str):
         data = chunk([b"abc", b"de", b"", b"fgh" * 20], compression=compression)
         for length in range(len(data)):
             with pytest.raises(CorruptShardError):
-                decode_chunks(data[:length], np.array([0]), path="shard")
+                EncodedChunks(data[:length], np.array([0]), path="shard").decode()
 
     @every_compression
     @pytest.mark.parametrize("count", [1, 4])
@@ -299,18 +302,16 @@ class TestLies:
         chunks = [chunk([b"x" * 100]), chunk([b"x" * 50])]
         buffer, starts = laid_out(chunks)
         ends = np.append(starts[1:], len(buffer))
-        places = {"chunks": np.arange(2), "rows": np.zeros(2, np.int64)}
 
         def run(counts: list[int], limits: list[int]) -> list[bytes]:
-            return decode_records(
+            return EncodedChunks(
                 buffer,
                 starts,
-                ends,
-                **places,
                 path="shard",
-                chunk_records=np.array(counts),
+                records=np.array(counts),
                 max_decoded_bytes=np.array(limits),
-            )
+                ends=ends,
+            ).pick(np.arange(2), np.zeros(2, np.int64))
 
         assert run([1, 1], [100, 50]) == [b"x" * 100, b"x" * 50]
         with pytest.raises(CorruptShardError, match=r"chunk 1\n(.|\n)*limit of 49"):
@@ -331,7 +332,7 @@ class TestLies:
             damaged[at] ^= 1 << data.draw(st.integers(0, 7))
         with limited_memory(1 << 29):
             try:
-                got = decode_chunks(bytes(damaged), starts, path="shard")
+                got = EncodedChunks(bytes(damaged), starts, path="shard").decode()
             except (CorruptShardError, TransposedChunkError):
                 return
         # Only the contents can be wrong then: the checksums in the index tell.

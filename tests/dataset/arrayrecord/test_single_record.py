@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.chunks import decode_chunks
+from gristmill.dataset.arrayrecord.chunks import EncodedChunks
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from tests.support.chunks import chunk
 from tests.support.memory import limited_memory, peak_memory
@@ -49,9 +49,8 @@ def test_damage_gives_no_more_than_the_general_decoder_does(at, value, cut) -> N
     assert peak.bytes < 100_000
     if found is None:
         return
-    assert [found] == decode_chunks(
-        damaged, np.array([0]), path="test", max_decoded_bytes=1000
-    )
+    general = EncodedChunks(damaged, np.array([0]), path="test", max_decoded_bytes=1000)
+    assert [found] == general.decode()
 
 
 @given(
@@ -94,10 +93,10 @@ def test_damage_among_others_is_seen_as_the_general_decoder_does(flip: int) -> N
             bytes(damaged), row=3, count=6, max_decoded_bytes=1000
         )
         if found is not None:
-            general = decode_chunks(
+            general = EncodedChunks(
                 bytes(damaged), np.array([0]), path="test", max_decoded_bytes=1000
             )
-            assert found == general[3]
+            assert found == general.decode()[3]
         seen += found != b"some words"
     assert seen > 20
 

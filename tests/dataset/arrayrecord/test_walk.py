@@ -79,7 +79,7 @@ class TestWalking:
             if chunks is not None:
                 assert chunks.data is part
                 assert chunks.first_record == len(records)
-                records += chunks.decode()
+                records += chunks.encoded().decode()
         assert b"".join(parts) == data
         assert records == (RECORDS if known else [])
 
@@ -93,7 +93,7 @@ class TestWalking:
         )
         found = list(walk)
         assert [chunks.first_chunk for chunks in found] == list(range(first, last))
-        records = [record for chunks in found for record in chunks.decode()]
+        records = [record for chunks in found for record in chunks.encoded().decode()]
         assert records == RECORDS[7 * first : 7 * last]
         assert file.tell() == footer.chunk_offsets[last]
 
@@ -102,10 +102,14 @@ class TestWalking:
         file = io.BytesIO(data)
         file.seek(footer.chunk_offsets[0])
         (chunks,) = walk_chunks(file, footer, path="x", range_bytes=1 << 30)
-        crcs, lengths = chunks.checksum()
-        assert lengths.tolist() == chunks.measure().tolist() == list(map(len, RECORDS))
+        crcs, lengths = chunks.encoded().checksum()
+        assert (
+            lengths.tolist()
+            == chunks.encoded().measure().tolist()
+            == list(map(len, RECORDS))
+        )
         assert crcs.tolist() == list(map(google_crc32c.value, RECORDS))
-        some, _ = chunks.checksum(slice(3, None, 64))
+        some, _ = chunks.encoded(slice(3, None, 64)).checksum()
         assert some.tolist() == [
             int(crc) for chunk in range(3, 286, 64) for crc in crcs[7 * chunk :][:7]
         ]
@@ -121,5 +125,5 @@ class TestWalking:
         )
         for chosen in (slice(None), slice(0, None, 32), slice(32, 33)):
             with pytest.raises(CorruptShardError) as caught:
-                chunks.checksum(chosen)
+                chunks.encoded(chosen).checksum()
             assert caught.value.where == "x, chunk 132"
