@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.shard_report import SourceSpan
     from gristmill.loader.api import GlobalBatches, global_batches
+    from gristmill.loader.batches import Batches
     from gristmill.loader.cache.cache_counts import CacheCounts
     from gristmill.loader.dataset import Dataset, ShardInfo
     from gristmill.loader.decode.examples import ExampleDecoder
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayRecordDataSource",
+    "Batches",
     "BlockShuffle",
     "CacheCounts",
     "CorruptShardError",

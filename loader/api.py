@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.batches import Batches, ordered_weights
 from gristmill.loader.dataset import Dataset
-from gristmill.loader.feed.topology import Topology, host_of
 from gristmill.loader.indices import checked_indices
 from gristmill.loader.locate import Location, locate
 from gristmill.loader.order.dataset_order import DatasetOrder
@@ -28,12 +27,7 @@ if TYPE_CHECKING:
 class GlobalBatches(Batches):
     """The global batches of a dataset, or of a mixture. Made by `global_batches`.
 
-    It holds no position: `indices`, `read` and `find` are functions of their arguments.
-    It pickles as the paths of its datasets and the order.
-
-    Attributes:
-        datasets: The datasets, one unless this is a mixture.
-        schedule: Which records are in which step and row.
+    They are `Batches` that can be fed to hosts and traced to their sources.
     """
 
     def locate(self, step: int, row: int) -> Location:
@@ -54,7 +48,7 @@ class GlobalBatches(Batches):
         decode: Decode | None = None,
         process_index: int | None = None,
         process_count: int | None = None,
-        topology: Topology | None = None,
+        topology: Literal["jax"] | None = None,
         rows: npt.ArrayLike | None = None,
         workers: int = 0,
         prefetch: int = 2,
@@ -84,7 +78,8 @@ class GlobalBatches(Batches):
 
         taken: Rows
         if rows is None:
-            taken = self.host_rows(**host_of(process_index, process_count, topology))
+            host, hosts = _host_of(process_index, process_count, topology)
+            taken = self.host_rows(process_index=host, process_count=hosts)
         elif (process_index, process_count, topology) != (None, None, None):
             raise InputError(
                 "rows and topology exclude each other",
@@ -103,6 +98,28 @@ class GlobalBatches(Batches):
             prefetch=prefetch,
             start_step=start_step,
         )
+
+
+def _host_of(
+    process_index: int | None, process_count: int | None, topology: str | None
+) -> tuple[int, int]:
+    """Returns the host that was given, or that of JAX's process, and their number."""
+    got = f"process_index={process_index}, process_count={process_count}, "
+    got += f"topology={topology!r}"
+    if topology not in (None, "jax"):
+        raise InputError("unknown topology", expected="'jax', or none", got=got)
+    if topology == "jax" and process_index is None and process_count is None:
+        import jax
+
+        return jax.process_index(), jax.process_count()
+    if topology is None and process_index is not None and process_count is not None:
+        return process_index, process_count
+    raise InputError(
+        "the host of the feed is not given, only in part, or twice",
+        expected='process_index and process_count, or topology="jax"',
+        got=got,
+        cure="on a single host: process_index=0, process_count=1",
+    )
 
 
 def global_batches(

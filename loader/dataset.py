@@ -63,11 +63,11 @@ class Dataset(Sequence[bytes]):
         self,
         *,
         path: str,
-        split: str | None,
-        table: ShardTable | None,
-        manifest: Manifest | None,
         reader: BatchReader,
         recipe: Recipe,
+        split: str | None = None,
+        table: ShardTable | None = None,
+        manifest: Manifest | None = None,
     ):
         self._path, self._split = path, split
         self._table, self._manifest = table, manifest
@@ -162,10 +162,8 @@ class Dataset(Sequence[bytes]):
         size = int(self._shards.file_bytes[shard])
         table = self._table
         columns = {} if table is None else table.columns
-        dropped, added = (
-            int(columns[name][shard]) if columns else 0
-            for name in ("dropped_records", "added_records")
-        )
+        names = ("dropped_records", "added_records")
+        dropped, added = (int(columns[n][shard]) if columns else 0 for n in names)
         return ShardInfo(
             path=self._shards.paths[shard],
             first_record=first,
@@ -231,9 +229,8 @@ class Dataset(Sequence[bytes]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self._reader.read(
-                np.arange(*index.indices(len(self)), dtype=np.int64)
-            )
+            chosen = np.arange(*index.indices(len(self)), dtype=np.int64)
+            return self._reader.read(chosen)
         records = self._reader.read(self._from_end(index))
         return records[0] if np.ndim(index) == 0 else records
 

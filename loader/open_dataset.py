@@ -32,17 +32,12 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.cache.footers import footer_cache
-from gristmill.loader.cache.shards import (
-    ShardCache,
-    no_shards_to_cache,
-    shard_cache,
-)
+from gristmill.loader.cache.shards import ShardCache, no_shards_to_cache, shard_cache
 from gristmill.loader.dataset import Dataset, Recipe
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.count_files import CountedFile, count_files
 from gristmill.loader.reading.remote_shards import RemoteShards
-from gristmill.loader.reading.shard_list import ShardList
+from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
 from gristmill.loader.reading.tfds_files import read_tfds_files
 from gristmill.loader.remote.read_options import ReadOptions
 
@@ -119,7 +114,7 @@ def open(
     how = _How(
         verify=verify,
         options=read_options,
-        cache_dir=_given(cache_dir),
+        cache_dir=None if cache_dir is None else os.fspath(cache_dir),
         cache_bytes=cache_bytes,
     )
     if isinstance(path, (str, os.PathLike)):
@@ -143,10 +138,6 @@ def open(
             cure="leave the split out, or give the dataset's directory",
         )
     return _open_files(patterns, how)
-
-
-def _given(directory: str | os.PathLike[str] | None) -> str | None:
-    return None if directory is None else os.fspath(directory)
 
 
 def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
@@ -178,7 +169,6 @@ def _open_tfds(path: str, split: str | None, how: _How) -> Dataset:
     counts = np.array(files.file_records, np.int64)
     shards = ShardList(
         paths=_Under(path, files.paths, of_indexes=False),
-        index_paths=None,
         starts=np.zeros_like(counts),
         ends=_checked_ends(counts, path),
         file_records=counts,
@@ -186,14 +176,8 @@ def _open_tfds(path: str, split: str | None, how: _How) -> Dataset:
         name=f"{path} ({name}, split {own})",
         footers=footer_cache(how.cache_dir),
     )
-    return Dataset(
-        path=path,
-        split=own,
-        table=None,
-        manifest=None,
-        reader=how.reader(shards),
-        recipe=_by_path(how),
-    )
+    reader = how.reader(shards)
+    return Dataset(path=path, split=own, reader=reader, recipe=_by_path(how))
 
 
 def _open_committed(
@@ -268,9 +252,7 @@ def _open_files(patterns: tuple[str, ...], how: _How) -> Dataset:
         found = [info.path for info in storage_for(pattern).match(pattern)]
         if not found:
             raise NotADatasetError(
-                "no such file",
-                where=pattern,
-                cure="check the path or pattern",
+                "no such file", where=pattern, cure="check the path or pattern"
             )
         paths += found
     if not paths:
@@ -282,7 +264,6 @@ def _open_files(patterns: tuple[str, ...], how: _How) -> Dataset:
     counts = np.array([count.records for count in counted], np.int64)
     shards = ShardList(
         paths=paths,
-        index_paths=None,
         starts=np.zeros_like(counts),
         ends=_checked_ends(counts, paths[0]),
         file_records=counts,
@@ -298,15 +279,12 @@ def _open_counted(
 ) -> Dataset:
     """Returns the dataset of plain files that were counted, perhaps just now."""
     reader = how.reader(shards)
-    for number, count in enumerate(counted):
-        if count.opened is not None:
-            reader.open_shards.add(number, count.opened)
+    reader.open_shards.keep(
+        {i: one.opened for i, one in enumerate(counted) if one.opened}
+    )
     # The counts travel along, so that a worker reads no footer that it does not need.
     return Dataset(
         path=shards.paths[0],
-        split=None,
-        table=None,
-        manifest=None,
         reader=reader,
         recipe=lambda _: (_open_counted, (shards, how)),
     )
@@ -328,11 +306,7 @@ def _content(dataset: Dataset) -> tuple[str | None, int, int]:
 def _reopen(
     path: str, split: str, how: _How, expected: tuple[str | None, int, int]
 ) -> Dataset:
-    """Opens in another process what was opened before.
-
-    Raises:
-        InvalidDatasetError: It has another digest or other counts by now.
-    """
+    """Opens in another process what was opened before, and refuses other content."""
     manifest = read_manifest(path)
     if manifest is None:
         dataset = _open_tfds(path, split, how)

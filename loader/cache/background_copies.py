@@ -97,7 +97,8 @@ class BackgroundCopies:
         self._wrong: collections.Counter[int] = collections.Counter()
         self._lock = threading.Lock()
         self._changed, self._stop = threading.Event(), threading.Event()
-        self._started = self._trimmed = False
+        self._trimmed = False
+        self._thread: threading.Thread | None = None
         self._failures = 0
 
     def want(self, records: Mapping[int, int]) -> None:
@@ -108,28 +109,24 @@ class BackgroundCopies:
         """
         with self._lock:
             self._wanted.update(records)
-            if not self._started:
-                self._start()
+            if self._thread is None:
+                events = self._changed, self._stop
+                self._thread = threading.Thread(
+                    target=_run,
+                    args=(weakref.ref(self), *events),
+                    name="gristmill-copies",
+                    daemon=True,
+                )
+                self._thread.start()
+                end = (*events, self._thread)
+                Finalize(self, _end, end, exitpriority=_EXIT_PRIORITY)
         if records:
             self._changed.set()
-
-    def _start(self) -> None:
-        self._started = True
-        thread = threading.Thread(
-            target=_run,
-            args=(weakref.ref(self), self._changed, self._stop),
-            name="gristmill-copies",
-            daemon=True,
-        )
-        thread.start()
-        end = self._changed, self._stop, thread
-        Finalize(self, _end, end, exitpriority=_EXIT_PRIORITY)
 
     def copy_for_a_while(self) -> float | None:
         """Makes copies until none is wanted or others of the host should.
 
-        Returns:
-            How many seconds to pause; None until the next `want`.
+        Returns how many seconds to pause; None until the next `want`.
         """
         try:
             with self._cache.filling() as room:
@@ -206,23 +203,22 @@ class BackgroundCopies:
             ByteRange(path, begin, min(begin + options.range_bytes, size), version)
             for begin in range(0, size, options.range_bytes)
         ]
-        for first in range(0, len(ranges), REQUESTS_IN_FLIGHT):
-            group = ranges[first : first + REQUESTS_IN_FLIGHT]
-            before, begun = self._requests(), time.monotonic()
-            self._fetch_group(group, copy)
-            if self._requests() != before:
-                self._stop.wait(
-                    (time.monotonic() - begun) * (1 / options.time_share - 1)
-                )
+        group: list[ByteRange] = []
 
-    def _fetch_group(self, ranges: list[ByteRange], copy: int) -> None:
         def take(number: int, data: bytes) -> None:
-            os.pwrite(copy, data, ranges[number].begin)
+            os.pwrite(copy, data, group[number].begin)
             self._counter.add(CacheCounts(filled_bytes=len(data)))
             if self._stop.is_set():
                 raise _StoppedError
 
-        self._fetcher.fetch(ranges, take)
+        for first in range(0, len(ranges), REQUESTS_IN_FLIGHT):
+            group = ranges[first : first + REQUESTS_IN_FLIGHT]
+            before, begun = self._requests(), time.monotonic()
+            self._fetcher.fetch(group, take)
+            if self._requests() != before:
+                self._stop.wait(
+                    (time.monotonic() - begun) * (1 / options.time_share - 1)
+                )
 
 
 def _run(

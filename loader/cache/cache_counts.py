@@ -23,20 +23,12 @@ class CacheCounts:
     evictions: int = 0
 
     def __add__(self, other: CacheCounts) -> CacheCounts:
-        return CacheCounts(
-            hits=self.hits + other.hits,
-            misses=self.misses + other.misses,
-            filled_bytes=self.filled_bytes + other.filled_bytes,
-            evictions=self.evictions + other.evictions,
-        )
+        added = {name: vars(self)[name] + vars(other)[name] for name in vars(self)}
+        return CacheCounts(**added)
 
     def __sub__(self, other: CacheCounts) -> CacheCounts:
-        return CacheCounts(
-            hits=self.hits - other.hits,
-            misses=self.misses - other.misses,
-            filled_bytes=self.filled_bytes - other.filled_bytes,
-            evictions=self.evictions - other.evictions,
-        )
+        left = {name: vars(self)[name] - vars(other)[name] for name in vars(self)}
+        return CacheCounts(**left)
 
 
 NOT_CACHED = CacheCounts()

@@ -115,7 +115,8 @@ def footer_cache(cache_dir: str | None) -> FooterCache | None:
     Raises:
         StorageError: `cache_dir` cannot be used.
     """
-    if cache_dir == "" or (cache_dir is None and _switched_off()):
+    chosen = os.environ.get("GRISTMILL_CACHE_DIR") if cache_dir is None else cache_dir
+    if chosen == "":
         return None
     try:
         cache = FooterCache(os.path.join(cache_root(cache_dir), "footers"))
@@ -126,7 +127,3 @@ def footer_cache(cache_dir: str | None) -> FooterCache | None:
         _log.warning("footers of plain files are not cached: %s", e)
         return None
     return cache
-
-
-def _switched_off() -> bool:
-    return os.environ.get("GRISTMILL_CACHE_DIR") == ""

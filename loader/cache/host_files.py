@@ -59,39 +59,24 @@ def disk_errors(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(path: str) -> Iterator[None]:
-    """Keeps other processes and threads out. The lock ends with its process."""
-    with open(path, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with _unlocking(file.fileno()):
-            yield
-
-
-@contextlib.contextmanager
-def locked_if_free(path: str) -> Iterator[bool]:
-    """Locks a file as `locked` does, but does not wait.
+def locked(path: str, *, wait: bool = True) -> Iterator[bool]:
+    """Keeps other processes and threads out. The lock ends with its process.
 
     Yields:
-        Whether it is locked now; if not, another process or thread has the lock.
+        Whether it is locked now; without `wait`, others may have the lock.
     """
     with open(path, "ab") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
             return
-        with _unlocking(file.fileno()):
+        try:
             yield True
-
-
-@contextlib.contextmanager
-def _unlocking(descriptor: int) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        # To close the file is not enough: a process that was forked meanwhile has the
-        # descriptor, too.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            # To close the file is not enough: a process that was forked meanwhile has
+            # the descriptor, too.
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def write_whole(path: str, data: bytes) -> None:

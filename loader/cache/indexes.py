@@ -8,7 +8,7 @@ index.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata.shard_index import ShardIndex, map_index, parse_index
@@ -49,20 +49,15 @@ class IndexCache:
     ) -> list[ShardIndex]:
         """Returns indexes of shards; those that are missing are fetched together.
 
-        Args:
-            shards: Numbers of shards.
-            records: Not used: these indexes have all records of their shards.
-
-        Raises:
-            InvalidDatasetError: An index is damaged.
-            CorruptShardError: It is the index of another shard.
-            StorageError: It cannot be read, or not be kept.
+        They have all records of their shards.
         """
-        missing = [shard for shard in shards if not os.path.exists(self._local(shard))]
-        if missing:
+        if missing := self._missing(shards):
             with disk_errors(self._directory), locked(f"{self._directory}/lock"):
-                self._fetch([s for s in missing if not os.path.exists(self._local(s))])
+                self._fetch(self._missing(missing))
         return [self._map(shard) for shard in shards]
+
+    def _missing(self, shards: Sequence[int]) -> list[int]:
+        return [shard for shard in shards if not os.path.exists(self._local(shard))]
 
     def _local(self, shard: int) -> str:
         return f"{self._directory}/{shard:08d}.index"
@@ -76,10 +71,9 @@ class IndexCache:
                 self._fetch([shard])
             return map_index(self._local(shard))
 
-    def _fetch(self, shards: Iterable[int]) -> None:
-        damaged = list(shards)
+    def _fetch(self, shards: list[int]) -> None:
         for tries in range(1, _TRIES + 1):
-            damaged = self._fetch_once(damaged, last=tries == _TRIES)
+            shards = self._fetch_once(shards, last=tries == _TRIES)
 
     def _fetch_once(self, shards: list[int], *, last: bool) -> list[int]:
         """Returns the shards whose indexes arrived damaged; the last time it raises."""

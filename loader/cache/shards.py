@@ -17,16 +17,16 @@ All locks end with the processes that hold them.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
+import itertools
 import math
 import mmap
 import os
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -34,11 +34,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.loader.cache.host_files import (
-    cache_root,
-    disk_errors,
-    locked_if_free,
-)
+from gristmill.loader.cache.host_files import cache_root, disk_errors, locked
 from gristmill.loader.indices import IntArray, checked_count
 
 _COPY, _TEMPORARY, _IN_USE = ".shard", ".tmp", "in_use"
@@ -78,6 +74,7 @@ class ShardCache:
         self.directory, self.cache_bytes = directory, cache_bytes
         self.file_bytes, self._file_crc32cs = file_bytes, file_crc32cs
         self._touch_seconds = touch_seconds
+        self._lock_path = os.path.join(directory, "lock")
         self._own = os.path.join(directory, key)
         self._touched: dict[int, float] = {}
         with disk_errors(directory):
@@ -87,10 +84,6 @@ class ShardCache:
             in_use = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             weakref.finalize(self, os.close, in_use)
             fcntl.flock(in_use, fcntl.LOCK_SH)
-
-    @property
-    def _lock_path(self) -> str:
-        return os.path.join(self.directory, "lock")
 
     def _path(self, shard: int, suffix: str = _COPY) -> str:
         return os.path.join(self._own, f"{shard:08d}{suffix}")
@@ -137,11 +130,8 @@ class ShardCache:
         Yields:
             The room for copies; None if another process or thread adds copies now.
         """
-        with locked_if_free(self._lock_path) as locked:
-            if locked:
-                yield CacheRoom(self.directory, cache_bytes=self.cache_bytes)
-            else:
-                yield None
+        with locked(self._lock_path, wait=False) as free:
+            yield CacheRoom(self.directory, self.cache_bytes) if free else None
 
     @contextlib.contextmanager
     def write(self, shard: int) -> Iterator[int]:
@@ -237,8 +227,7 @@ def no_shards_to_cache(where: str) -> InputError:
     )
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class _Copy:
+class _Copy(NamedTuple):
     used_at: float
     size_bytes: int
     path: str
@@ -256,16 +245,13 @@ class CacheRoom:
         evictions: Copies that were deleted here.
     """
 
-    def __init__(self, directory: str, *, cache_bytes: int):
+    def __init__(self, directory: str, cache_bytes: int):
         self._cache_bytes, self.evictions = cache_bytes, 0
-        self._copies: dict[str, list[_Copy]] = {}
-        for dataset in _names(directory):
-            place = os.path.join(directory, dataset)
-            if os.path.isdir(place):
-                self._copies[place] = _copies(place)
-        self._bytes = sum(
-            copy.size_bytes for copies in self._copies.values() for copy in copies
-        )
+        places = [os.path.join(directory, name) for name in os.listdir(directory)]
+        self._copies = {
+            place: _copies(place) for place in places if os.path.isdir(place)
+        }
+        self._bytes = sum(copy.size_bytes for copy in self._all())
 
     def most_bytes(self) -> int:
         """Returns how large a copy can be made."""
@@ -279,8 +265,10 @@ class CacheRoom:
         A job may give the cache fewer bytes than the job before.
         """
         self.free(0)
-        if self._bytes > self._cache_bytes:
-            self._evict([copy for all_ in self._copies.values() for copy in all_], 0)
+        self._evict(self._all(), 0)
+
+    def _all(self) -> list[_Copy]:
+        return list(itertools.chain.from_iterable(self._copies.values()))
 
     def free(self, size_bytes: int) -> None:
         """Deletes unused copies to make room, the least recently used first."""
@@ -310,7 +298,7 @@ class CacheRoom:
             for place, copies in self._copies.items():
                 if copies:
                     path = os.path.join(place, _IN_USE)
-                    if stack.enter_context(locked_if_free(path)):
+                    if stack.enter_context(locked(path, wait=False)):
                         unused += copies
             yield unused
 
@@ -318,7 +306,7 @@ class CacheRoom:
 def _copies(place: str) -> list[_Copy]:
     """Returns the copies of a dataset; deletes what dead processes have left."""
     found = []
-    for name in _names(place):
+    for name in os.listdir(place):
         path = os.path.join(place, name)
         with contextlib.suppress(FileNotFoundError):
             if name.endswith(_TEMPORARY):
@@ -327,8 +315,3 @@ def _copies(place: str) -> list[_Copy]:
                 about = os.stat(path)
                 found.append(_Copy(about.st_mtime, about.st_size, path))
     return found
-
-
-def _names(directory: str) -> list[str]:
-    with os.scandir(directory) as entries:
-        return [entry.name for entry in entries]

@@ -49,6 +49,8 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         rows: Which of their rows this feed gives: a slice, or their numbers.
     """
 
+    batches: Batches
+    rows: Rows
     _reading: ReadAhead[ReadBatch] | None = None
 
     def __init__(

@@ -20,8 +20,7 @@ from gristmill.dataset.errors import InputError, RecordKeyError
 from gristmill.loader.cache.footers import footer_cache
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.count_files import count_files
-from gristmill.loader.reading.shard_list import ShardList
+from gristmill.loader.reading.shard_list import ShardList, count_files
 
 _SLICE = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
@@ -76,7 +75,6 @@ class ArrayRecordDataSource(Sequence[bytes]):
         file_bytes[whole] = [count.file_bytes for count in counted]
         shards = ShardList(
             paths=[path for path, _, _ in parts],
-            index_paths=None,
             starts=starts,
             ends=np.cumsum(ends - starts),
             file_records=file_records,
@@ -85,9 +83,10 @@ class ArrayRecordDataSource(Sequence[bytes]):
             footers=footers,
         )
         self.__setstate__((shards, dict(reader_options or {}), verify))
-        for number, count in zip(whole, counted, strict=True):
-            if count.opened is not None:
-                self._reader.open_shards.add(number, count.opened)
+        opened = zip(whole, counted, strict=True)
+        self._reader.open_shards.keep(
+            {i: one.opened for i, one in opened if one.opened}
+        )
 
     @property
     def paths(self) -> list[str]:

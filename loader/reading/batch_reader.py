@@ -34,9 +34,8 @@ from gristmill.loader.reading.decode_chunks import (
 )
 from gristmill.loader.reading.fetch_chunks import fetch_planned, transposed_error
 from gristmill.loader.reading.freed_memory import keep_freed_memory
-from gristmill.loader.reading.read_limits import READ_LIMITS, ReadLimits
-from gristmill.loader.reading.read_plan import ReadPlan, Wanted, plan_reads
-from gristmill.loader.reading.shard_file import ShardFile
+from gristmill.loader.reading.read_plan import Wanted, plan_reads
+from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits, ShardFile
 from gristmill.loader.reading.shard_list import OpenShards, ShardList
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
@@ -99,8 +98,7 @@ class BatchReader:
     def read(self, records: IntArray) -> list[bytes]:
         """Returns records, in the order of their numbers in `records`.
 
-        Args:
-            records: int64 [n] numbers, all in range, repeats included.
+        The numbers are int64 [n], all in range, repeats included.
 
         Raises:
             CorruptShardError: A shard is truncated, or does not hold what was written.
@@ -136,15 +134,14 @@ class BatchReader:
                     cure="make an index with `gristmill index`, or open the dataset "
                     "without verify='always'",
                 )
-            wanted = Wanted(
-                shard, order[begin:end], numbers[begin:end], self._checks(shard)
-            )
+            places = order[begin:end], numbers[begin:end]
+            wanted = Wanted(shard, *places, self._checks(shard))
             if shard.transposed:
                 self._read_officially(wanted, out)
             elif shard.version is None:
                 local.append(wanted)
                 if not remote and len(local) >= most_used:
-                    self._read_local(plan_reads(local, name=self.shards.name), out)
+                    self._read_local(local, out)
                     local = []
             else:
                 stored.append(wanted)
@@ -152,15 +149,10 @@ class BatchReader:
             local, damaged = self._read_copies(local, out)
             stored += damaged
         elif local:
-            self._read_local(plan_reads(local, name=self.shards.name), out)
+            self._read_local(local, out)
         if stored:
-            fetch_planned(
-                plan_reads(stored, name=self.shards.name),
-                out,
-                fetcher=self._fetcher,
-                name=self.shards.name,
-                limits=self._limits,
-            )
+            plan = plan_reads(stored, name=self.shards.name)
+            fetch_planned(plan, out, fetcher=self._fetcher, limits=self._limits)
         if self.shards.remote is not None:
             self.shards.remote.count_records(
                 copied=_by_shard(local), fetched=_by_shard(stored)
@@ -213,33 +205,30 @@ class BatchReader:
     def _checks(self, shard: ShardFile) -> bool:
         return self._verify != "never" and shard.has_crc32cs
 
-    def _read_local(self, plan: ReadPlan, out: list[bytes]) -> None:
-        """Reads the chunks of local shards, and decodes them."""
+    def _read_local(self, wanted: list[Wanted], out: list[bytes]) -> None:
+        """Reads records of local shards, or of local copies."""
+        plan = plan_reads(wanted, name=self.shards.name)
         data = [shard.data for shard in plan.files]
         for part in plan.parts(self._limits.part_bytes):
             files = map(data.__getitem__, part.file.tolist())
             spans = map(slice, part.begin.tolist(), part.end.tolist())
             pieces = list(map(operator.getitem, files, spans))
-            decode_planned(
-                part, pieces, out, name=self.shards.name, limits=self._limits
-            )
+            decode_planned(part, pieces, out, self._limits)
 
     def _read_copies(
         self, copies: list[Wanted], out: list[bytes]
     ) -> tuple[list[Wanted], list[Wanted]]:
         """Reads from local copies of shards in object storage.
 
-        Returns:
-            What was read, and what must be fetched because a copy is damaged.
+        Returns what was read, and what must be fetched because a copy is damaged.
         """
-        name = self.shards.name
         with contextlib.suppress(CorruptShardError):
-            self._read_local(plan_reads(copies, name=name), out)
+            self._read_local(copies, out)
             return copies, []
         read, left = [], []
         for item in copies:
             try:
-                self._read_local(plan_reads([item], name=name), out)
+                self._read_local([item], out)
             except CorruptShardError as e:
                 _log.warning(
                     "deleted a damaged local copy of %s: %s", item.shard.path, e
@@ -260,18 +249,16 @@ class BatchReader:
         return self._own_fetcher
 
     def _read_officially(self, wanted: Wanted, out: list[bytes]) -> None:
-        shard, name = wanted.shard, self.shards.name
-        if shard.version is not None:
-            raise transposed_error(shard, name=name)
+        plan = plan_reads([wanted], name=self.shards.name)
+        if wanted.shard.version is not None:
+            raise transposed_error(plan, 0)
         options = {"readahead_buffer_size": "0", **self._reader_options}
-        plan = plan_reads([wanted], name=name)
         try:
-            with OfficialReader(shard.path, options=options) as reader:
+            with OfficialReader(wanted.shard.path, options=options) as reader:
                 records = reader.read_records(plan.number.tolist())
         except CorruptShardError as e:
-            first = int(plan.number[0]), int(plan.begin[0])
-            raise corrupt_record(shard, *first, name=name, got=e.got or e.what) from e
-        deliver(plan, records, out, name=name)
+            raise corrupt_record(plan, 0, got=e.got or e.what) from e
+        deliver(plan, records, out)
 
 
 def _by_shard(wanted: list[Wanted]) -> dict[int, int]:

@@ -21,17 +21,14 @@ from gristmill.dataset.arrayrecord.footer import (
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import CorruptShardError, GristmillError
 from gristmill.loader.indices import IntArray
-from gristmill.loader.reading.read_limits import ReadLimits
 from gristmill.loader.reading.read_plan import ReadPlan
-from gristmill.loader.reading.shard_file import ShardFile
+from gristmill.loader.reading.shard_file import ReadLimits
 
 
 def decode_planned(
     plan: ReadPlan,
     pieces: Sequence[Any],
     out: list[bytes],
-    *,
-    name: str,
     limits: ReadLimits,
 ) -> None:
     """Decodes chunks and puts their wanted records into the batch.
@@ -40,7 +37,6 @@ def decode_planned(
         plan: The chunks.
         pieces: The physical bytes of each, with the buffer protocol.
         out: The batch.
-        name: The dataset, for messages.
         limits: Which chunks are large.
 
     Raises:
@@ -60,27 +56,21 @@ def decode_planned(
         chunks = np.fromiter(found, np.int64, len(found))
         done = plan.select(chunks)
         records = list(found.values())
-        deliver(done, [records[chunk] for chunk in done.chunk.tolist()], out, name)
+        deliver(done, [records[chunk] for chunk in done.chunk.tolist()], out)
         left = np.ones(len(sizes), bool)
         left[chunks] = False
         plan, sizes = plan.select(np.flatnonzero(left)), sizes[left]
         pieces = [pieces[chunk] for chunk in np.flatnonzero(left).tolist()]
     if pieces:
-        _decode(plan, pieces, sizes, out, name)
+        _decode(plan, pieces, sizes, out)
 
 
 def _lone_records(
     plan: ReadPlan, pieces: list[Any], chunks: IntArray
 ) -> dict[int, bytes]:
-    """Decodes chunks of which a single record is wanted, one by one.
+    """Decodes those of some chunks of which a single record is wanted, one by one.
 
-    Args:
-        plan: Has the chunks.
-        pieces: The logical bytes of each chunk of the plan.
-        chunks: int64 [n], the ones to decode, ascending.
-
-    Returns:
-        The wanted record by chunk, in order, without those in unusual encodings.
+    Returns the record by chunk, in order, without those in unusual encodings.
     """
     first = plan.row[np.searchsorted(plan.chunk, chunks, side="left")]
     last = plan.row[np.searchsorted(plan.chunk, chunks, side="right") - 1]
@@ -102,24 +92,24 @@ def _lone_records(
 
 
 def _decode(
-    plan: ReadPlan, pieces: list[Any], sizes: IntArray, out: list[bytes], name: str
+    plan: ReadPlan, pieces: list[Any], sizes: IntArray, out: list[bytes]
 ) -> None:
     ends = np.cumsum(sizes)
     try:
         records = EncodedChunks(
             b"".join(pieces),
             ends - sizes,
-            path=name,
+            path=plan.name,
             records=plan.count,
             max_decoded_bytes=plan.limit,
             ends=ends,
         ).pick(plan.chunk, plan.row)
     except CHUNK_ERRORS as e:
-        _raise_first_damage(plan, pieces, e, name)
-    deliver(plan, records, out, name)
+        _raise_first_damage(plan, pieces, e)
+    deliver(plan, records, out)
 
 
-def deliver(plan: ReadPlan, records: list[bytes], out: list[bytes], name: str) -> None:
+def deliver(plan: ReadPlan, records: list[bytes], out: list[bytes]) -> None:
     """Compares records with their checksums, and puts them into the batch."""
     expected = plan.crc32c
     if int(expected.max()) >= 0:
@@ -128,10 +118,8 @@ def deliver(plan: ReadPlan, records: list[bytes], out: list[bytes], name: str) -
         if wrong.any():
             item = int(np.argmax(wrong))
             raise corrupt_record(
-                plan.files[plan.file[plan.chunk[item]]],
-                int(plan.number[item]),
-                int(plan.begin[plan.chunk[item]]),
-                name=name,
+                plan,
+                item,
                 expected=f"crc32c {expected[item]:#010x}, as the shard's index says",
                 got=f"crc32c {got[item]:#010x}",
             )
@@ -140,7 +128,7 @@ def deliver(plan: ReadPlan, records: list[bytes], out: list[bytes], name: str) -
 
 
 def _raise_first_damage(
-    plan: ReadPlan, pieces: list[Any], error: GristmillError, name: str
+    plan: ReadPlan, pieces: list[Any], error: GristmillError
 ) -> NoReturn:
     """Raises the error of the first damaged chunk."""
 
@@ -148,45 +136,27 @@ def _raise_first_damage(
         EncodedChunks(
             pieces[chunk],
             np.array([0]),
-            path=name,
+            path=plan.name,
             records=plan.count[chunk : chunk + 1],
             max_decoded_bytes=int(plan.limit[chunk]),
         ).decode()
 
     for chunk, found in damaged_chunks(len(pieces), decode, errors=CHUNK_ERRORS):
-        raise corrupt_record(
-            plan.files[plan.file[chunk]],
-            int(plan.number[np.searchsorted(plan.chunk, chunk)]),
-            int(plan.begin[chunk]),
-            name=name,
-            got=found.got or found.what,
-        ) from found
+        item = int(np.searchsorted(plan.chunk, chunk))
+        raise corrupt_record(plan, item, got=found.got or found.what) from found
     raise error
 
 
 def corrupt_record(
-    shard: ShardFile,
-    number: int,
-    begin: int,
-    *,
-    name: str,
-    got: str,
-    expected: str | None = None,
+    plan: ReadPlan, item: int, *, got: str, expected: str | None = None
 ) -> CorruptShardError:
-    """Returns the error about a record that is not what was written.
-
-    Args:
-        shard: The shard.
-        number: The number of the record in the shard.
-        begin: Where its chunk begins.
-        name: The dataset.
-        got: What was read instead.
-        expected: What was expected.
-    """
+    """Returns the error about a wanted record that is not what was written."""
+    chunk = plan.chunk[item]
     return CorruptShardError(
         "record cannot be read: its shard does not hold what was written",
-        where=f"{name}, shard {shard.path}, record {number:,} of the shard, in the "
-        f"chunk at byte offset {begin:,}",
+        where=f"{plan.name}, shard {plan.files[plan.file[chunk]].path}, record "
+        f"{plan.number[item]:,} of the shard, in the chunk at byte offset "
+        f"{plan.begin[chunk]:,}",
         expected=expected,
         got=got,
         cure="restore the shard from a copy, or convert this shard again",

@@ -40,11 +40,8 @@ def open_shard(
 ) -> ShardFile:
     """Opens a shard.
 
-    Args:
-        path: The shard.
-        index_path: Its index. By default the file where a conversion would have put
-            it, if there is one, and otherwise an index made of the shard's footer.
-        footers: Keeps the indexes that are made.
+    By default the index is the file where a conversion would have put it, if there is
+    one, and otherwise made of the shard's footer; `footers` keeps these.
 
     Raises:
         CorruptShardError: The shard is truncated or damaged, or not the one that was
@@ -81,19 +78,10 @@ def open_shard(
 
 
 class _OpenFile(NamedTuple):
-    """An open file.
-
-    Attributes:
-        size_bytes: Its size.
-        data: Its bytes.
-        version: The generation of an object, None for a local file.
-        stamp: Differs after the file was written again.
-    """
-
     size_bytes: int
     data: Bytes
-    version: str | None
-    stamp: str
+    version: str | None  # The generation of an object, None for a local file.
+    stamp: str  # Differs after the file was written again.
 
 
 def _open_bytes(path: str) -> _OpenFile:

@@ -37,6 +37,7 @@ class ReadPlan:
     """Chunks to read, and the wanted records in them, in the order of the files.
 
     Attributes:
+        name: The dataset, for messages.
         files: The shards.
         file: int64 [chunks], which of the files each chunk is in.
         begin: int64 [chunks], its first physical byte.
@@ -50,6 +51,7 @@ class ReadPlan:
         crc32c: int64 [records], its checksum, -1 for none to compare with.
     """
 
+    name: str
     files: Sequence[ShardFile]
     file: IntArray
     begin: IntArray
@@ -81,11 +83,7 @@ class ReadPlan:
         return self._taken(slice(first, last), slice(begin, end), first)
 
     def select(self, chunks: IntArray) -> ReadPlan:
-        """Returns the plan of some chunks.
-
-        Args:
-            chunks: int64 [n], ascending.
-        """
+        """Returns the plan of some chunks, in ascending order."""
         number = np.full(len(self.file), -1)
         number[chunks] = np.arange(len(chunks))
         chosen = np.flatnonzero(number[self.chunk] >= 0)
@@ -95,8 +93,8 @@ class ReadPlan:
     def _taken(
         self, chunks: slice | IntArray, records: slice | IntArray, first: int
     ) -> ReadPlan:
-        return ReadPlan(
-            files=self.files,
+        return dataclasses.replace(
+            self,
             file=self.file[chunks],
             begin=self.begin[chunks],
             end=self.end[chunks],
@@ -111,11 +109,7 @@ class ReadPlan:
 
 
 def plan_reads(wanted: Sequence[Wanted], *, name: str) -> ReadPlan:
-    """Finds the chunks of records, and checks what the indexes say.
-
-    Args:
-        wanted: Records by shard, at least one.
-        name: The dataset, for messages.
+    """Finds the chunks of at least one record, and checks what the indexes say.
 
     Raises:
         InvalidDatasetError: An index contradicts itself.
@@ -137,6 +131,7 @@ def plan_reads(wanted: Sequence[Wanted], *, name: str) -> ReadPlan:
     firsts = np.flatnonzero(fresh)
     limits = np.array([shard.index.max_chunk_decoded_bytes for shard in files])
     return ReadPlan(
+        name=name,
         files=files,
         file=file[firsts],
         begin=begin[firsts],

@@ -93,10 +93,7 @@ class RemoteShards:
     ) -> list[ShardFile]:
         """Opens shards, or local copies of them.
 
-        Args:
-            shards: Numbers of shards.
-            records: The wanted records of each shard. Unless `keeps_indexes`, only
-                these can be found.
+        Unless `keeps_indexes`, only the given `records` of each shard can be found.
 
         Raises:
             CorruptShardError: A shard is not the one that was converted.
@@ -131,11 +128,9 @@ class RemoteShards:
     def count_records(
         self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
     ) -> None:
-        """Counts records that were read, and asks for copies of shards without.
+        """Counts records that were read, by shard, and asks for copies of others.
 
-        Args:
-            copied: How many were read from the local copy of each shard.
-            fetched: How many were fetched of each shard.
+        They were read from local copies, or fetched.
         """
         if self._cache is not None and self.copies is not None:
             hits, misses = sum(copied.values()), sum(fetched.values())

@@ -1,4 +1,4 @@
-"""An open shard: its bytes and its index."""
+"""An open shard: its bytes and its index; how much is read and kept open at a time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,32 @@ from gristmill.dataset.storage.lookup import storage_for
 
 # The type of a chunk is in its header at this offset.
 _CHUNK_TYPE_AT = 24
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadLimits:
+    """Sizes that decide how records are read, and not which.
+
+    Attributes:
+        part_bytes: A batch is decoded in parts of this size, as it is in the files:
+            memory follows the records that are wanted, and not the batch's size.
+        large_chunk_bytes: A larger chunk of one record is decoded by itself, without
+            being copied.
+        large_group_bytes: So is a larger chunk of many records if one is wanted: it is
+            decoded no further than to the end of that record.
+        open_shards: Most shards that are kept open. Linux allows a process 65,530
+            maps, and a shard takes two.
+        used_shards: Most shards that a reader uses at a time besides those.
+    """
+
+    part_bytes: int = 4 << 20
+    large_chunk_bytes: int = 24 << 10
+    large_group_bytes: int = 128 << 10
+    open_shards: int = 24_000
+    used_shards: int = 4_000
+
+
+READ_LIMITS = ReadLimits()
 
 
 class Bytes(Protocol):
@@ -73,11 +99,6 @@ def without_block_headers(data: bytes | memoryview, begin: int) -> bytes | memor
 
 
 def is_transposed(chunk: bytes | memoryview, begin: int) -> bool:
-    """Returns whether a chunk is transposed.
-
-    Args:
-        chunk: At least the physical bytes of its header.
-        begin: Where they begin in the file.
-    """
+    """Returns whether the chunk that begins at an offset is transposed."""
     header = without_block_headers(chunk[:BLOCK_BYTES], begin)
     return header[_CHUNK_TYPE_AT : _CHUNK_TYPE_AT + 1] == b"t"

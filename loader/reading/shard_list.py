@@ -9,7 +9,8 @@ import functools
 import resource
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,12 +20,12 @@ from gristmill.loader.cache.cache_counts import CacheCounter
 from gristmill.loader.cache.footers import FooterCache
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.open_shard import open_shard
-from gristmill.loader.reading.read_limits import READ_LIMITS, ReadLimits
-from gristmill.loader.reading.shard_file import ShardFile
+from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits, ShardFile
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
 # File descriptors that are left to the rest of the process.
 _SPARE_FILES = 256
+_COUNTING_THREADS = 32
 
 
 class StoredShards(Protocol):
@@ -60,23 +61,23 @@ class ShardList:
 
     Attributes:
         paths: The files.
-        index_paths: Their indexes, or None for those that `open_shard` finds.
         starts: First record of each file that is part of the dataset.
         ends: One past the last record of each file, in the numbering of the dataset.
         file_records: Records in each file, -1 where they were not counted.
         file_bytes: Size of each file, -1 where it is not known.
         name: The dataset, for messages.
+        index_paths: Their indexes, or None for those that `open_shard` finds.
         remote: Opens the shards of a dataset in object storage; None for others.
         footers: Keeps the indexes of plain files.
     """
 
     paths: Sequence[str]
-    index_paths: Sequence[str] | None
     starts: IntArray
     ends: IntArray
     file_records: IntArray
     file_bytes: IntArray
     name: str
+    index_paths: Sequence[str] | None = None
     remote: StoredShards | None = None
     footers: FooterCache | None = None
 
@@ -90,14 +91,7 @@ class ShardList:
         return int(self.ends[shard - 1]) if shard else 0
 
     def find(self, records: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the shard of each record, and its number in the shard's file.
-
-        Args:
-            records: int64 [n], all in range.
-
-        Returns:
-            int64 [n] shards, int64 [n] records in the files.
-        """
+        """Returns the shard of each record in range, and its number in that file."""
         shards = np.searchsorted(self.ends, records, side="right")
         before = np.where(shards > 0, self.ends[shards - 1], 0)
         return shards, records - before + self.starts[shards]
@@ -113,30 +107,24 @@ class ShardList:
     ) -> list[ShardFile]:
         """Opens shards and compares each with the dataset's description.
 
-        Args:
-            shards: Numbers of shards.
-            records: The wanted records of each shard: where indexes are too large to
-                be kept, only these can be found.
+        Where indexes are too large to be kept, only the given `records` of each shard
+        can be found.
 
         Raises:
             CorruptShardError: A shard is not the one that the dataset describes.
         """
         if self.remote is None:
-            opened = [
-                open_shard(
-                    self.paths[shard],
-                    index_path=None
-                    if self.index_paths is None
-                    else self.index_paths[shard],
-                    footers=self.footers,
-                )
-                for shard in shards
-            ]
+            opened = [self._open_local(shard) for shard in shards]
         else:
             opened = self.remote.open(shards, records)
         for shard, file in zip(shards, opened, strict=True):
             self._compare(shard, file)
         return opened
+
+    def _open_local(self, shard: int) -> ShardFile:
+        index_path = None if self.index_paths is None else self.index_paths[shard]
+        path = self.paths[shard]
+        return open_shard(path, index_path=index_path, footers=self.footers)
 
     def _compare(self, shard: int, opened: ShardFile) -> None:
         records, size = int(self.file_records[shard]), int(self.file_bytes[shard])
@@ -160,12 +148,7 @@ class ShardList:
 
 
 class OpenShards:
-    """The shards of a list that are open. Safe to share by threads.
-
-    Args:
-        shards: The list.
-        limits: How many to keep open.
-    """
+    """The shards of a list that are open, within limits. Safe to share by threads."""
 
     def __init__(self, shards: ShardList, limits: ReadLimits = READ_LIMITS):
         self._shards, self._limits = shards, limits
@@ -186,18 +169,13 @@ class OpenShards:
         if found is not None:
             return found
         (opened,) = self._shards.open([shard])
-        self._keep({shard: opened})
+        self.keep({shard: opened})
         return opened
 
     def get_many(
         self, shards: Sequence[int], records: Sequence[IntArray]
     ) -> dict[int, ShardFile]:
-        """Returns shards; those that are not open yet are opened together.
-
-        Args:
-            shards: Numbers of shards.
-            records: The wanted records of each shard.
-        """
+        """Returns shards to read records of; opens together those that are not open."""
         remote = self._shards.remote
         if remote is not None and not remote.keeps_indexes:
             return dict(zip(shards, self._shards.open(shards, records), strict=True))
@@ -211,10 +189,11 @@ class OpenShards:
                     copy = remote.copy(shard, file.index)
                     if copy is not None:
                         found[shard] = opened[shard] = copy
-        self._keep(opened)
+        self.keep(opened)
         return {shard: file or opened[shard] for shard, file in found.items()}
 
-    def _keep(self, opened: dict[int, ShardFile]) -> None:
+    def keep(self, opened: Mapping[int, ShardFile]) -> None:
+        """Keeps shards that are open, as many as may be."""
         with self._lock:
             for shard, file in opened.items():
                 while len(self._open) >= self.most:
@@ -230,11 +209,6 @@ class OpenShards:
         with self._lock:
             self._open.pop(shard, None)
         return self.get_many([shard], [records])[shard]
-
-    def add(self, shard: int, opened: ShardFile) -> None:
-        """Keeps a shard that is already open, at most `most_open` of them."""
-        with self._lock:
-            self._open[shard] = opened
 
     def close(self) -> None:
         """Closes all shards. Reading opens them again."""
@@ -263,3 +237,37 @@ def most_open(shards: int, limits: ReadLimits = READ_LIMITS) -> int:
     room = (soft - min(_SPARE_FILES, soft // 2)) // 2
     # If that is not enough for all, a reader uses as many as are kept.
     return kept if room >= kept + used else max(1, room // 2)
+
+
+class CountedFile(NamedTuple):
+    """A file whose records were counted; open unless too many others are."""
+
+    records: int
+    file_bytes: int
+    opened: ShardFile | None
+
+
+def count_files(
+    paths: Sequence[str],
+    *,
+    footers: FooterCache | None,
+    limits: ReadLimits = READ_LIMITS,
+) -> list[CountedFile]:
+    """Counts the records of ArrayRecord files by their footers, many at a time.
+
+    Raises:
+        CorruptShardError: A file is truncated, damaged, or no ArrayRecord file.
+        StorageError: A file does not exist or cannot be read.
+    """
+    if not paths:
+        return []
+    most = most_open(len(paths), limits)
+
+    def count(number: int) -> CountedFile:
+        opened = open_shard(paths[number], footers=footers)
+        index = opened.index
+        kept = opened if number < most else None
+        return CountedFile(index.records, index.file_bytes, kept)
+
+    with ThreadPoolExecutor(min(len(paths), _COUNTING_THREADS)) as pool:
+        return list(pool.map(count, range(len(paths))))

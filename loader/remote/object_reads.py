@@ -17,11 +17,10 @@ from gristmill.dataset.errors import StorageError
 from gristmill.dataset.exit_gate import exit_gate
 from gristmill.dataset.storage.object_names import split_path
 
-# More than any `request_limit` allows in flight.
-_CONCURRENCY = 4096
 _SETTINGS = {
     "gcs_request_retries": {"max_retries": 0},
-    "gcs_request_concurrency": {"limit": _CONCURRENCY},
+    # More than any `request_limit` allows in flight.
+    "gcs_request_concurrency": {"limit": 4096},
 }
 # A connection with less than a byte a second for this long is closed. The requests on
 # it were retried long before.
@@ -64,26 +63,15 @@ class Failure(NamedTuple):
 
     Attributes:
         status: HTTP status; 0 if there was no answer.
-        text: What happened.
+        text: What happened, or what was found.
         wrong: Whether the server answered with something else than the range.
+        changed: Whether the object was deleted or has another version.
     """
 
     status: int
     text: str
     wrong: bool = False
-
-
-class Changed(NamedTuple):
-    """The object was deleted or has another version.
-
-    Attributes:
-        got: What was found instead.
-    """
-
-    got: str
-
-
-Outcome = bytes | Failure | Changed
+    changed: bool = False
 
 
 class ObjectRead:
@@ -100,8 +88,7 @@ class ObjectRead:
 
     def done(self) -> bool:
         """Returns whether it has an outcome."""
-        done: bool = self._future.done()
-        return done
+        return bool(self._future.done())
 
     def wait(self, seconds: float) -> None:
         """Waits until it is done, at most so many seconds."""
@@ -109,7 +96,7 @@ class ObjectRead:
         with exit_gate, contextlib.suppress(Exception):
             self._future.result(timeout=seconds)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> bytes | Failure:
         """Returns the outcome of a read that is done; may be called once."""
         with exit_gate:
             outcome = _outcome(self._future, self._wanted)
@@ -133,24 +120,9 @@ class ObjectReads:
     def __init__(self) -> None:
         self._buckets: dict[str, Any] = {}
         self._objects: dict[str, tuple[Any, str]] = {}
-        self._process = os.getpid()
-
-    def check_process(self) -> None:
-        """Raises StorageError in a process that was forked after this was made."""
-        if os.getpid() != self._process:
-            raise StorageError(
-                "cannot read object storage in a process that was forked after the "
-                "first read: it lacks the client's threads",
-                cure="start worker processes with the method 'spawn', or open the "
-                "dataset in the worker",
-            )
 
     def start(self, wanted: ByteRange) -> ObjectRead:
-        """Starts to read a range.
-
-        Raises:
-            StorageError: The library is not installed.
-        """
+        """Starts to read a range; raises StorageError without the library."""
         part = None if wanted.end is None else slice(wanted.begin, wanted.end)
         with exit_gate:
             store, name = self._objects.get(wanted.path) or self._find(wanted.path)
@@ -193,7 +165,7 @@ class ObjectReads:
         return store
 
 
-def _outcome(future: Any, wanted: ByteRange) -> Outcome:
+def _outcome(future: Any, wanted: ByteRange) -> bytes | Failure:
     try:
         result = future.result()
     except Exception as e:  # The library raises ValueError for all failures.
@@ -204,13 +176,13 @@ def _outcome(future: Any, wanted: ByteRange) -> Outcome:
             return Failure(0, text, wrong="was not satisfied" in text)
         return Failure(int(status[1]), f"HTTP {status[1]}: {text}", status[1] == "416")
     if result.state != "value":
-        return Changed("no object")
+        return Failure(0, "no object", changed=True)
     # The library's format is not documented, but has the generation's eight bytes.
     if (
         wanted.version is not None
         and int(wanted.version).to_bytes(8, "little") not in result.stamp.generation
     ):
-        return Changed("another version")
+        return Failure(0, "another version", changed=True)
     data: bytes = result.value
     if wanted.end is not None and len(data) != wanted.end - wanted.begin:
         return Failure(0, f"{len(data):,} bytes arrived", wrong=True)

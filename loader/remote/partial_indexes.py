@@ -33,7 +33,7 @@ class PartialIndexes:
         paths: The indexes.
         check: Raises if an index is not the one of its shard.
         stat: Returns size and version of the index at a path.
-        fetcher: Fetches their parts.
+        fetcher: Fetches parts of indexes.
     """
 
     def __init__(
@@ -52,34 +52,23 @@ class PartialIndexes:
     def open(
         self, shards: Sequence[int], records: Sequence[IntArray]
     ) -> list[ShardIndex]:
-        """Returns indexes that have the entries of some records only.
-
-        Args:
-            shards: Numbers of shards.
-            records: Of each shard, int64 [n] the numbers of records in it.
-
-        Raises:
-            InvalidDatasetError: An index is damaged.
-            CorruptShardError: It is the index of another shard.
-            StorageError: It cannot be read.
-        """
+        """Returns indexes that have the entries of some records of each shard only."""
         # The lock keeps two threads from fetching the same head.
         with self._lock:
             self._fetch_heads([shard for shard in shards if shard not in self._heads])
         maps = [self._map(shard) for shard in shards]
-        indexes = [
+        indexes = self._parse(shards, maps)
+        wanted = zip(indexes, records, strict=True)
+        self._fill(shards, maps, [index.entry_ranges(some) for index, some in wanted])
+        return indexes
+
+    def _parse(
+        self, shards: Sequence[int], maps: Sequence[mmap.mmap]
+    ) -> list[ShardIndex]:
+        return [
             parse_index(data, path=self._paths[shard])
             for shard, data in zip(shards, maps, strict=True)
         ]
-        self._fill(
-            shards,
-            maps,
-            [
-                index.entry_ranges(wanted)
-                for index, wanted in zip(indexes, records, strict=True)
-            ],
-        )
-        return indexes
 
     def _map(self, shard: int) -> mmap.mmap:
         size = self._stat(self._paths[shard]).size_bytes
@@ -94,10 +83,7 @@ class PartialIndexes:
         maps = [self._map(shard) for shard in shards]
         zero = np.zeros(1, np.int64)
         self._fill(shards, maps, [(zero, zero + HEADER_BYTES)] * len(shards))
-        indexes = [
-            parse_index(data, path=self._paths[shard])
-            for shard, data in zip(shards, maps, strict=True)
-        ]
+        indexes = self._parse(shards, maps)
         rest = []
         for index in indexes:
             begin, end = index.report_range()

@@ -11,6 +11,7 @@ import collections
 import dataclasses
 import heapq
 import itertools
+import os
 import random
 import threading
 import time
@@ -21,13 +22,16 @@ from gristmill.dataset.errors import StorageChangedError, StorageError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.remote.object_reads import (
     ByteRange,
-    Changed,
     Failure,
     ObjectRead,
     ObjectReads,
 )
 from gristmill.loader.remote.read_options import ReadOptions
-from gristmill.loader.remote.request_limit import HedgePolicy, RequestLimit
+from gristmill.loader.remote.request_limit import (
+    HedgePolicy,
+    RequestLimit,
+    RequestSlots,
+)
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 8.0
@@ -75,7 +79,7 @@ class RangeFetcher:
     def __init__(self, options: ReadOptions | None = None):
         self.options = options or ReadOptions()
         self.counts = ReadCounts()
-        self._reads = ObjectReads()
+        self._reads, self._process = ObjectReads(), os.getpid()
         self._busy = threading.local()
         self.limit = RequestLimit(self.options.in_flight)
         self._hedging = HedgePolicy(self.options.hedge_factor)
@@ -107,26 +111,24 @@ class RangeFetcher:
             self._busy.fetching = False
 
     def check_process(self) -> None:
-        """Raises StorageError in a forked process, which lacks the client's threads."""
-        self._reads.check_process()
+        """Raises StorageError in a process that was forked after this was made."""
+        if os.getpid() != self._process:
+            raise StorageError(
+                "cannot read object storage in a process that was forked after the "
+                "first read: it lacks the client's threads",
+                cure="start worker processes with the method 'spawn', or open the "
+                "dataset in the worker",
+            )
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Request:
-    """A request that was sent.
-
-    Attributes:
-        number: The number of its range.
-        sent_at: When it was sent.
-        read: The read of the range.
-        holds_slot: Whether it counts as in flight, until it times out.
-        finished: Whether its outcome was handled.
-    """
+    """A request that was sent for the range of a number."""
 
     number: int
     sent_at: float
     read: ObjectRead
-    holds_slot: bool = True
+    holds_slot: bool = True  # It counts as in flight until it times out.
     finished: bool = False
 
 
@@ -141,7 +143,7 @@ class _Call:
     ):
         self._fetcher, self._ranges, self._take = fetcher, ranges, take
         self._options, self._counts = fetcher.options, fetcher.counts
-        self._slots = fetcher.limit.slots()
+        self._slots = RequestSlots(fetcher.limit)
         # In flight, oldest first.
         self._sent: collections.deque[_Request] = collections.deque()
         self._done: collections.deque[_Request] = collections.deque()
@@ -280,12 +282,12 @@ class _Call:
             self._waiting.appendleft(number)
         self._set_timer(self._times_out_at(request), request)
 
-    def _retry_later(self, request: _Request, outcome: Failure | Changed) -> None:
+    def _retry_later(self, request: _Request, outcome: Failure) -> None:
         """Schedules a retry after a failure, or raises if that is of no use."""
         number = request.number
         wanted, now = self._ranges[number], time.monotonic()
-        if isinstance(outcome, Changed):
-            raise _changed(wanted, outcome.got)
+        if outcome.changed:
+            raise _changed(wanted, outcome.text)
         self._last_errors[number] = outcome.text
         if outcome.status in _THROTTLED:
             self._counts.throttled += 1

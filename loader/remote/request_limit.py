@@ -34,16 +34,6 @@ class RequestLimit:
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
 
-    def slots(self) -> RequestSlots:
-        """Returns the slots of one caller: none yet."""
-        return RequestSlots(self)
-
-    def _throttled(self) -> None:
-        now = time.monotonic()
-        if now - self._last_cut > _ONE_EVENT_SECONDS:
-            self._last_cut = now
-            self.limit = max(self.limit / 2, min(_FEWEST_REQUESTS, self._most))
-
 
 class RequestSlots:
     """The slots that one caller holds. They are counted, so that none is lost."""
@@ -80,9 +70,11 @@ class RequestSlots:
         with limit._lock:
             limit.taken -= 1
             self._held -= 1
-            if throttled:
-                limit._throttled()
-            elif answered and limit.limit < limit._most:
+            now = time.monotonic()
+            if throttled and now - limit._last_cut > _ONE_EVENT_SECONDS:
+                limit._last_cut = now
+                limit.limit = max(limit.limit / 2, min(_FEWEST_REQUESTS, limit._most))
+            elif answered and not throttled and limit.limit < limit._most:
                 limit.limit = min(limit.limit + 1 / limit.limit, limit._most)
             if limit._waiting:
                 limit._freed.notify()

@@ -1,7 +1,6 @@
 """The cache of footers: each read once per host, damage repaired, and not required.
 
-Covers: loader/cache/host_files.py, loader/reading/count_files.py,
-loader/reading/open_shard.py.
+Covers: loader/cache/host_files.py, loader/reading/open_shard.py.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from gristmill.dataset.errors import StorageError
 from gristmill.loader.cache.footers import FooterCache
 from gristmill.loader.reading import open_shard
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.count_files import count_files
-from gristmill.loader.reading.read_limits import ReadLimits
+from gristmill.loader.reading.shard_file import ReadLimits
+from gristmill.loader.reading.shard_list import count_files
 from tests.support.records import text_records, write_array_records
 
 RECORDS = text_records(300)
@@ -163,9 +162,6 @@ def test_worker_processes_map_the_same_pages(path, cache, tmp_path) -> None:
     program = """
 import pathlib, pickle, re, sys
 from gristmill.loader.reading import open_shard
-from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.count_files import count_files
-from gristmill.loader.reading.read_limits import ReadLimits
 open_shard.read_footer = None
 dataset = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 dataset[[0, 299]]
@@ -240,6 +236,6 @@ def test_more_files_than_may_be_open(path, cache) -> None:
     for number, count in enumerate(counted):
         assert (count.opened is not None) == (number < 2)
         if count.opened is not None:
-            reader.open_shards.add(number, count.opened)
+            reader.open_shards.keep({number: count.opened})
     assert reader.read(np.arange(0, 1500, 100)) == RECORDS[::100] * 5
     assert len(reader.open_shards) == 2
