@@ -53,13 +53,7 @@ def check_inputs_stay(
         InputError: It reads such a file.
     """
     prefix = shard_prefix(name, split)
-    described = (
-        layout.DATASET_JSON,
-        layout.job_path(name, split),
-        layout.inputs_path(name, split),
-        layout.table_path(name, split),
-        layout.write_path(name, split),
-    )
+    described = (layout.DATASET_JSON, *layout.split_paths(name, split))
     temporary = layout.temporary_dir("", name, split) + "/"
     for path, inside in _inside(output, inputs):
         if (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import posixpath
 from collections.abc import Iterable, Iterator
 
-from gristmill.dataset.commit.tfds_info import withdraw_tfds_info
 from gristmill.dataset.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
@@ -121,24 +121,19 @@ def remove_split(
     storage = storage_for(output)
     # The description is deleted before the shards: workers of an earlier job, still
     # running somewhere, read it before they publish.
-    paths = (
-        layout.job_path(name, split),
-        layout.inputs_path(name, split),
-        layout.table_path(name, split),
-        layout.write_path(name, split),
-    )
-    described = storage.stat_all([layout.join(output, path) for path in paths])
+    paths = [layout.join(output, path) for path in layout.split_paths(name, split)]
+    described = storage.stat_all(paths)
     to_delete = list_shards(output, name, split, others=shards)
     place = layout.join(output, layout.DATASET_JSON)
     now = version_of(place)
     if now != version:
         raise changed_error(
-            "dataset was committed by another process meanwhile",
             place,
             expected=version or "no dataset",
             got=now or "no dataset",
+            what="dataset was committed by another process while this command ran",
         )
-    withdraw_tfds_info(output, name=name, split=split)
+    _withdraw_tfds_info(output, name, split)
     if manifest is None and version:
         storage.delete(place, version=version)
     if manifest is not None and split in manifest.splits:
@@ -154,3 +149,23 @@ def remove_split(
             storage.delete(info.path, version=info.version)
     storage.delete_all(to_delete)
     return manifest
+
+
+def _withdraw_tfds_info(output: str, name: str, split: str) -> None:
+    """Removes `dataset_info.json` if it describes a split that is about to be removed.
+
+    TFDS treats a directory without it as unfinished, which is right then. A file that
+    describes another dataset, or TFRecord files in the same directory, stays.
+    """
+    storage = storage_for(output)
+    path = layout.join(output, layout.TFDS_INFO_JSON)
+    if storage.stat(path) is None:
+        return
+    try:
+        info = json.loads(storage.read(path))
+        found = info["name"], info["fileFormat"]
+        splits = [each["name"] for each in info["splits"]]
+    except (KeyError, TypeError, ValueError):
+        return
+    if found == (name, "array_record") and split in splits:
+        storage.delete(path)

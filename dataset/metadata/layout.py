@@ -137,6 +137,12 @@ def write_path(name: str, split: str) -> str:
     return join(INDEX_DIR, f"{name}-{split}.write.json")
 
 
+def split_paths(name: str, split: str) -> list[str]:
+    """Returns where the files that describe a split are, relative to the dataset."""
+    paths = (job_path, inputs_path, table_path, write_path)
+    return [path(name, split) for path in paths]
+
+
 def check_shard(file: str, *, where: str) -> str:
     """Returns a file name if it can be the name of a shard.
 

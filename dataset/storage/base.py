@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, Protocol
 
-from gristmill.dataset.errors import StorageChangedError
+from gristmill.dataset.errors import GristmillError, StorageChangedError, StorageError
 
 
 class FileInfo(NamedTuple):
@@ -144,7 +146,11 @@ class Storage(Protocol):
 
 
 def changed_error(
-    what: str, path: str, *, expected: str, got: str
+    path: str,
+    *,
+    expected: str,
+    got: str,
+    what: str = "file changed while this command ran",
 ) -> StorageChangedError:
     """Returns the error for a file that another writer changed."""
     return StorageChangedError(
@@ -155,3 +161,29 @@ def changed_error(
         cure="run one job at a time on these files, and this one again: finished "
         "shards are kept",
     )
+
+
+@contextlib.contextmanager
+def explained(action: str, path: str) -> Iterator[None]:
+    """Turns an OSError of a local file into a `StorageError`: "cannot ACTION"."""
+    try:
+        yield
+    except GristmillError:
+        raise
+    except OSError as e:
+        cures = {
+            errno.ENOSPC: "free some space, then run the same command again: "
+            "finished shards are kept",
+            errno.EDQUOT: "raise the quota, then run the same command again",
+            errno.EACCES: "check the permissions of the file and its directories",
+            errno.EPERM: "check the permissions of the file and its directories",
+            errno.EROFS: "choose a place that is not mounted read-only",
+            errno.ENOENT: "check the path",
+            errno.ENOTDIR: "check the path: a part of it is a file",
+        }
+        raise StorageError(
+            f"cannot {action}",
+            where=path,
+            got=os.strerror(e.errno) if e.errno else str(e),
+            cure=cures.get(e.errno or 0),
+        ) from e

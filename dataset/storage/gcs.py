@@ -12,6 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 import google_crc32c
+from google.api_core.exceptions import (
+    NotFound,
+    PreconditionFailed,
+    RequestRangeNotSatisfiable,
+    RetryError,
+)
 
 from gristmill.dataset.errors import InputError, StorageError
 from gristmill.dataset.storage.base import Content, FileInfo, changed_error
@@ -46,7 +52,7 @@ def gcs_storage() -> GcsStorage:
 
     Raises:
         InputError: One of them is no number of seconds.
-        StorageError: The client library or credentials are missing.
+        StorageError: Credentials are missing.
     """
     # Connections must not be shared with a forked process.
     return _storage(
@@ -102,7 +108,7 @@ class GcsStorage:
         block_bytes: How much of an open file one request asks for.
 
     Raises:
-        StorageError: The client library or credentials are missing.
+        StorageError: Credentials are missing.
     """
 
     remote = True
@@ -161,8 +167,6 @@ class GcsStorage:
         return self._listing(directory, _below(directory), deep=False)
 
     def stat(self, path: str) -> FileInfo | None:
-        from google.api_core.exceptions import NotFound
-
         blob = self._blob(path)
         with self._connection.explained("inspect the object", path):
             try:
@@ -179,11 +183,6 @@ class GcsStorage:
     def _fetch(
         self, path: str, begin: int, end: int | None, version: str | None
     ) -> Piece:
-        from google.api_core.exceptions import (
-            NotFound,
-            RequestRangeNotSatisfiable,
-        )
-
         with self._connection.explained("read the object", path):
             try:
                 return self._connection.fetch(path, begin, end, version)
@@ -202,10 +201,10 @@ class GcsStorage:
         found = self.stat(path)
         if found is None or version not in (None, found.version):
             raise changed_error(
-                "object was deleted or written again while it was in use",
                 path,
                 expected=version or "any",
                 got=found.version if found else "",
+                what="object was deleted or written again while it was in use",
             )
         return found
 
@@ -218,9 +217,8 @@ class GcsStorage:
         version: str | None = None,
         wait: bool = True,
     ) -> BinaryIO:
-        fetch = functools.partial(self._fetch, path)
         reader = PrefetchReader(
-            fetch,
+            functools.partial(self._fetch, path),
             offset=offset,
             end=end,
             version=version,
@@ -235,8 +233,6 @@ class GcsStorage:
         return self._fetch(path, begin, end, None).data
 
     def load(self, path: str) -> Content | None:
-        from google.api_core.exceptions import NotFound
-
         try:
             piece = self._fetch(path, 0, None, None)
         except StorageError as e:
@@ -294,8 +290,6 @@ class GcsStorage:
         replaces: str | None,
     ) -> None:
         """Uploads a file; after a failure, checks whether it arrived all the same."""
-        from google.api_core.exceptions import RetryError
-
         blob = self._blob(path)
         # The server compares it before it creates the object.
         blob.crc32c = encode_crc32c(crc32c)
@@ -349,27 +343,19 @@ class GcsStorage:
         written: tuple[int, int],
         replaces: str | None,
     ) -> FileInfo:
-        from google.api_core.exceptions import PreconditionFailed
-
-        conflict = isinstance(error, PreconditionFailed)
         try:
             found = self.stat(path)
         except StorageError:
             raise error from None
         if found is not None and (found.size_bytes, found.crc32c) == written:
             return found
-        if conflict:
+        if isinstance(error, PreconditionFailed):
             raise changed_error(
-                "object was written by somebody else meanwhile",
-                path,
-                expected=replaces or "",
-                got=found.version if found else "",
+                path, expected=replaces or "", got=found.version if found else ""
             ) from error
         raise error
 
     def delete(self, path: str, *, version: str | None = None) -> None:
-        from google.api_core.exceptions import NotFound, PreconditionFailed
-
         with self._connection.explained("delete the object", path):
             try:
                 self._blob(path).delete(
@@ -381,10 +367,7 @@ class GcsStorage:
                     raise
             except PreconditionFailed as e:
                 raise changed_error(
-                    "object was written by somebody else meanwhile",
-                    path,
-                    expected=version or "any",
-                    got="another one",
+                    path, expected=version or "any", got="another one"
                 ) from e
 
     def delete_all(self, files: Iterable[FileInfo]) -> None:

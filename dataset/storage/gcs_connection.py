@@ -10,7 +10,16 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import google.auth
 import google_crc32c
+import requests.adapters
+from google.api_core import exceptions as api
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession
+from google.cloud.storage import Client
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from gristmill.dataset.errors import GristmillError, StorageError
 from gristmill.dataset.storage.object_names import split_path
@@ -39,24 +48,10 @@ class GcsConnection:
         deadline_seconds: How long to retry after transient failures.
 
     Raises:
-        StorageError: The client library or credentials are missing.
+        StorageError: Credentials are missing.
     """
 
     def __init__(self, *, timeout_seconds: float, deadline_seconds: float):
-        try:
-            import google.auth
-            import requests.adapters
-            from google.auth.credentials import AnonymousCredentials
-            from google.auth.transport.requests import AuthorizedSession
-            from google.cloud.storage import Client
-            from google.cloud.storage.retry import DEFAULT_RETRY
-        except ImportError as e:
-            raise StorageError(
-                "the client library of Google Cloud Storage is not installed",
-                expected="the package google-cloud-storage",
-                got=str(e),
-                cure="pip install 'gristmill[gcs]'",
-            ) from e
         self.timeout_seconds = timeout_seconds
         self._deadline_seconds = deadline_seconds
         # An emulator takes no credentials.
@@ -96,31 +91,21 @@ class GcsConnection:
 
     @contextlib.contextmanager
     def explained(self, action: str, path: str) -> Iterator[None]:
-        """Turns errors of the client into `StorageError`.
-
-        Args:
-            action: What is tried, as in "cannot ...".
-            path: The object or directory.
-        """
-        from google.api_core.exceptions import GoogleAPIError, RetryError
-        from google.auth.exceptions import GoogleAuthError
-        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
-        from requests import RequestException
-
+        """Turns errors of the client into `StorageError`: "cannot ACTION"."""
         try:
             yield
             self._given_up = False
         except GristmillError:
             raise
         except (
-            GoogleAPIError,
+            api.GoogleAPIError,
             GoogleAuthError,
             InvalidResponse,
             DataCorruption,
-            RequestException,
+            requests.RequestException,
             ConnectionError,
         ) as e:
-            self._given_up = isinstance(e, RetryError)
+            self._given_up = isinstance(e, api.RetryError)
             got, cure = _diagnosis(e, self._deadline_seconds)
             raise StorageError(
                 f"cannot {action}", where=path, got=got, cure=cure
@@ -140,8 +125,6 @@ class GcsConnection:
         Raises:
             google.api_core.exceptions.GoogleAPICallError: The server refused.
         """
-        from google.api_core.exceptions import from_http_response
-
         bucket, name = split_path(path)
         url = (
             f"{self.client.api_endpoint}/download/storage/v1/b/{bucket}/o/"
@@ -160,7 +143,7 @@ class GcsConnection:
                 url, headers=headers, stream=True, timeout=timeout
             ) as response:
                 if response.status_code >= 400:
-                    raise from_http_response(response)  # type: ignore[no-untyped-call]
+                    raise api.from_http_response(response)  # type: ignore[no-untyped-call]
                 data = response.raw.read(decode_content=False)
                 return _checked(response.headers, data, begin, end, version)
 
@@ -173,8 +156,7 @@ def _checked(
 ) -> Piece:
     """Checks a response against the request and its own headers.
 
-    Raises:
-        ConnectionError: They do not fit; a retry may help.
+    Raises ConnectionError if they do not fit: a retry may help.
     """
     match = _RANGE.fullmatch(headers.get("Content-Range", ""))
     if match is None:
@@ -239,9 +221,6 @@ def _plain(cause: BaseException) -> str:
 
 def _diagnosis(error: Exception, deadline_seconds: float) -> tuple[str, str]:
     """Returns what went wrong, and what to do about it."""
-    from google.api_core import exceptions as api
-    from google.auth.exceptions import GoogleAuthError
-
     cause: BaseException = error
     if isinstance(error, api.RetryError) and error.cause is not None:
         cause = error.cause

@@ -12,9 +12,8 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, cast
 
-from gristmill.dataset.storage.base import Content, FileInfo, changed_error
+from gristmill.dataset.storage.base import Content, FileInfo, changed_error, explained
 from gristmill.dataset.storage.local_patterns import matching, status_of_match
-from gristmill.dataset.storage.os_errors import explained
 
 
 def _info_of(path: str, status: os.stat_result) -> FileInfo:
@@ -35,15 +34,9 @@ def _infos(paths: Iterable[str]) -> list[FileInfo]:
 
 
 def _give_name(local_path: str, path: str, *, new: bool) -> bool:
-    """Renames a file atomically.
+    """Renames a file atomically, and returns whether it has the name.
 
-    Args:
-        local_path: The file.
-        path: Its new name.
-        new: Whether to fail if another file has that name.
-
-    Returns:
-        Whether the file has the name.
+    It has not if the name is to be `new` and another file has it.
     """
     if new:
         try:
@@ -125,10 +118,10 @@ class LocalStorage:
             if version is not None and version != found:
                 file.close()
                 raise changed_error(
-                    "file was written again after it was listed",
                     path,
                     expected=version,
                     got=found,
+                    what="file was written again after it was listed",
                 )
             file.seek(offset)
         return cast(BinaryIO, file)
@@ -189,10 +182,7 @@ class LocalStorage:
                 os.path.exists(path) and filecmp.cmp(local_path, path, shallow=False)
             ):
                 raise changed_error(
-                    "file was written by somebody else meanwhile",
-                    path,
-                    expected=replaces or "",
-                    got=self._version(path),
+                    path, expected=replaces or "", got=self._version(path)
                 )
 
     def delete(self, path: str, *, version: str | None = None) -> None:
@@ -201,12 +191,7 @@ class LocalStorage:
             contextlib.suppress(FileNotFoundError),
         ):
             if version is not None and version != (found := _info(path).version):
-                raise changed_error(
-                    "file was written by somebody else meanwhile",
-                    path,
-                    expected=version,
-                    got=found,
-                )
+                raise changed_error(path, expected=version, got=found)
             os.unlink(path)
 
     def delete_all(self, files: Iterable[FileInfo]) -> None:

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Iterator
 
 from gristmill.dataset.errors import StorageError
+from gristmill.dataset.storage.base import explained
 from gristmill.dataset.storage.object_names import has_magic
-from gristmill.dataset.storage.os_errors import explained
 
 
 def matching(pattern: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, StorageError
 from gristmill.dataset.storage.base import Storage
 from gristmill.dataset.storage.local import LocalStorage
 
@@ -16,14 +16,22 @@ def storage_for(path: str) -> Storage:
 
     Raises:
         InputError: There is none for its scheme.
+        StorageError: The client library or credentials are missing.
     """
     scheme = _SCHEME.match(path)
     if scheme is None:
         return LocalStorage()
     if scheme.group(1) == "gs":
         # Imported here so that local paths do not need the client library.
-        from gristmill.dataset.storage.gcs import gcs_storage
-
+        try:
+            from gristmill.dataset.storage.gcs import gcs_storage
+        except ImportError as e:
+            raise StorageError(
+                "the client library of Google Cloud Storage is not installed",
+                expected="the package google-cloud-storage",
+                got=str(e),
+                cure="pip install 'gristmill[gcs]'",
+            ) from e
         return gcs_storage()
     raise InputError(
         f"no storage for {scheme.group(1)}:// paths",

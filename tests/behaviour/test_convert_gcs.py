@@ -342,7 +342,7 @@ def test_of_two_jobs_that_begin_at_once_one_is_told(server: GcsServer) -> None:
         assert (
             not error
             or "another conversion" in error
-            or "somebody else" in error
+            or "changed while" in error
             or "lacks its list" in error
             or "belongs to a conversion" in error
         )

@@ -166,7 +166,7 @@ def test_an_upload_that_arrives_after_the_commit_changes_nothing(
     done = dict(server.objects.buckets["out"])
     server.release.set()
     if again == "other":
-        with pytest.raises(StorageChangedError, match="by somebody else meanwhile"):
+        with pytest.raises(StorageChangedError, match="changed while this command ran"):
             zombie.result(30)
     else:
         assert zombie.result(30).written.records > 0
@@ -315,7 +315,7 @@ def test_of_two_writes_at_once_one_is_told(server: GcsServer) -> None:
         if error:
             assert (
                 "taken over" in error
-                or "somebody else" in error
+                or "changed while" in error
                 or ("holds this split already" in error)
             )
             assert winner == len(records[1 - number])

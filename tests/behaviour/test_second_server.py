@@ -108,5 +108,5 @@ def test_conversion(
     # Preconditions, as far as it keeps them.
     seen = version_of("gs://out/c4/dataset.json")
     storage.write("gs://out/c4/dataset.json", b"theirs", replaces=seen)
-    with pytest.raises(StorageChangedError, match="somebody else"):
+    with pytest.raises(StorageChangedError, match="changed while"):
         storage.write("gs://out/c4/dataset.json", b"ours", replaces=seen)

@@ -128,10 +128,10 @@ class RangeReader:
         found = storage.stat(self.path)
         if found != FileInfo(self.path, self._size_bytes, self._version):
             raise changed_error(
-                "file was written again while it was read",
                 self.path,
                 expected=f"{self._version}, {self._size_bytes:,} bytes",
                 got=f"{found.version}, {found.size_bytes:,} bytes" if found else "",
+                what="file was written again while it was read",
             )
 
     def _batches(self) -> Iterator[FrameBatch]:

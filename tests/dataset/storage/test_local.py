@@ -1,6 +1,6 @@
-"""Local files (`base`, `local`, `local_patterns`, `os_errors`).
+"""Local files (`base`, `local`, `local_patterns`).
 
-Covers: dataset/storage/local_patterns.py, dataset/storage/os_errors.py.
+Covers: dataset/storage/local_patterns.py.
 """
 
 from __future__ import annotations
@@ -452,7 +452,7 @@ class TestPublishing:
     def test_replaces_only_the_version_it_knows(self, storage, tmp_path):
         path = str(tmp_path / "a")
         storage.write(path, b"one", replaces="")
-        with pytest.raises(StorageChangedError, match="somebody else"):
+        with pytest.raises(StorageChangedError, match="changed while"):
             storage.write(path, b"two", replaces="")
         storage.write(path, b"one", replaces="")  # The same bytes: no harm done.
         seen = version_of(path)

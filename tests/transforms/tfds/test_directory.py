@@ -1,7 +1,7 @@
 """TFDS directories, made and read by tensorflow-datasets itself.
 
-Covers: dataset/commit/tfds_info.py, loader/reading/tfds_files.py,
-transforms/tfds/metadata.py, transforms/tfds/plan_jobs.py.
+Covers: loader/reading/tfds_files.py, transforms/tfds/metadata.py,
+transforms/tfds/plan_jobs.py.
 """
 
 from __future__ import annotations
