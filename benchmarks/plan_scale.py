@@ -40,11 +40,9 @@ def measure(shards: int) -> dict[str, float]:
 
     from gristmill import loader
     from gristmill.transforms import ConversionJob, ConvertTFRecords
+    from gristmill.transforms.conversion.begin_job import plan_job, take_output
     from gristmill.transforms.conversion.commit_shards import commit_shards
-    from gristmill.transforms.conversion.gathered_results import GatheredResults
-    from gristmill.transforms.conversion.plan_job import plan_job
-    from gristmill.transforms.conversion.shard_tasks import shard_tasks
-    from gristmill.transforms.conversion.take_output import take_output
+    from gristmill.transforms.conversion.shard_tasks import GatheredResults, shard_tasks
 
     _ = loader.open  # Imported now, before memory is counted.
     bare = _peak_bytes()

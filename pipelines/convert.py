@@ -14,14 +14,16 @@ import numpy as np
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.local.pool import map_unordered
 from gristmill.pipelines.results.conversion import Outcome
+from gristmill.transforms.conversion.begin_job import begin_job, count_file
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
 )
-from gristmill.transforms.conversion.gathered_results import GatheredResults
-from gristmill.transforms.conversion.plan_job import count_file
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.conversion.take_output import begin_job
+from gristmill.transforms.conversion.shard_tasks import (
+    GatheredResults,
+    make_shard,
+    shard_tasks,
+)
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     check_jobs,
@@ -117,7 +119,7 @@ def _count_files(
 def _count_numbered(
     job: ConversionJob, files: InputFiles, file: int
 ) -> tuple[int, FileCount]:
-    return file, count_file(job, files, file)
+    return file, count_file(job, files[file])
 
 
 def _shards_at_once(prepared: PreparedJob) -> int:

@@ -16,108 +16,94 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.combiners import ToListCombineFn
 
-from gristmill.transforms.conversion.commit_shards import (
-    ConversionResult,
-    commit_shards,
-)
-from gristmill.transforms.conversion.gathered_results import GatheredResults
-from gristmill.transforms.conversion.plan_job import (
+from gristmill.transforms.conversion.begin_job import (
+    Overwrite,
     count_file,
     list_inputs,
     needs_count,
     plan_job,
+    take_output,
+)
+from gristmill.transforms.conversion.commit_shards import (
+    ConversionResult,
+    commit_shards,
 )
 from gristmill.transforms.conversion.shard_tasks import (
+    GatheredResults,
     ShardResult,
-    ShardStride,
     ShardTask,
     make_shard,
     shard_strides,
     shard_tasks,
+    stride_tasks,
 )
-from gristmill.transforms.conversion.take_output import Overwrite, take_output
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import FileCount
-from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
 
-class _CountTask(NamedTuple):
+class _Inputs(NamedTuple):
+    """All input files of a job, or one of them to count."""
+
     job: ConversionJob
-    files: InputFiles
-    file: int  # -1: nothing to count; carries the job and its files.
+    files: InputFiles | InputFile
+    number: int = -1
 
 
-def _list_inputs(job: ConversionJob) -> Iterator[_CountTask]:
+_Counted = tuple[_Inputs, FileCount | None]
+
+
+def _list_inputs(job: ConversionJob) -> Iterator[_Inputs]:
     files = list_inputs(job)
-    yield _CountTask(job, files, -1)
+    yield _Inputs(job, files)
     if needs_count(job):
-        for file in range(len(files)):
-            # Only the file to count, in a list of its own.
-            alone = dataclasses.replace(
-                files,
-                paths=(files.paths[file],),
-                sizes=files.sizes[file : file + 1],
-                versions=(files.versions[file],),
-                compressions=files.compressions[file : file + 1],
-            )
-            yield _CountTask(job, alone, file)
+        for number in range(len(files)):
+            yield _Inputs(job, files[number], number)
 
 
-def _count(task: _CountTask) -> tuple[_CountTask, FileCount | None]:
-    if task.file < 0:
-        return task, None
-    return task, count_file(task.job, task.files, 0)
+def _count(inputs: _Inputs) -> _Counted:
+    if isinstance(inputs.files, InputFiles):
+        return inputs, None
+    return inputs, count_file(inputs.job, inputs.files)
 
 
-class _PlanFn(beam.DoFn):
+def _plan(
+    counted: list[_Counted], overwrite: Overwrite
+) -> Iterator[ShardResult | ShardTask]:
     """Plans all jobs, once all counts are there."""
-
-    def __init__(self, *, overwrite: Overwrite):
-        self._overwrite = overwrite
-
-    def process(
-        self, counted: list[tuple[_CountTask, FileCount | None]]
-    ) -> Iterator[ShardResult | ShardTask]:
-        jobs = [task for task, count in counted if count is None]
-        for task in sorted(jobs, key=lambda task: task.job.split):
-            counts = {
-                other.file: count
-                for other, count in counted
-                if count is not None and other.job.split == task.job.split
-            }
-            ordered = [counts[file] for file in sorted(counts)]
-            prepared = plan_job(task.job, task.files, ordered)
-            taken = take_output(prepared, overwrite=self._overwrite)
-            for shard_task in shard_tasks(prepared):
-                if taken.committed is not None:
-                    yield ShardResult(shard_task, None)
-                    break
-                yield shard_task
-
-
-class _MakeShardFn(beam.DoFn):
-    """Makes shards, and counts what went through."""
-
-    def __init__(self, progress_dir: str | None):
-        self._progress_dir = progress_dir
-
-    def process(self, task: ShardTask | ShardResult) -> Iterator[ShardResult]:
-        if isinstance(task, ShardResult):
+    for (job, files, _), _ in sorted(counted, key=lambda one: one[0].job.split):
+        if not isinstance(files, InputFiles):
+            continue
+        counts = {
+            other.number: count
+            for other, count in counted
+            if count is not None and other.job.split == job.split
+        }
+        prepared = plan_job(job, files, [counts[number] for number in sorted(counts)])
+        taken = take_output(prepared, overwrite=overwrite)
+        for task in shard_tasks(prepared):
+            if taken.committed is not None:
+                yield ShardResult(task, None)
+                break
             yield task
-            return
-        result = make_shard(task, progress_dir=self._progress_dir)
-        report = result.report
-        if report is not None:
-            for name, value in (
-                ("shards", 1),
-                ("records", report.written.records),
-                ("raw-bytes", report.written.raw_bytes),
-                ("quarantined-regions", report.quarantined_regions),
-                ("dropped-records", report.dropped_records),
-            ):
-                beam.metrics.Metrics.counter("gristmill", name).inc(value)
-        yield result
+
+
+def _make_shard(task: ShardTask | ShardResult, progress_dir: str | None) -> ShardResult:
+    """Makes a shard, and counts what went through."""
+    if isinstance(task, ShardResult):
+        return task
+    result = make_shard(task, progress_dir=progress_dir)
+    if (report := result.report) is not None:
+        for name, value in (
+            ("shards", 1),
+            ("records", report.written.records),
+            ("raw-bytes", report.written.raw_bytes),
+            ("quarantined-regions", report.quarantined_regions),
+            ("dropped-records", report.dropped_records),
+        ):
+            beam.metrics.Metrics.counter("gristmill", name).inc(value)
+    return result
 
 
 class _GatherFn(beam.CombineFn):
@@ -187,7 +173,7 @@ class ConvertTFRecords(
         jobs, features, tfds = self.jobs, self.features, self.tfds_directory
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
-            | "ConvertShards" >> beam.ParDo(_MakeShardFn(self.progress_dir))
+            | "ConvertShards" >> beam.Map(_make_shard, self.progress_dir)
             | "GatherResults" >> beam.CombineGlobally(_GatherFn())  # type: ignore[no-untyped-call]
             | "Commit"
             >> beam.Map(
@@ -205,7 +191,7 @@ class ConvertTFRecords(
             tasks = (
                 begin
                 | "Strides" >> beam.Create(list(strides), reshuffle=True)
-                | "Tasks" >> beam.FlatMap(ShardStride.tasks)
+                | "Tasks" >> beam.FlatMap(stride_tasks)
             )
         else:
             tasks = (
@@ -215,7 +201,7 @@ class ConvertTFRecords(
                 | "SpreadCounts" >> beam.Reshuffle()
                 | "CountRecords" >> beam.Map(_count)
                 | "GatherCounts" >> beam.CombineGlobally(ToListCombineFn())
-                | "PlanShards" >> beam.ParDo(_PlanFn(overwrite=self.overwrite))
+                | "PlanShards" >> beam.FlatMap(_plan, self.overwrite)
                 | "SpreadShards" >> beam.Reshuffle()
             )
         return tasks

@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 
 from gristmill.dataset.errors import DataLossError, InputError
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.tfrecord.frames import Compression
+from gristmill.dataset.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    U64,
+    is_header,
+)
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.frame_ranges import frame_ranges
-from gristmill.transforms.sources.input_files import find_inputs
+from gristmill.transforms.sources.input_files import InputFile, find_inputs
 from gristmill.transforms.sources.tfrecord_range import RangeReader
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
@@ -44,88 +48,93 @@ class SourceRecord(NamedTuple):
     record: bytes
 
 
-class _File(NamedTuple):
-    path: str
-    size_bytes: int
-    version: str
-    compression: Compression
-
-
 class _FileRange(NamedTuple):
     """A range of a file that begins at a frame, and ends at one or with the file."""
 
-    file: _File
+    file: InputFile
     begin_bytes: int
     end_bytes: int  # -1: the end of a compressed file.
 
 
-class _ListFilesFn(beam.DoFn):
-    def __init__(self, *, allow_empty_files: bool):
-        self._allow_empty_files = allow_empty_files
-
-    def process(self, patterns: tuple[str, ...]) -> Iterator[_File]:
-        files = find_inputs(patterns, allow_empty_files=self._allow_empty_files)
-        for number, path in enumerate(files.paths):
-            yield _File(
-                path,
-                int(files.sizes[number]),
-                files.versions[number],
-                files.compression(number),
-            )
+def _list_files(
+    patterns: tuple[str, ...], allow_empty_files: bool
+) -> Iterator[InputFile]:
+    files = find_inputs(patterns, allow_empty_files=allow_empty_files)
+    yield from map(files.__getitem__, range(len(files)))
 
 
-class _CutFn(beam.DoFn):
-    def __init__(self, range_bytes: int):
-        self._range_bytes = range_bytes
-
-    def process(self, file: _File) -> Iterator[_FileRange]:
-        if file.compression != "none":
-            yield _FileRange(file, 0, -1)
-            return
-        read = functools.partial(storage_for(file.path).read, file.path)
-        for begin, end in frame_ranges(
-            read, file.size_bytes, range_bytes=self._range_bytes
-        ):
-            yield _FileRange(file, begin, end)
+def _cut(file: InputFile, range_bytes: int) -> Iterator[_FileRange]:
+    if file.compression != "none":
+        yield _FileRange(file, 0, -1)
+        return
+    read = functools.partial(storage_for(file.path).read, file.path)
+    for begin, end in frame_ranges(read, file.size_bytes, range_bytes=range_bytes):
+        yield _FileRange(file, begin, end)
 
 
-class _ReadRangeFn(beam.DoFn):
-    def __init__(self, *, with_source: bool):
-        self._with_source = with_source
+def frame_ranges(
+    read: Callable[[int, int], bytes],
+    size_bytes: int,
+    *,
+    range_bytes: int,
+    block_bytes: int = 8 << 20,
+) -> Iterator[tuple[int, int]]:
+    """Yields ranges of an uncompressed file that begin and end at frames.
 
-    def process(self, piece: _FileRange) -> Iterator[bytes | SourceRecord]:
-        file = piece.file
-        reader = RangeReader(
-            file.path,
-            SourceRange(
-                file_index=0,
-                begin_bytes=piece.begin_bytes,
-                end_bytes=piece.end_bytes,
-                exact=True,
-            ),
-            compression=file.compression,
-            size_bytes=file.size_bytes,
-            version=file.version,
+    The cutting stops at a damaged header: the reader of the last range finds the same
+    damage and reports it.
+
+    Args:
+        read: Returns the bytes [begin, end) of the file.
+        size_bytes: The size of the file.
+        range_bytes: Least bytes of a range, the last one aside.
+        block_bytes: How much is read at once.
+
+    Yields:
+        Half-open ranges that cover the file exactly, in order.
+    """
+    begin = position = 0
+    block, block_begin = b"", 0
+    # With no more than one range left, there is nothing to cut.
+    while size_bytes - begin > range_bytes and position < size_bytes:
+        at = position - block_begin
+        if at + HEADER_BYTES > len(block):
+            end = min(position + block_bytes, size_bytes)
+            block, block_begin, at = read(position, end), position, 0
+        if not is_header(block[at : at + HEADER_BYTES]):
+            break
+        if position - begin >= range_bytes:
+            yield begin, position
+            begin = position
+        position += U64.unpack_from(block, at)[0] + FRAME_OVERHEAD_BYTES
+    yield begin, size_bytes
+
+
+def _read_range(piece: _FileRange, with_source: bool) -> Iterator[Any]:
+    file, begin_bytes, end_bytes = piece
+    whole = SourceRange(
+        file_index=0, begin_bytes=begin_bytes, end_bytes=end_bytes, exact=True
+    )
+    reader = RangeReader(file, whole)
+    records = beam.metrics.Metrics.counter("gristmill", "records-read")
+    raw_bytes = beam.metrics.Metrics.counter("gristmill", "raw-bytes-read")
+    for batch in reader.batches():
+        records.inc(len(batch.records))
+        raw_bytes.inc(sum(map(len, batch.records)))
+        if with_source:
+            for offset, record in zip(batch.offsets, batch.records, strict=True):
+                yield SourceRecord(file.path, offset, record)
+        else:
+            yield from batch.records
+    stop = reader.span.stop_bytes
+    if file.compression == "none" and file.size_bytes and stop != end_bytes:
+        raise DataLossError(
+            "two ranges of an input file do not meet",
+            where=f"{file.path}, range from byte offset {begin_bytes:,}",
+            expected=f"a range that ends at byte offset {end_bytes:,}",
+            got=f"{stop}",
+            cure="do not write to the file while it is read, then run again",
         )
-        records = beam.metrics.Metrics.counter("gristmill", "records-read")
-        raw_bytes = beam.metrics.Metrics.counter("gristmill", "raw-bytes-read")
-        for batch in reader.batches():
-            records.inc(len(batch.records))
-            raw_bytes.inc(sum(map(len, batch.records)))
-            if self._with_source:
-                for offset, record in zip(batch.offsets, batch.records, strict=True):
-                    yield SourceRecord(file.path, offset, record)
-            else:
-                yield from batch.records
-        stop = reader.span.stop_bytes
-        if file.compression == "none" and file.size_bytes and stop != piece.end_bytes:
-            raise DataLossError(
-                "two ranges of an input file do not meet",
-                where=f"{file.path}, range from byte offset {piece.begin_bytes:,}",
-                expected=f"a range that ends at byte offset {piece.end_bytes:,}",
-                got=f"{stop}",
-                cure="do not write to the file while it is read, then run again",
-            )
 
 
 @dataclasses.dataclass
@@ -178,16 +187,15 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
         """Builds the chain."""
         patterns = self.patterns
         patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-        list_files = _ListFilesFn(allow_empty_files=self.allow_empty_files)
         records: beam.PCollection[bytes] = (
             begin
             | "Patterns" >> beam.Create([patterns])
-            | "ListFiles" >> beam.ParDo(list_files)
+            | "ListFiles" >> beam.FlatMap(_list_files, self.allow_empty_files)
             | "SpreadFiles" >> beam.Reshuffle()
-            | "CutAtFrames" >> beam.ParDo(_CutFn(self.range_bytes))
+            | "CutAtFrames" >> beam.FlatMap(_cut, self.range_bytes)
             | "SpreadRanges" >> beam.Reshuffle()
             | "ReadRanges"
-            >> beam.ParDo(_ReadRangeFn(with_source=self.with_source)).with_output_types(
+            >> beam.FlatMap(_read_range, self.with_source).with_output_types(
                 SourceRecord if self.with_source else bytes
             )
         )

@@ -1,6 +1,6 @@
 """Conversion from and to gs://: the same bytes as on a local disk, whatever happens.
 
-Covers: transforms/conversion/gathered_results.py.
+Covers: transforms/conversion/shard_tasks.py.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import compile_pattern
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.finish_split import finish_split
-from gristmill.transforms.conversion.gathered_results import GatheredResults
 from gristmill.transforms.conversion.shard_tasks import (
+    GatheredResults,
     ShardResult,
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.gcs_server import GcsServer

@@ -23,8 +23,7 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.tfrecord.frames import encode_frame, mask
-from gristmill.transforms.conversion.plan_job import count_file, list_inputs
-from gristmill.transforms.conversion.take_output import begin_job
+from gristmill.transforms.conversion.begin_job import begin_job, count_file, list_inputs
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.conversion import (
     contents,
@@ -363,7 +362,7 @@ class TestDamagedCompression:
             assert split.quarantined_regions == 1
             assert split.quarantined_bytes == len(kept)
             files = list_inputs(job)
-            counted = count_file(job, files, 1).records
+            counted = count_file(job, files[1]).records
             assert len(outputs[plan[0]]) == 2 * len(RECORDS) + counted
         assert len({tuple(found) for found in outputs.values()}) == 1
         middle = outputs["match_shards"][12:-12]

@@ -1,6 +1,6 @@
 """Ownership: no job replaces or deletes inputs, or files that it does not own.
 
-Covers: dataset/commit/ownership.py, transforms/conversion/take_output.py.
+Covers: dataset/commit/ownership.py, transforms/conversion/begin_job.py.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from gristmill.dataset.errors import InputError, JobChangedError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.transforms.conversion.begin_job import (
+    begin_job,
+    list_inputs,
+    plan_job,
+    take_output,
+)
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.plan_job import list_inputs, plan_job
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.conversion.take_output import begin_job, take_output
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.write_plan import WriteJob
 from gristmill.transforms.writing.begin_write import begin_write

@@ -1,7 +1,7 @@
 """Conversions that stopped half way, and what is found in the output by the next.
 
 Covers: dataset/commit/split_check.py, transforms/conversion/commit_shards.py,
-transforms/conversion/plan_job.py, transforms/jobs/differences.py,
+transforms/conversion/begin_job.py, transforms/jobs/differences.py,
 transforms/jobs/prepared_job.py.
 """
 
@@ -28,9 +28,9 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.storage.local import LocalStorage
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.indexing.index_shard import (
     commit_index,
     index_shard,

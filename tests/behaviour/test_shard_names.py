@@ -10,7 +10,7 @@ import pytest
 from gristmill.dataset.errors import InputError
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.transforms.conversion.take_output import begin_job
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.conversion import contents, job_of
 from tests.support.records import frames_of, text_records, write_array_records

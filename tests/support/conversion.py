@@ -10,6 +10,7 @@ from typing import Any
 
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
@@ -19,7 +20,6 @@ from gristmill.transforms.conversion.shard_tasks import (
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions

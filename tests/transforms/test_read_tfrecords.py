@@ -10,16 +10,19 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms import ReadTFRecords
 from gristmill.transforms import read_tfrecords as module
-from gristmill.transforms.read_tfrecords import SourceRecord
+from gristmill.transforms.read_tfrecords import SourceRecord, frame_ranges
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (
     AWKWARD_RECORDS,
     frames_of,
+    small_records,
     text_records,
     write_tfrecords,
 )
@@ -97,12 +100,12 @@ def test_length_field_beyond_the_file(tmp_path: pathlib.Path) -> None:
 def test_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "changing"
     path.write_bytes(frames_of(text_records(30)))
-    (file,) = module._ListFilesFn(allow_empty_files=False).process((str(path),))
-    pieces = list(module._CutFn(1000).process(file))
+    (file,) = module._list_files((str(path),), allow_empty_files=False)
+    pieces = list(module._cut(file, 1000))
     time.sleep(0.02)
     path.write_bytes(frames_of(text_records(30, seed=2)))
     with pytest.raises(Exception, match=r"(?s)changing.*run"):
-        list(module._ReadRangeFn(with_source=False).process(pieces[1]))
+        list(module._read_range(pieces[1], with_source=False))
 
 
 def test_empty_file_only_where_allowed(tmp_path: pathlib.Path) -> None:
@@ -130,3 +133,44 @@ def test_options_are_checked_at_once() -> None:
         ReadTFRecords("x", range_bytes=0)
     with pytest.raises(TypeError):
         ReadTFRecords("x", True)  # type: ignore[misc]
+
+
+@given(records=small_records(), range_bytes=st.integers(1, 200))
+def test_ranges_begin_at_frames_and_cover_the_file(
+    records: list[bytes], range_bytes: int
+) -> None:
+    data = frames_of(records)
+    begins = offsets_of(records)
+    size = begins[-1]
+    ranges = list(frame_ranges(lambda a, b: data[a:b], size, range_bytes=range_bytes))
+    # The oracle: cut at the first frame that leaves a range long enough.
+    cuts = [0]
+    for offset in begins[:-1]:
+        if offset - cuts[-1] >= range_bytes and size - cuts[-1] > range_bytes:
+            cuts.append(offset)
+    assert ranges == list(itertools.pairwise([*cuts, size]))
+
+
+def test_ranges_of_large_records_are_hopped_over() -> None:
+    data = frames_of([bytes(3 << 20)] * 8)
+    read_bytes = 0
+
+    def read(begin: int, end: int) -> bytes:
+        nonlocal read_bytes
+        read_bytes += end - begin
+        return data[begin:end]
+
+    ranges = list(
+        frame_ranges(read, len(data), range_bytes=1 << 20, block_bytes=1 << 10)
+    )
+    assert len(ranges) == 8
+    assert read_bytes <= 8 << 10
+
+
+def test_range_bytes_decides_the_number_of_ranges() -> None:
+    data = frames_of([bytes(84)] * 100)  # 100 bytes a frame.
+    for range_bytes, count in ((100, 100), (1000, 10), (5000, 2), (10_000, 1)):
+        ranges = frame_ranges(
+            lambda a, b: data[a:b], len(data), range_bytes=range_bytes
+        )
+        assert len(list(ranges)) == count

@@ -10,8 +10,7 @@ from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest, Split, read_table
 from gristmill.transforms.conversion.finish_split import finish_split
-from gristmill.transforms.conversion.gathered_results import GatheredResults
-from gristmill.transforms.conversion.shard_tasks import ShardResult
+from gristmill.transforms.conversion.shard_tasks import GatheredResults, ShardResult
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.tfds.directory import TfdsDirectory, read_tfds_directory

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import google_crc32c
@@ -20,14 +21,17 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.tfrecord.frames import FrameBatch
-from gristmill.transforms.conversion.progress_file import Progress
 from gristmill.transforms.jobs.map_function import RecordFunction, call, load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import SkipDamage
-from gristmill.transforms.sources.open_ahead import opened_ahead
-from gristmill.transforms.sources.quarantine import Quarantine
+from gristmill.transforms.sources.damage import DamageHandler, Quarantine
 from gristmill.transforms.sources.tfrecord_range import RangeReader, find_first_frame
+
+# How much of the ranges after the one that is read is fetched: files can be small.
+_AHEAD_BYTES = 4 << 20
+_AHEAD_RANGES = 16
+
+Progress = Callable[[int, int], None]  # Gets the records and raw bytes read so far.
 
 
 @dataclasses.dataclass
@@ -95,18 +99,10 @@ def convert_shard(
     except FalseStartError:
         # A frame inside a record, or real damage. Damage should be known before
         # terabytes are converted, so this does not wait for the commit.
-        return convert(_walk(prepared, ranges[0]))
-
-
-def _walk(prepared: PreparedJob, source: SourceRange) -> int:
-    """Returns where the first frame of a range begins, read from the file's start."""
-    return find_first_frame(
-        prepared.files.paths[source.file_index],
-        source.begin_bytes,
-        size_bytes=int(prepared.files.sizes[source.file_index]),
-        version=prepared.files.versions[source.file_index],
-        on_damage=SkipDamage() if prepared.job.on_corrupt == "quarantine" else None,
-    )
+        begin = ranges[0].begin_bytes
+        file = prepared.files[ranges[0].file_index]
+        damage = DamageHandler() if prepared.job.on_corrupt == "quarantine" else None
+        return convert(find_first_frame(file, begin, on_damage=damage))
 
 
 def _convert(
@@ -124,7 +120,9 @@ def _convert(
     temporary = layout.temporary_dir(job.output, job.name, job.split)
     tally = _Tally()
     with (
-        Quarantine(place, temporary, max_regions=job.max_corrupt) as quarantine,
+        closing(
+            Quarantine(place, temporary, max_regions=job.max_corrupt)
+        ) as quarantine,
         storage_for(job.output).temporary(temporary) as local,
     ):
         batches = _batches(
@@ -199,23 +197,39 @@ def _batches(
     tally: _Tally,
 ) -> Iterator[tuple[str, FrameBatch]]:
     """Yields the frames of all ranges a block at a time, each with its file."""
-    files = prepared.files
     readers = (
         RangeReader(
-            files.paths[source.file_index],
+            prepared.files[source.file_index],
             source,
-            compression=files.compression(source.file_index),
-            size_bytes=int(files.sizes[source.file_index]),
-            version=files.versions[source.file_index],
             on_damage=quarantine,
             first_frame_bytes=exact_begin_bytes if number == 0 else None,
         )
         for number, source in enumerate(ranges)
     )
-    for reader in opened_ahead(readers):
+    for reader in _opened_ahead(readers):
         for batch in reader.batches():
             yield reader.path, batch
         tally.spans.append(reader.span)
+
+
+def _opened_ahead(readers: Iterable[RangeReader]) -> Iterator[RangeReader]:
+    """Yields readers; those after them fetch already, where the storage is remote.
+
+    Memory: at most 8 MiB for what is fetched ahead.
+    """
+    ready: deque[RangeReader] = deque()
+    ahead_bytes = 0
+    for reader in readers:
+        ahead_bytes += reader.open_ahead()
+        ready.append(reader)
+        while (
+            ahead_bytes - ready[0].ahead_bytes >= _AHEAD_BYTES
+            or len(ready) > _AHEAD_RANGES
+        ):
+            first = ready.popleft()
+            ahead_bytes -= first.ahead_bytes
+            yield first
+    yield from ready
 
 
 def _write(

@@ -1,18 +1,23 @@
-"""The shards of a job as tasks: small elements for a pipeline or a process pool."""
+"""The shards of a job as tasks: small elements for a pipeline or a process pool.
+
+The results of many shards are gathered as columns.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 import threading
-from collections.abc import Iterator
-from typing import NamedTuple
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Self
 
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.progress_file import ProgressFile
+from gristmill.transforms.conversion.convert_shard import Progress, convert_shard
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
 
 _CPU_LOCK = threading.Lock()
@@ -47,22 +52,12 @@ def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
         yield ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
 
 
-class ShardStride(NamedTuple):
-    """Every `step`-th shard of a job, from `first` on."""
-
-    first: ShardTask
-    shards: int
-    step: int
-
-    def tasks(self) -> Iterator[ShardTask]:
-        """Yields a task for each of these shards."""
-        for shard in range(self.first.shard, self.shards, self.step):
-            yield self.first._replace(shard=shard)
+Stride = tuple[ShardTask, range]  # A task, and the shards that it stands for.
 
 
 def shard_strides(
     prepared: PreparedJob, *, max_strides: int = 4096
-) -> Iterator[ShardStride]:
+) -> Iterator[Stride]:
     """Yields the shards of a job as few elements, for graphs that hold them all.
 
     Args:
@@ -72,7 +67,14 @@ def shard_strides(
     shards = prepared.plan.shards
     step = min(shards, max_strides)
     for task in itertools.islice(shard_tasks(prepared), step):
-        yield ShardStride(task, shards, step)
+        yield task, range(task.shard, shards, step)
+
+
+def stride_tasks(stride: Stride) -> Iterator[ShardTask]:
+    """Yields a task for each of the shards."""
+    first, shards = stride
+    for shard in shards:
+        yield first._replace(shard=shard)
 
 
 def make_shard(
@@ -102,7 +104,7 @@ def make_shard(
     if report is None:
         progress = None
         if progress_dir is not None:
-            progress = ProgressFile(f"{progress_dir}/{task.split}.{task.shard}")
+            progress = _progress_file(f"{progress_dir}/{task.split}.{task.shard}")
         report = convert_shard(
             prepared,
             task.shard,
@@ -111,3 +113,68 @@ def make_shard(
             cpu_lock=_CPU_LOCK if one_at_a_time else None,
         )
     return ShardResult(task, report)
+
+
+def _progress_file(path: str) -> Progress:
+    """Returns a callback that keeps the progress in a file, for other processes."""
+    next_seconds = 0.0
+
+    def write(records: int, raw_bytes: int) -> None:
+        nonlocal next_seconds
+        now = time.monotonic()
+        if now >= next_seconds:
+            next_seconds = now + 0.5
+            temporary = f"{path}.{os.getpid()}"
+            with open(temporary, "w") as file:
+                file.write(f"{records} {raw_bytes}")
+            os.replace(temporary, path)
+
+    return write
+
+
+class GatheredSplit(NamedTuple):
+    """The finished shards of one split, and any of their tasks."""
+
+    task: ShardTask
+    reports: ReportCollector
+
+
+class GatheredResults:
+    """The results of any number of shards of one conversion. Adds up in any order.
+
+    Attributes:
+        splits: What was made of each split.
+        committed_before: Splits for which there was nothing to do.
+    """
+
+    def __init__(self) -> None:
+        self.splits: dict[str, GatheredSplit] = {}
+        self.committed_before: set[str] = set()
+
+    def add(self, result: ShardResult) -> None:
+        """Takes the result of a shard."""
+        task, report = result
+        if report is None:
+            self.committed_before.add(task.split)
+        else:
+            self._of(task).add(report)
+
+    def extend(self, other: GatheredResults) -> None:
+        """Takes all results of another collection."""
+        self.committed_before |= other.committed_before
+        for task, reports in other.splits.values():
+            self._of(task).extend(reports)
+
+    @classmethod
+    def of(cls, results: Iterable[ShardResult]) -> Self:
+        """Gathers results."""
+        gathered = cls()
+        for result in results:
+            gathered.add(result)
+        return gathered
+
+    def _of(self, task: ShardTask) -> ReportCollector:
+        if task.split not in self.splits:
+            collector = ReportCollector(task.fingerprint)
+            self.splits[task.split] = GatheredSplit(task, collector)
+        return self.splits[task.split].reports

@@ -1,40 +1,20 @@
-"""Damaged regions of inputs: what takes them while a range is read."""
+"""Damaged regions of input files: passed over, or set aside with their location."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
 
-from gristmill.dataset.errors import CorruptFrameError, CorruptInputError
-
-
-class DamageHandler(Protocol):
-    """Takes damaged regions of inputs, one after the other."""
-
-    def begin(
-        self,
-        error: CorruptFrameError,
-        path: str,
-        *,
-        compressed_begin_bytes: int | None = None,
-    ) -> None:
-        """Called when a region begins. May raise: then reading ends with it.
-
-        Args:
-            error: What is wrong, and where.
-            path: The file.
-            compressed_begin_bytes: Where the rest of a compressed file begins that
-                cannot be decompressed. The region is that rest, as it is stored.
-        """
-
-    def add(self, data: bytes) -> None:
-        """Called with the bytes of the region, in order."""
-
-    def end(self, offset: int) -> None:
-        """Called with the offset after the region."""
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.errors import CorruptFrameError, CorruptInputError, StorageError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.lookup import storage_for
 
 
-class SkipDamage:
-    """Skips damaged regions, which are set aside elsewhere or only counted.
+class DamageHandler:
+    """Takes damaged regions of inputs, one after the other: this one only counts them.
 
     Args:
         max_regions: Most regions to accept; None for any number.
@@ -51,22 +31,132 @@ class SkipDamage:
         *,
         compressed_begin_bytes: int | None = None,
     ) -> None:
-        """Counts a region; see `DamageHandler`.
+        """Begins a region. An error that is raised here ends the reading.
+
+        Args:
+            error: What is wrong, and where.
+            path: The file.
+            compressed_begin_bytes: Where the rest of a compressed file begins that
+                cannot be decompressed. The region is that rest, as it is stored.
 
         Raises:
             CorruptInputError: There are more regions than allowed.
         """
         self.regions += 1
         if self._max_regions is not None and self.regions > self._max_regions:
+            where = f"{path}, byte offset {error.offset:,} ({error.detail})"
             raise too_much_damage(
-                self.regions, self._max_regions, where=str(error)
+                self.regions, self._max_regions, where=where
             ) from error
 
     def add(self, data: bytes) -> None:
-        """Drops bytes; see `DamageHandler`."""
+        """Takes bytes of the region, in order."""
 
     def end(self, offset: int) -> None:
-        """See `DamageHandler`."""
+        """Ends the region, with the offset after it."""
+
+
+class Quarantine(DamageHandler):
+    """Collects the damaged regions that one shard's inputs have.
+
+    `quarantine/<shard>.bin` gets the raw bytes end to end, `quarantine/<shard>.jsonl`
+    a line for each region. Neither is written if there is no damage. Bytes go
+    through a temporary file, until `close`: memory does not grow with the damage.
+
+    Args:
+        place: The shard's place, as it was before the work began.
+        temporary_dir: Where temporary files of its split are.
+        max_regions: Most regions to accept.
+    """
+
+    def __init__(self, place: ShardPlace, temporary_dir: str, *, max_regions: int):
+        super().__init__(max_regions=max_regions)
+        self._storage = storage_for(place.output)
+        self._place = place
+        self._temporary_dir = temporary_dir
+        self._stack = contextlib.ExitStack()
+        self._found: list[dict[str, Any]] = []
+        self.bytes = 0
+
+    def close(self) -> None:
+        """Removes the temporary file."""
+        self._stack.close()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise StorageError(
+                "cannot write to quarantine",
+                where=f"{self._place.output}, shard {self._place.path}",
+                got=e.strerror,
+                cure="free some space, then run the same command again",
+            ) from e
+
+    def begin(
+        self,
+        error: CorruptFrameError,
+        path: str,
+        *,
+        compressed_begin_bytes: int | None = None,
+    ) -> None:
+        """Begins a region; see `DamageHandler`."""
+        super().begin(error, path)
+        if not self._found:
+            self._local = self._stack.enter_context(
+                self._storage.temporary(self._temporary_dir)
+            )
+            with self._explained():
+                # Without a buffer: nothing is left to fail when it is closed.
+                file = open(self._local, "wb", buffering=0)  # noqa: SIM115
+                self._file = self._stack.enter_context(file)
+        begin = (
+            error.offset if compressed_begin_bytes is None else compressed_begin_bytes
+        )
+        self._found.append(
+            {
+                "file": path,
+                "begin_bytes": begin,
+                "end_bytes": begin,
+                # Whether offsets and bytes are those of the file as it is stored.
+                "compressed": compressed_begin_bytes is not None,
+                "reason": error.reason,
+                "detail": error.detail,
+                "bin_begin_bytes": self.bytes,
+                "bin_end_bytes": self.bytes,
+            }
+        )
+
+    def add(self, data: bytes) -> None:
+        """Appends bytes to the region."""
+        with self._explained():
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        self.bytes += len(data)
+
+    def end(self, offset: int) -> None:
+        """Ends the region; see `DamageHandler`."""
+        self._found[-1] |= {"end_bytes": offset, "bin_end_bytes": self.bytes}
+
+    def publish(self) -> None:
+        """Writes what was collected to its place; removes what an earlier try left."""
+        place = self._place
+        names = layout.quarantine_paths(place.path)
+        data_path, list_path = (layout.join(place.output, name) for name in names)
+        data_version, list_version = map(place.version, names)
+        if not self._found:
+            for path, version in ((list_path, list_version), (data_path, data_version)):
+                if version:
+                    self._storage.delete(path, version=version)
+            return
+        self._file.close()
+        self._storage.publish(self._local, data_path, replaces=data_version)
+        lines = [json.dumps(region, ensure_ascii=False) for region in self._found]
+        # Names of files can hold bytes that are no UTF-8: as in `dataset.json`.
+        text = ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
+        self._storage.write(list_path, text, replaces=list_version)
 
 
 def too_much_damage(found: int, limit: int, *, where: str) -> CorruptInputError:

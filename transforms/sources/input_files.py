@@ -8,7 +8,7 @@ import hashlib
 import posixpath
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,22 @@ from gristmill.dataset.tfrecord import frames as tfrecord
 
 _COMPRESSIONS: tuple[tfrecord.Compression, ...] = get_args(tfrecord.Compression)
 _SHOWN = 5
+
+
+class InputFile(NamedTuple):
+    """One input file.
+
+    Attributes:
+        path: Its path.
+        size_bytes: Its size as it is stored.
+        version: What changes when it is written again; None for any.
+        compression: How it is compressed.
+    """
+
+    path: str
+    size_bytes: int
+    version: str | None = None
+    compression: tfrecord.Compression = "none"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,14 +58,18 @@ class InputFiles:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def __getitem__(self, file: int) -> InputFile:
+        return InputFile(
+            self.paths[file],
+            int(self.sizes[file]),
+            self.versions[file],
+            _COMPRESSIONS[int(self.compressions[file])],
+        )
+
     @property
     def splittable(self) -> npt.NDArray[np.bool_]:
         """Whether reading can begin in the middle: bool [files]."""
         return np.equal(self.compressions, _COMPRESSIONS.index("none"))
-
-    def compression(self, file: int) -> tfrecord.Compression:
-        """Returns how a file is compressed."""
-        return _COMPRESSIONS[int(self.compressions[file])]
 
     @property
     def digest(self) -> str:

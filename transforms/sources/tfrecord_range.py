@@ -16,10 +16,11 @@ from gristmill.dataset.storage.base import FileInfo, changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
 from gristmill.dataset.tfrecord.frame_reader import FrameReader
-from gristmill.dataset.tfrecord.frames import Compression, FrameBatch
+from gristmill.dataset.tfrecord.frames import FrameBatch
 from gristmill.dataset.tfrecord.inflated_stream import InflatedStream
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler, SkipDamage
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.input_files import InputFile
 
 _BLOCK_BYTES = 4 << 20
 _CHECK_BYTES = 1 << 16
@@ -29,11 +30,8 @@ class RangeReader:
     """Reads the good frames of one range of an input file, in order.
 
     Args:
-        path: The file.
+        file: The file.
         source: The range.
-        compression: How the file is compressed.
-        size_bytes: Size of the file as it is stored.
-        version: The version of the file that is meant; None for any.
         on_damage: Takes damaged regions; None makes them errors.
         first_frame_bytes: Where the first frame of a range that is not exact begins,
             if that is known: it is not searched for then.
@@ -41,25 +39,21 @@ class RangeReader:
 
     def __init__(
         self,
-        path: str,
+        file: InputFile,
         source: SourceRange,
         *,
-        compression: Compression = "none",
-        size_bytes: int,
-        version: str | None = None,
         on_damage: DamageHandler | None = None,
         first_frame_bytes: int | None = None,
     ):
-        self.path = path
+        self.path = file.path
+        self._file = file
+        # Offsets in a compressed file say nothing of those of its frames.
+        self._plain = file.compression == "none"
         self._source = source
-        self._compression = compression
-        self._size_bytes = size_bytes
-        self._version = version
         self._on_damage = on_damage
         self._exact = source.exact or first_frame_bytes is not None
-        self._begin = (
-            source.begin_bytes if first_frame_bytes is None else first_frame_bytes
-        )
+        begin = source.begin_bytes if first_frame_bytes is None else first_frame_bytes
+        self._begin = begin if self._plain else 0
         self._opened: BinaryIO | None = None
         self.ahead_bytes = 0
         self._doubted = -1  # Where something seemed to be damaged last.
@@ -90,23 +84,27 @@ class RangeReader:
             How many bytes at most wait in memory.
         """
         if storage_for(self.path).remote:
-            self._opened = self._open(wait=False)
+            self._opened = self._open_range(wait=False)
             source = self._source
-            end = self._size_bytes if source.end_bytes < 0 else source.end_bytes
+            end = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
             self.ahead_bytes = min(end - source.begin_bytes, BLOCK_BYTES)
         return self.ahead_bytes
 
-    def _open(self, *, wait: bool = True) -> BinaryIO:
-        source = self._source
-        # Offsets in a compressed file say nothing of those of its frames.
-        plain = self._compression == "none"
-        return storage_for(self.path).open(
-            self.path,
-            offset=self._begin if plain else 0,
-            end=source.end_bytes if plain and source.end_bytes >= 0 else None,
-            version=self._version,
-            wait=wait,
+    def _open_range(self, *, wait: bool = True) -> BinaryIO:
+        end = self._source.end_bytes
+        return self._open(
+            self._begin, end if self._plain and end >= 0 else None, wait=wait
         )
+
+    def _open(
+        self, offset: int = 0, end: int | None = None, *, wait: bool = True
+    ) -> BinaryIO:
+        return storage_for(self.path).open(
+            self.path, offset=offset, end=end, version=self._file.version, wait=wait
+        )
+
+    def _inflated(self, file: BinaryIO) -> InflatedStream:
+        return InflatedStream(file, path=self.path, compression=self._file.compression)
 
     def batches(self) -> Iterator[FrameBatch]:
         """Yields the good frames, those of one block at a time.
@@ -121,34 +119,29 @@ class RangeReader:
 
     def _check_unchanged(self) -> None:
         storage = storage_for(self.path)
+        _, size_bytes, version, _ = self._file
         # An object is read by its version. A local file can be written in place: then a
         # part of what was read is old, and every checksum is right.
-        if self._version is None or storage.remote:
+        if version is None or storage.remote:
             return
         found = storage.stat(self.path)
-        if found != FileInfo(self.path, self._size_bytes, self._version):
+        if found != FileInfo(self.path, size_bytes, version):
             raise changed_error(
                 self.path,
-                expected=f"{self._version}, {self._size_bytes:,} bytes",
+                expected=f"{version}, {size_bytes:,} bytes",
                 got=f"{found.version}, {found.size_bytes:,} bytes" if found else "",
                 what="file was written again while it was read",
             )
 
     def _batches(self) -> Iterator[FrameBatch]:
         source = self._source
-        plain = self._compression == "none"
         end = None if source.end_bytes < 0 else source.end_bytes
-        offset = self._begin if plain else 0
-        with self._opened or self._open() as file:
+        with self._opened or self._open_range() as file:
             reader = FrameReader(
-                file
-                if plain
-                else InflatedStream(
-                    file, path=self.path, compression=self._compression
-                ),
+                file if self._plain else self._inflated(file),
                 path=self.path,
-                offset=offset,
-                size_bytes=self._size_bytes if plain else None,
+                offset=self._begin,
+                size_bytes=self._file.size_bytes if self._plain else None,
             )
             if not self._exact and not reader.resync(limit=end):
                 return
@@ -163,12 +156,12 @@ class RangeReader:
             self._stop = reader.offset
             # Asked of compressed files only: their size tells nothing.
             at_end = self._lost or reader.at_end()
-            self._whole = not plain and end is None and at_end
+            self._whole = not self._plain and end is None and at_end
 
     def _skip(self, reader: FrameReader, end: int | None) -> int:
         """Passes over what is to be skipped; returns the extra records left then."""
         # What is damaged there belongs to the range before.
-        handler = None if self._on_damage is None else SkipDamage()
+        handler = None if self._on_damage is None else DamageHandler()
         skip = self._source.skip_records
         for batch in self._good(reader, end, skip, handler):
             skip -= len(batch.records)
@@ -210,17 +203,10 @@ class RangeReader:
         if offset == self._doubted or not storage_for(self.path).remote:
             return False
         self._doubted = offset
-        plain = self._compression == "none"
-        file = storage_for(self.path).open(
-            self.path,
-            offset=offset if plain else 0,
-            end=max(offset, self._source.end_bytes) if plain else None,
-            version=self._version,
-        )
-        if plain:
-            reader.restart(file)
+        if self._plain:
+            reader.restart(self._open(offset, max(offset, self._source.end_bytes)))
             return True
-        stream = InflatedStream(file, path=self.path, compression=self._compression)
+        stream = self._inflated(self._open())
         try:
             while offset and (piece := stream.read(min(offset, _CHECK_BYTES))):
                 offset -= len(piece)
@@ -235,12 +221,10 @@ class RangeReader:
         begin = self._lost_from(error.offset)
         if begin is not None:
             handler.begin(error, self.path, compressed_begin_bytes=begin)
-            with storage_for(self.path).open(
-                self.path, offset=begin, version=self._version
-            ) as file:
+            with self._open(begin) as file:
                 while piece := file.read(_BLOCK_BYTES):
                     handler.add(piece)
-            handler.end(self._size_bytes)
+            handler.end(self._file.size_bytes)
             self._lost = True
             return
         handler.begin(error, self.path)
@@ -264,10 +248,10 @@ class RangeReader:
             None if it can be read on, else about where `offset` is in the file as it
             is stored, not behind it.
         """
-        if self._compression == "none" or self._intact:
+        if self._plain or self._intact:
             return None
-        with storage_for(self.path).open(self.path, version=self._version) as file:
-            stream = InflatedStream(file, path=self.path, compression=self._compression)
+        with self._open() as file:
+            stream = self._inflated(file)
             position = begin = 0
             try:
                 while data := stream.read(_CHECK_BYTES):
@@ -281,12 +265,7 @@ class RangeReader:
 
 
 def find_first_frame(
-    path: str,
-    offset: int,
-    *,
-    size_bytes: int,
-    version: str | None = None,
-    on_damage: DamageHandler | None = None,
+    file: InputFile, offset: int, *, on_damage: DamageHandler | None = None
 ) -> int:
     """Returns where the first frame at or after an offset begins, without a search.
 
@@ -294,10 +273,8 @@ def find_first_frame(
     shards are made. What is damaged on the way is passed over as `on_damage` says.
 
     Args:
-        path: The file, not compressed.
+        file: The file, not compressed.
         offset: The offset.
-        size_bytes: Size of the file.
-        version: The version of the file that is meant; None for any.
         on_damage: Takes damaged regions; None makes them errors.
 
     Raises:
@@ -305,10 +282,7 @@ def find_first_frame(
             `on_damage`.
     """
     before = SourceRange(file_index=0, begin_bytes=0, end_bytes=offset, exact=True)
-    reader = RangeReader(
-        path, before, size_bytes=size_bytes, version=version, on_damage=on_damage
-    )
+    reader = RangeReader(file, before, on_damage=on_damage)
     for _ in reader.batches():
         pass
-    stop = reader.span.stop_bytes
-    return 0 if stop is None else stop
+    return reader.span.stop_bytes or 0

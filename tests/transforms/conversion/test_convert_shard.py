@@ -1,7 +1,7 @@
 """Whole conversions with real files: nothing lost, nothing changed, always the same.
 
-Covers: transforms/conversion/progress_file.py, transforms/conversion/shard_tasks.py,
-transforms/sources/open_ahead.py, transforms/sources/quarantine.py.
+Covers: transforms/conversion/begin_job.py, transforms/conversion/shard_tasks.py,
+transforms/sources/damage.py.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.finish_split import close_gaps, finish_split
@@ -20,7 +21,6 @@ from gristmill.transforms.conversion.shard_tasks import (
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.conversion.take_output import begin_job
 from tests.support.conversion import (
     contents,
     convert,

@@ -87,7 +87,7 @@ class TestRecognise:
         for name in ("plain", "name.gz"):
             (tmp_path / name).write_bytes(data)
         files = find_inputs([f"{tmp_path}/*"])
-        assert [files.compression(file) for file in range(2)] == [expected] * 2
+        assert [files[file].compression for file in range(2)] == [expected] * 2
         assert files.splittable.tolist() == [expected == "none"] * 2
 
     @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ class TestRecognise:
     )
     def test_what_tensorflow_writes(self, tmp_path, option, expected):
         write_tfrecords(tmp_path / "in", [b"record"] * 10, compression=option)
-        assert find_inputs([str(tmp_path / "in")]).compression(0) == expected
+        assert find_inputs([str(tmp_path / "in")])[0].compression == expected
 
 
 class TestList:

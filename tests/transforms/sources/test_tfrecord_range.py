@@ -1,7 +1,4 @@
-"""Ranges of files, read one by one: together they are the file, wherever it is cut.
-
-Covers: transforms/sources/damage.py.
-"""
+"""Ranges of files, read one by one: together they are the file, wherever it is cut."""
 
 from __future__ import annotations
 
@@ -32,7 +29,8 @@ from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import SkipDamage
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.tfrecord_range import RangeReader, find_first_frame
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records
@@ -85,10 +83,10 @@ def read_range(
         extra_records=known.get("extra", 0),
     )
     regions = Regions()
+    kind = options.pop("compression", "none")
     reader = RangeReader(
-        str(path),
+        InputFile(str(path), path.stat().st_size, compression=kind),
         source,
-        size_bytes=path.stat().st_size,
         on_damage=regions if keep else None,
         **options,
     )
@@ -112,10 +110,9 @@ def read_in_ranges(
         except FalseStartError:
             fooled += 1
             first = find_first_frame(
-                str(path),
+                InputFile(str(path), size),
                 begin,
-                size_bytes=size,
-                on_damage=SkipDamage() if keep else None,
+                on_damage=DamageHandler() if keep else None,
             )
             # By induction, so it must be what the range before says.
             assert first == reached
@@ -319,12 +316,8 @@ class TestWrittenMeanwhile:
     def read(self, path: pathlib.Path, change: Callable[[], Any]) -> list[bytes]:
         path.write_bytes(self.OLD)
         source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
-        reader = RangeReader(
-            str(path),
-            source,
-            size_bytes=len(self.OLD),
-            version=version_of(str(path)),
-        )
+        file = InputFile(str(path), len(self.OLD), version_of(str(path)))
+        reader = RangeReader(file, source)
         records: list[bytes] = []
         for batch in reader.batches():
             if not records:
@@ -403,13 +396,8 @@ class TestCompressedDamage:
         path.write_bytes(damaged)
         regions = Regions()
         source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
-        reader = RangeReader(
-            str(path),
-            source,
-            compression=kind,
-            size_bytes=len(damaged),
-            on_damage=regions,
-        )
+        file = InputFile(str(path), len(damaged), compression=kind)
+        reader = RangeReader(file, source, on_damage=regions)
         got = [record for batch in reader.batches() for record in batch.records]
         assert middle // 2016 - 1 <= len(got) < 100
         # Nothing is made up: neither a record twice nor one out of order.

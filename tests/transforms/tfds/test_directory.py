@@ -26,6 +26,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
@@ -35,7 +36,6 @@ from gristmill.transforms.conversion.shard_tasks import (
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.conversion.take_output import begin_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.tfds.directory import is_tfds_directory, read_tfds_directory

@@ -1,4 +1,4 @@
-"""Taking an output: what it holds is checked, then the job is described there."""
+"""Beginning a conversion: its shards are planned, and its output is taken."""
 
 from __future__ import annotations
 
@@ -21,16 +21,23 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import finished_shard
-from gristmill.transforms.conversion.plan_job import (
-    count_file,
-    list_inputs,
-    needs_count,
-    plan_job,
-)
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.jobs.map_function import code_digest, load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
-from gristmill.transforms.planning.shard_plan import FileCount
-from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.planning.shard_plan import (
+    STRIDE_RECORDS,
+    FileCount,
+    SourceRange,
+    plan_by_bytes,
+    plan_by_records,
+)
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.input_files import (
+    InputFile,
+    InputFiles,
+    find_inputs,
+)
+from gristmill.transforms.sources.tfrecord_range import RangeReader
 
 CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
 Overwrite = bool | Literal["changed"]
@@ -49,30 +56,94 @@ class TakenOutput:
     committed: Manifest | None
 
 
-def count_files_here(job: ConversionJob, files: InputFiles) -> list[FileCount]:
-    """Counts the records of all files, one after the other."""
-    return [count_file(job, files, file) for file in range(len(files))]
+def list_inputs(job: ConversionJob) -> InputFiles:
+    """Lists the input files of a job.
+
+    Raises:
+        InputError: They cannot be used, or the job's function cannot.
+    """
+    if job.map is not None:
+        load_function(job.map)
+    accepted = job.allow_empty_files or job.on_corrupt == "quarantine"
+    return find_inputs(job.inputs, allow_empty_files=accepted)
+
+
+def needs_count(job: ConversionJob) -> bool:
+    """Tells whether the plan of a job needs a pass over its records first."""
+    return job.plan.kind == "records_per_shard"
+
+
+def count_file(job: ConversionJob, file: InputFile) -> FileCount:
+    """Reads a whole input file to count its good records.
+
+    Raises:
+        CorruptInputError: The file is damaged and the job does not accept that.
+    """
+    plain = file.compression == "none"
+    end = file.size_bytes if plain else -1
+    whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=end, exact=True)
+    # Damaged regions are set aside with the shards: here they are only counted.
+    damage = DamageHandler(max_regions=job.max_corrupt)
+    reader = RangeReader(
+        file, whole, on_damage=damage if job.on_corrupt == "quarantine" else None
+    )
+    offsets: list[int] = []
+    records = 0
+    for batch in reader.batches():
+        if plain or not records:
+            begins = batch.offsets[-records % STRIDE_RECORDS :: STRIDE_RECORDS]
+            offsets += begins if plain else begins[:1]
+        records += len(batch.records)
+    return FileCount(records=records, offsets=tuple(offsets))
+
+
+def plan_job(
+    job: ConversionJob, files: InputFiles, counts: Iterable[FileCount] = ()
+) -> PreparedJob:
+    """Plans the shards of a job.
+
+    Args:
+        job: The job.
+        files: Its input files.
+        counts: Of each file, for a plan by records.
+    """
+    if job.plan.kind == "records_per_shard":
+        plan = plan_by_records(
+            job.plan.value or 1, files.sizes, files.splittable, list(counts)
+        )
+    else:
+        plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
+    if job.map is not None:
+        job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
+    prepared = PreparedJob(job=job, files=files, plan=plan)
+    prepared.check_shard_names()
+    return prepared
 
 
 def begin_job(
     job: ConversionJob,
     *,
     overwrite: bool = False,
-    count_files: CountFiles = count_files_here,
+    count_files: CountFiles | None = None,
 ) -> TakenOutput:
     """Lists the inputs of a job, plans its shards, and takes possession of its output.
 
     Args:
         job: The job.
         overwrite: Whether to replace the split's existing files.
-        count_files: Counts records, for a plan by records.
+        count_files: Counts the records of all files, for a plan by records; by
+            default one after the other.
 
     Raises:
         InputError: Inputs or options cannot be used.
         JobChangedError: The output belongs to another job.
     """
     files = list_inputs(job)
-    counts = count_files(job, files) if needs_count(job) else ()
+    counts: Iterable[FileCount] = ()
+    if needs_count(job) and count_files is not None:
+        counts = count_files(job, files)
+    elif needs_count(job):
+        counts = (count_file(job, files[file]) for file in range(len(files)))
     return take_output(plan_job(job, files, counts), overwrite=overwrite)
 
 
@@ -89,36 +160,28 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         JobChangedError: The output belongs to another job.
     """
     job = prepared.job
+    where = job.output, job.name, job.split
     if overwrite == "changed":
         try:
             return take_output(prepared)
         except JobChangedError:
-            old = PreparedJob.load(job.output, job.name, job.split)
-            if old is None or not _same_kind(old.job.names, job.names):
+            old = PreparedJob.load(*where)
+            if old is None or _kind(old.job.names) != _kind(job.names):
                 raise
             _check_no_strangers(prepared, old=old)
             return take_output(prepared, overwrite=True)
     manifest, version = _read_manifest(prepared, overwrite=overwrite)
     shards = set(map(prepared.shard_path, range(prepared.plan.shards)))
     if overwrite:
-        shards |= described_shards(job.output, job.name, job.split)
+        shards |= described_shards(*where)
         shards |= committed_shards(job.output, manifest, job.split)
-    check_inputs_stay(
-        job.output, job.name, job.split, inputs=prepared.files.paths, shards=shards
-    )
+    check_inputs_stay(*where, inputs=prepared.files.paths, shards=shards)
     if overwrite:
-        check_removal(job.output, job.name, job.split, manifest=manifest, shards=shards)
+        check_removal(*where, manifest=manifest, shards=shards)
         manifest = remove_split(
-            job.output,
-            job.name,
-            job.split,
-            manifest=manifest,
-            version=version,
-            shards=shards,
+            *where, manifest=manifest, version=version, shards=shards
         )
-    found, seen = PreparedJob.load_versioned(
-        job.output, job.name, job.split, own=prepared
-    )
+    found, seen = PreparedJob.load_versioned(*where, own=prepared)
     committed = None if manifest is None else manifest.splits.get(job.split)
     if found is not None:
         prepared.check_same(found)
@@ -154,8 +217,8 @@ def _read_manifest(
     return manifest, version
 
 
-def _same_kind(old: ShardNames, new: ShardNames) -> bool:
-    return (old.kind, old.prefix) == (new.kind, new.prefix)
+def _kind(names: ShardNames) -> tuple[str, str]:
+    return names.kind, names.prefix
 
 
 def _check_no_strangers(
