@@ -196,7 +196,9 @@ def test_editable_installation_follows_edits_and_is_typed(
     options = ("--config-settings", "editable_mode=strict", "--editable")
     install(python, copy, *options, cwd=tmp_path)
     (copy / "package" / "__init__.py").write_text('__version__ = "9.9.9"\n')
-    assert checked(python, "-c", VERSION, cwd=tmp_path).strip() == "9.9.9"
+    for cwd in (tmp_path, ROOT):
+        assert checked(python, "-c", VERSION, cwd=cwd).strip() == "9.9.9"
+        assert "9.9.9" in checked(python, "-m", "gristmill", "--version", cwd=cwd)
     assert "Usage" in checked(python.parent / "gristmill", "--help", cwd=tmp_path)
 
     (tmp_path / "snippet.py").write_text(SNIPPET)

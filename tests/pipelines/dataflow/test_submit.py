@@ -18,6 +18,7 @@ import tarfile
 
 import pytest
 
+import gristmill
 from tests.support import shared
 from tests.support.cloud import (
     FILES,
@@ -237,8 +238,14 @@ def make_worker(folder: pathlib.Path) -> None:
         package.write_bytes(cloud.staged(job_of(cloud))["workflow.tar.gz"])
     checked(*pip, "--no-deps", package, cwd=folder)
     checked(python, "-m", "pip", "check", cwd=folder)
-    code = "import gristmill.transforms as found; print(found.__file__)"
-    assert checked(python, "-c", code, cwd=folder).startswith(str(folder))
+    code = "import gristmill as found; print(found.__file__, found.__version__)"
+    # Nothing at the root of the repository shadows what is installed.
+    for cwd in (folder, ROOT):
+        where, version = checked(python, "-c", code, cwd=cwd).split()
+        assert where.startswith(str(folder))
+        assert version == gristmill.__version__
+        said = checked(python, "-m", "gristmill", "--version", cwd=cwd)
+        assert said.strip() == f"gristmill {version}"
 
 
 @pytest.fixture(scope="session")
