@@ -136,6 +136,12 @@ class NotADatasetError(GristmillError, FileNotFoundError):
 class FormatVersionError(GristmillError, ValueError):
     """A file was written in a version of the format that this code does not know."""
 
+    @classmethod
+    def unknown(cls, what: str, *, where: str, expected: int, got: object) -> Self:
+        """Returns the error of a `what` of an unknown version."""
+        cure = "install the version of gristmill that wrote it, or a later one"
+        return cls(f"{what} of an unknown version", where, expected, got, cure)
+
 
 class InvalidDatasetError(GristmillError, ValueError):
     """What a dataset says of itself does not add up, or must not be trusted."""

@@ -14,7 +14,6 @@ import collections
 import os
 import threading
 import time
-from types import TracebackType
 
 from gristmill.dataset.errors import StorageError
 
@@ -51,12 +50,7 @@ class ExitGate:
                 )
             threading.Event().wait()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._inside.pop()
 
     def _close(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from gristmill.dataset.errors import CorruptShardError, InputError
@@ -58,12 +57,7 @@ class OfficialReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         with exit_gate:
             try:
                 self._reader.close()

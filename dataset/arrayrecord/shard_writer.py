@@ -13,7 +13,6 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
-from types import TracebackType
 from typing import BinaryIO, Self
 
 import google_crc32c
@@ -85,12 +84,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is not None:
             self.abandon()
 

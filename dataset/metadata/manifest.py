@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -147,17 +148,12 @@ class Manifest:
             InvalidDatasetError: It is damaged, or contradicts itself.
             FormatVersionError: Its version is unknown.
         """
-
-        def invalid(what: str, **facts: Any) -> InvalidDatasetError:
-            return InvalidDatasetError(
-                what,
-                where=where,
-                expected=facts.get("expected"),
-                got=facts.get("got"),
-                cure="restore the file from a copy, or run the conversion again with "
-                "--overwrite",
-            )
-
+        invalid = functools.partial(
+            InvalidDatasetError,
+            where=where,
+            cure="restore the file from a copy, or run the conversion again with "
+            "--overwrite",
+        )
         try:
             document = json.loads(data.decode())
         except (ValueError, RecursionError) as e:
@@ -165,12 +161,9 @@ class Manifest:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise invalid("dataset.json is not one of gristmill's", expected=FORMAT)
         if document.get("format_version") != FORMAT_VERSION:
-            raise FormatVersionError(
-                "dataset of an unknown format version",
-                where=where,
-                expected=FORMAT_VERSION,
-                got=document.get("format_version"),
-                cure="install the version of gristmill that wrote it, or a later one",
+            got = document.get("format_version")
+            raise FormatVersionError.unknown(
+                "dataset", where=where, expected=FORMAT_VERSION, got=got
             )
         try:
             splits = {

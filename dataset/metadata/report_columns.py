@@ -6,15 +6,16 @@ A report takes two kilobytes as an object, some 200 bytes as a row of columns, a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.shard_table import ShardTable, columns_of, total_digest
 
 _BLOCK_REPORTS = 4096
 
@@ -26,12 +27,16 @@ _MORE_COLUMNS = {
     "read_low": "<u8",
     "read_high": "<u8",
 }
+_more_values = operator.attrgetter(
+    "shard_index", "read.records", "read.raw_bytes", "read.low", "read.high"
+)
 
 
 class ShardReports(Sequence[ShardReport]):
     """The reports of one job by number of shard, made on access.
 
     Attributes:
+        table: The table of shards that they make.
         shard_indices: int64 [reports], the numbers of their shards, ascending.
     """
 
@@ -43,14 +48,14 @@ class ShardReports(Sequence[ShardReport]):
         job: str,
         block_reports: int = _BLOCK_REPORTS,
     ):
-        self._table = table
+        self.table = table
         self._more = more
         self._job = job
         self._block_reports = block_reports
         self.shard_indices: npt.NDArray[np.int64] = more["shard_index"]
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self.table)
 
     def __getitem__(self, index: Any) -> Any:
         rows = range(len(self))[index]
@@ -64,7 +69,7 @@ class ShardReports(Sequence[ShardReport]):
             yield from self._reports(begin, min(begin + step, len(self)))
 
     def _reports(self, begin: int, end: int) -> Iterator[ShardReport]:
-        fields = self._table.report_fields(begin, end)
+        fields = self.table.report_fields(begin, end)
         more = [self._more[name][begin:end].tolist() for name in _MORE_COLUMNS]
         for own, shard_index, *read in zip(fields, *more, strict=True):
             records, raw_bytes, low, high = read
@@ -78,20 +83,9 @@ class ShardReports(Sequence[ShardReport]):
             )
 
     @property
-    def table(self) -> ShardTable:
-        """The table of shards that the reports make."""
-        return self._table
-
-    @property
     def read(self) -> RecordsDigest:
         """The digest of all records read."""
-        column = self._more
-        return RecordsDigest(
-            records=int(column["read_records"].sum()),
-            raw_bytes=int(column["read_raw_bytes"].sum()),
-            low=int(np.sum(column["read_low"], dtype=np.uint64)),
-            high=int(np.sum(column["read_high"], dtype=np.uint64)),
-        )
+        return total_digest(*(self._more[name] for name in list(_MORE_COLUMNS)[1:]))
 
 
 class ReportCollector:
@@ -150,35 +144,9 @@ class ReportCollector:
         self._pack()
         return self.__dict__
 
-    @classmethod
-    def of(
-        cls,
-        reports: Sequence[ShardReport],
-        *,
-        job: str,
-        block_reports: int = _BLOCK_REPORTS,
-    ) -> Self:
-        """Returns a collector that holds reports."""
-        collector = cls(job, block_reports=block_reports)
-        for report in reports:
-            collector.add(report)
-        return collector
-
 
 def _with_more(reports: Sequence[ShardReport]) -> ShardTable:
     """The table of some shards, with the other numbers of a report as columns."""
     table = ShardTable.of(reports)
-    rows = [
-        (
-            report.shard_index,
-            report.read.records,
-            report.read.raw_bytes,
-            report.read.low,
-            report.read.high,
-        )
-        for report in reports
-    ]
-    values = list(zip(*rows, strict=True)) or [()] * len(_MORE_COLUMNS)
-    for (name, dtype), column in zip(_MORE_COLUMNS.items(), values, strict=True):
-        table.columns[name] = np.array(column, dtype)
+    table.columns.update(columns_of(_MORE_COLUMNS, map(_more_values, reports)))
     return table

@@ -10,10 +10,11 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import itertools
 import mmap
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -151,12 +152,8 @@ class ShardIndex:
             For each (chunk, begin, end, records in the chunk, number of the record
             within the chunk); the chunk's physical bytes are [begin, end).
         """
-        stride, chunks, group, total = (
-            self._stride,
-            self.chunks,
-            self.group_size,
-            self.records,
-        )
+        stride, chunks = self._stride, self.chunks
+        group, total = self.group_size, self.records
         bases, relative, firsts = self._columns
         found = []
         for record in records:
@@ -238,68 +235,12 @@ class ShardIndex:
             )
 
 
-class _Columns(NamedTuple):
-    """A footer's table of chunks, in the form that an index has it."""
-
-    group_size: int
-    stride: int
-    bases: npt.NDArray[np.int64]
-    first_records: npt.NDArray[np.int64]
-    relative: npt.NDArray[np.uint32]
-
-
-def _compact(footer: Footer) -> _Columns:
-    counts, offsets = footer.chunk_records, footer.chunk_offsets
-    chunks = len(counts)
-    group_size = int(counts[0]) if chunks else 1
-    regular = bool((counts[:-1] == group_size).all()) and (
-        not chunks or 0 < counts[-1] <= group_size
-    )
-    stride = _STRIDE
-    relative = offsets[:-1] - np.repeat(offsets[:-1:stride], stride)[:chunks]
-    if (relative >= 1 << 32).any():
-        # Chunks of 64 MiB and more on average: a base for each.
-        stride, relative = 1, np.zeros(chunks, np.int64)
-    first = np.empty(0, np.int64)
-    if not regular:
-        group_size, first = 0, np.cumsum(counts) - counts
-    return _Columns(
-        group_size=group_size,
-        stride=stride,
-        bases=offsets[:-1:stride].astype("<i8"),
-        first_records=first.astype("<i8"),
-        relative=relative.astype("<u4"),
-    )
-
-
 def index_of_footer(footer: Footer, *, path: str, file_bytes: int) -> ShardIndex:
     """Returns the index of a file that has none, from its footer.
 
     It has no checksums of records, and no report.
-
-    Args:
-        footer: The file's footer.
-        path: The file, for messages.
-        file_bytes: Its size.
     """
-    columns = _compact(footer)
-    return ShardIndex(
-        path=path,
-        records=footer.records,
-        chunks=len(footer.chunk_records),
-        group_size=columns.group_size,
-        file_bytes=file_bytes,
-        max_chunk_decoded_bytes=int(footer.chunk_decoded_bytes.max(initial=0)),
-        crc32cs=np.empty(0, np.uint32),
-        _stride=columns.stride,
-        _bases=columns.bases,
-        _relative=columns.relative,
-        _first_records=columns.first_records,
-        _end_bytes=int(footer.chunk_offsets[-1]),
-        _report=memoryview(b""),
-        _body_crc32c=0,
-        _body=memoryview(b""),
-    )
+    return _parse(encode_footer(footer, file_bytes=file_bytes), _FOOTER_MAGIC, path)
 
 
 def encode_index(
@@ -332,26 +273,37 @@ def _encode(
     meta: bytes,
     file_bytes: int,
 ) -> bytes:
-    columns = _compact(footer)
-    body = b"".join(
-        (
-            columns.bases.tobytes(),
-            columns.first_records.tobytes(),
-            columns.relative.tobytes(),
-            crc32cs.astype("<u4").tobytes(),
-            meta,
-        )
+    counts, offsets = footer.chunk_records, footer.chunk_offsets
+    chunks = len(counts)
+    group_size = int(counts[0]) if chunks else 1
+    regular = bool((counts[:-1] == group_size).all()) and (
+        not chunks or 0 < counts[-1] <= group_size
     )
+    stride = _STRIDE
+    relative = offsets[:-1] - np.repeat(offsets[:-1:stride], stride)[:chunks]
+    if (relative >= 1 << 32).any():
+        # Chunks of 64 MiB and more on average: a base for each.
+        stride, relative = 1, np.zeros(chunks, np.int64)
+    first = np.empty(0, np.int64)
+    if not regular:
+        group_size, first = 0, np.cumsum(counts) - counts
+    columns = (
+        offsets[:-1:stride].astype("<i8"),
+        first.astype("<i8"),
+        relative.astype("<u4"),
+        crc32cs.astype("<u4"),
+    )
+    body = b"".join([*(column.tobytes() for column in columns), meta])
     header = _HEADER.pack(
         magic,
         VERSION,
-        columns.group_size,
+        group_size,
         footer.records,
-        len(footer.chunk_records),
-        int(footer.chunk_offsets[-1]),
+        chunks,
+        int(offsets[-1]),
         file_bytes,
         int(footer.chunk_decoded_bytes.max(initial=0)),
-        columns.stride,
+        stride,
         len(meta),
         google_crc32c.value(body),
         0,
@@ -407,35 +359,15 @@ def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
 
 
 def _parse(data: bytes | mmap.mmap, magic: bytes, path: str) -> ShardIndex:
-    def invalid(what: str, *, expected: Any = None, got: Any = None) -> Exception:
-        return InvalidDatasetError(
-            what, where=path, expected=expected, got=got, cure=_CURE
-        )
-
+    invalid = functools.partial(InvalidDatasetError, where=path, cure=_CURE)
     if len(data) < HEADER_BYTES or data[:8] != magic:
         raise invalid("not a shard index", expected=magic, got=bytes(data[:8]))
-    (
-        _,
-        version,
-        group_size,
-        records,
-        chunks,
-        end_bytes,
-        file_bytes,
-        decoded,
-        stride,
-        report_bytes,
-        body_crc,
-        header_crc,
-        zeros,
-    ) = _HEADER.unpack_from(data)
+    _, version, group_size, records, chunks, *rest = _HEADER.unpack_from(data)
+    end_bytes, file_bytes, decoded, stride, report_bytes, *checks = rest
+    body_crc, header_crc, zeros = checks
     if version != VERSION:
-        raise FormatVersionError(
-            "shard index of an unknown version",
-            where=path,
-            expected=VERSION,
-            got=version,
-            cure="install the version of gristmill that wrote it, or a later one",
+        raise FormatVersionError.unknown(
+            "shard index", where=path, expected=VERSION, got=version
         )
     got = google_crc32c.value(bytes(data[:_CRC_AT]))
     if got != header_crc:
@@ -463,9 +395,7 @@ def _parse(data: bytes | mmap.mmap, magic: bytes, path: str) -> ShardIndex:
             expected=f"{HEADER_BYTES + sum(sizes):,} bytes",
             got=f"{len(data):,}",
         )
-    at = [HEADER_BYTES]
-    for size in sizes:
-        at.append(at[-1] + size)
+    at = list(itertools.accumulate(sizes, initial=HEADER_BYTES))
     return ShardIndex(
         path=path,
         records=records,

@@ -10,8 +10,9 @@ import dataclasses
 import hashlib
 import io
 import itertools
+import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -50,6 +51,41 @@ _SPAN_COLUMNS = {
     "span_records": "<i8",
     "span_whole": "|b1",
 }
+
+
+_SPAN_FIELDS = [field.name for field in dataclasses.fields(SourceSpan)]
+_span_values = operator.attrgetter(*_SPAN_FIELDS)
+_report_values = operator.attrgetter(
+    *("written.records", "written.raw_bytes", "file_bytes", "file_crc32c"),
+    *("written.low", "written.high", "dropped_records", "added_records"),
+    *("quarantined_regions", "quarantined_bytes"),
+)
+
+
+def columns_of(
+    types: Mapping[str, str], rows: Iterable[Sequence[Any]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns rows as columns of these names and types."""
+    values = list(zip(*rows, strict=True)) or [()] * len(types)
+    return {
+        name: np.array(column, dtype)
+        for (name, dtype), column in zip(types.items(), values, strict=True)
+    }
+
+
+def total_digest(
+    records: Int64,
+    raw_bytes: Int64,
+    low: npt.NDArray[np.uint64],
+    high: npt.NDArray[np.uint64],
+) -> RecordsDigest:
+    """Returns the sum of digests that are given as columns."""
+    return RecordsDigest(
+        records=int(records.sum()),
+        raw_bytes=int(raw_bytes.sum()),
+        low=int(np.sum(low, dtype=np.uint64)),
+        high=int(np.sum(high, dtype=np.uint64)),
+    )
 
 
 def encode_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64]:
@@ -119,13 +155,8 @@ class ShardTable:
     def digest(self, shard: int | None = None) -> RecordsDigest:
         """Returns the digest of the records of one shard, or of all."""
         rows = slice(None) if shard is None else slice(shard, shard + 1)
-        get = {name: self.columns[name][rows] for name in _SHARD_COLUMNS}
-        return RecordsDigest(
-            records=int(get["records"].sum()),
-            raw_bytes=int(get["raw_bytes"].sum()),
-            low=int(np.sum(get["digest_low"], dtype=np.uint64)),
-            high=int(np.sum(get["digest_high"], dtype=np.uint64)),
-        )
+        names = ("records", "raw_bytes", "digest_low", "digest_high")
+        return total_digest(*(self.columns[name][rows] for name in names))
 
     @property
     def shards_digest(self) -> str:
@@ -148,18 +179,11 @@ class ShardTable:
 
     def _spans(self, begin: int, end: int) -> Iterator[SourceSpan]:
         columns = [self.columns[name][begin:end].tolist() for name in _SPAN_COLUMNS]
-        for file, planned, until, first, stop, records, whole in zip(
-            *columns, strict=True
-        ):
-            yield SourceSpan(
-                file_index=file,
-                begin_bytes=planned,
-                end_bytes=until,
-                start_bytes=None if first < 0 else first,
-                stop_bytes=None if stop < 0 else stop,
-                records=records,
-                whole=whole,
-            )
+        for row in zip(*columns, strict=True):
+            fields = dict(zip(_SPAN_FIELDS, row, strict=True))
+            for name in ("start_bytes", "stop_bytes"):
+                fields[name] = None if fields[name] < 0 else fields[name]
+            yield SourceSpan(**fields)
 
     def report_fields(self, begin: int, end: int) -> Iterator[dict[str, Any]]:
         """Yields the rows of shards [begin, end) as fields of a report."""
@@ -172,21 +196,15 @@ class ShardTable:
         for path, row, (first, last) in zip(
             self.paths[begin:end], rows, itertools.pairwise(bounds), strict=True
         ):
-            records, raw_bytes, file_bytes, crc32c, low, high, *counts = row
-            dropped, added, regions, quarantined_bytes = counts
-            yield {
-                "path": path,
-                "file_bytes": file_bytes,
-                "file_crc32c": crc32c,
-                "written": RecordsDigest(
-                    records=records, raw_bytes=raw_bytes, low=low, high=high
-                ),
-                "dropped_records": dropped,
-                "added_records": added,
-                "quarantined_regions": regions,
-                "quarantined_bytes": quarantined_bytes,
-                "spans": tuple(itertools.islice(spans, last - first)),
-            }
+            fields = dict(zip(_SHARD_COLUMNS, row, strict=True))
+            written = RecordsDigest(
+                records=fields.pop("records"),
+                raw_bytes=fields.pop("raw_bytes"),
+                low=fields.pop("digest_low"),
+                high=fields.pop("digest_high"),
+            )
+            taken = tuple(itertools.islice(spans, last - first))
+            yield fields | {"path": path, "written": written, "spans": taken}
 
     def take(self, shards: Int64) -> ShardTable:
         """Returns a table of some of the shards.
@@ -222,39 +240,13 @@ class ShardTable:
     @classmethod
     def of(cls, reports: Sequence[ShardReport]) -> Self:
         """Builds the table from the reports of all shards, in the order of shards."""
-        spans = [span for report in reports for span in report.spans]
-        rows = [
-            (
-                report.written.records,
-                report.written.raw_bytes,
-                report.file_bytes,
-                report.file_crc32c,
-                report.written.low,
-                report.written.high,
-                report.dropped_records,
-                report.added_records,
-                report.quarantined_regions,
-                report.quarantined_bytes,
-            )
+        spans = (
+            [-1 if value is None else value for value in _span_values(span)]
             for report in reports
-        ]
-        span_rows = [
-            (
-                span.file_index,
-                span.begin_bytes,
-                span.end_bytes,
-                -1 if span.start_bytes is None else span.start_bytes,
-                -1 if span.stop_bytes is None else span.stop_bytes,
-                span.records,
-                span.whole,
-            )
-            for span in spans
-        ]
-        columns: dict[str, npt.NDArray[Any]] = {}
-        for kinds, table in ((_SHARD_COLUMNS, rows), (_SPAN_COLUMNS, span_rows)):
-            transposed = list(zip(*table, strict=True)) or [()] * len(kinds)
-            for (name, dtype), values in zip(kinds.items(), transposed, strict=True):
-                columns[name] = np.array(values, dtype)
+            for span in report.spans
+        )
+        columns = columns_of(_SHARD_COLUMNS, map(_report_values, reports))
+        columns |= columns_of(_SPAN_COLUMNS, spans)
         counts = [len(report.spans) for report in reports]
         columns["span_ends"] = np.cumsum(counts).astype("<i8")
         return cls(paths=[report.path for report in reports], columns=columns)
@@ -360,11 +352,7 @@ def load_arrays(data: bytes, *, where: str, version: int) -> dict[str, Any]:
             cure="restore it from a copy, or run the conversion again with --overwrite",
         ) from e
     if found != version:
-        raise FormatVersionError(
-            "table of an unknown version",
-            where=where,
-            expected=version,
-            got=found,
-            cure="install the version of gristmill that wrote it, or a later one",
+        raise FormatVersionError.unknown(
+            "table", where=where, expected=version, got=found
         )
     return arrays

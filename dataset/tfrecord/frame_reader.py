@@ -33,29 +33,6 @@ BLOCK_BYTES = 1 << 20  # Half the CPU of 4 MiB: a block stays in the cache.
 _crc32c = google_crc32c.value
 
 
-def _corrupt(
-    path: str,
-    *,
-    reason: str,
-    offset: int,
-    what: str,
-    expected: str,
-    got: str,
-    end: int | None = None,
-) -> CorruptFrameError:
-    error = CorruptFrameError(
-        what,
-        where=f"{path}, byte offset {offset:,}",
-        expected=expected,
-        got=got,
-        cure="write the file again from its source, or keep what can be read with "
-        "--on-corrupt quarantine",
-    )
-    error.reason, error.offset, error.end = reason, offset, end
-    error.detail = f"expected {expected}, got {got}"
-    return error
-
-
 def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
     """Returns how many elements are equal before the first that differ."""
     differs = a != b
@@ -85,26 +62,20 @@ class FrameReader:
         size_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
     ):
-        self._stream = stream
         self._path = path
         self._size_bytes = size_bytes
         self._block_bytes = block_bytes
-        self._buffer = b""
         self._buffer_offset = offset  # File offset of the buffer's first byte.
         self._position = 0  # In the buffer: the next frame begins here.
-        self._exhausted = False
-        self._stream_error: CorruptStreamError | None = None
+        self.restart(stream)
 
     def restart(self, stream: Readable | BinaryIO) -> None:
-        """Goes on with another stream of the same bytes.
-
-        Args:
-            stream: Bytes from `offset` on.
-        """
+        """Goes on with another stream of the same bytes, which begins at `offset`."""
         self._stream = stream
         self._buffer_offset, self._position = self.offset, 0
         self._buffer = b""
-        self._exhausted, self._stream_error = False, None
+        self._exhausted = False
+        self._stream_error: CorruptStreamError | None = None
 
     @property
     def offset(self) -> int:
@@ -198,7 +169,17 @@ class FrameReader:
         good = _count_equal(mask(got), stored)
         error = None
         if good < len(headers):
-            error = self._bad_length(base + borders[good], stored[good], got[good])
+            offset = base + borders[good]
+            error = self._corrupt(
+                "length",
+                "corrupt length field in TFRecord file"
+                if offset
+                else "not a TFRecord file, or the length field of its first record is "
+                "bad",
+                expected=f"masked crc32c {stored[good]:#010x} of the length field",
+                got=f"{mask(int(got[good])):#010x}",
+                offset=offset,
+            )
         # The end of the last one may be missing.
         ends = borders[1 : good + 1]
         if ends and ends[-1] > len(buffer):
@@ -211,9 +192,13 @@ class FrameReader:
         stored, got = footers_before(buffer, ends), np.array(crc32cs, np.uint32)
         good = _count_equal(mask(got), stored)
         if good < len(records):
-            length = len(records[good])
-            error = self._bad_data(
-                base + borders[good], length, stored[good], got[good]
+            error = self._corrupt(
+                "data",
+                f"corrupt record of {len(records[good]):,} bytes in TFRecord file",
+                expected=f"masked crc32c {stored[good]:#010x} of the record",
+                got=f"{mask(int(got[good])):#010x}",
+                offset=base + borders[good],
+                end=base + ends[good],
             )
             del records[good:], crc32cs[good:]
         self._position = borders[good]
@@ -224,15 +209,18 @@ class FrameReader:
         left = None if self._size_bytes is None else self._size_bytes - self.offset
         cut = left is not None and frame_bytes > left
         if length > MAX_RECORD_BYTES and not cut:
-            raise self._too_long(length)
+            raise self._corrupt(
+                "length",
+                "record in a TFRecord file is impossibly long",
+                expected=f"a frame of at most {MAX_RECORD_BYTES:,} bytes",
+                got=f"{frame_bytes:,} bytes",
+            )
         if cut or not self._fill(frame_bytes):
             self._check_stream()
             have = len(self._buffer) - self._position if left is None else left
-            raise _corrupt(
-                self._path,
-                reason="truncated",
-                offset=self.offset,
-                what="TFRecord file ends in the middle of a record",
+            raise self._corrupt(
+                "truncated",
+                "TFRecord file ends in the middle of a record",
                 expected=f"a frame of {frame_bytes:,} bytes",
                 got=f"{have:,} bytes up to the end of the file",
             )
@@ -241,11 +229,9 @@ class FrameReader:
         self._check_stream()
         left = len(self._buffer) - self._position
         if left:
-            raise _corrupt(
-                self._path,
-                reason="truncated",
-                offset=self.offset,
-                what="TFRecord file ends in the middle of a record's header",
+            raise self._corrupt(
+                "truncated",
+                "TFRecord file ends in the middle of a record's header",
                 expected=f"{HEADER_BYTES} header bytes",
                 got=f"{left} bytes up to the end of the file",
             )
@@ -254,52 +240,36 @@ class FrameReader:
         # Raised once: a caller that sets the damage aside goes on behind it.
         error, self._stream_error = self._stream_error, None
         if error is not None:
-            raise _corrupt(
-                self._path,
-                reason="compressed",
-                offset=self.offset,
-                what="compressed file is damaged, or ends too early",
+            raise self._corrupt(
+                "compressed",
+                "compressed file is damaged, or ends too early",
                 expected="an intact gzip or zlib stream",
                 got=error.detail,
             ) from error
 
-    def _too_long(self, length: int) -> CorruptFrameError:
-        return _corrupt(
-            self._path,
-            reason="length",
-            offset=self.offset,
-            what="record in a TFRecord file is impossibly long",
-            expected=f"a frame of at most {MAX_RECORD_BYTES:,} bytes",
-            got=f"{length + FRAME_OVERHEAD_BYTES:,} bytes",
-        )
-
-    def _bad_length(
-        self, offset: int, stored: np.uint32, got: np.uint32
+    def _corrupt(
+        self,
+        reason: str,
+        what: str,
+        *,
+        expected: str,
+        got: str,
+        offset: int | None = None,
+        end: int | None = None,
     ) -> CorruptFrameError:
-        what = "corrupt length field in TFRecord file"
-        if offset == 0:
-            what = "not a TFRecord file, or the length field of its first record is bad"
-        return _corrupt(
-            self._path,
-            reason="length",
-            offset=offset,
-            what=what,
-            expected=f"masked crc32c {stored:#010x} of the length field",
-            got=f"{mask(int(got)):#010x}",
+        """Returns the error of a frame that begins at `offset`, by default here."""
+        offset = self.offset if offset is None else offset
+        error = CorruptFrameError(
+            what,
+            where=f"{self._path}, byte offset {offset:,}",
+            expected=expected,
+            got=got,
+            cure="write the file again from its source, or keep what can be read with "
+            "--on-corrupt quarantine",
         )
-
-    def _bad_data(
-        self, offset: int, length: int, stored: np.uint32, got: np.uint32
-    ) -> CorruptFrameError:
-        return _corrupt(
-            self._path,
-            reason="data",
-            offset=offset,
-            what=f"corrupt record of {length:,} bytes in TFRecord file",
-            expected=f"masked crc32c {stored:#010x} of the record",
-            got=f"{mask(int(got)):#010x}",
-            end=offset + length + FRAME_OVERHEAD_BYTES,
-        )
+        error.reason, error.offset, error.end = reason, offset, end
+        error.detail = f"expected {expected}, got {got}"
+        return error
 
     def frame_at(self, offset: int) -> bool:
         """Returns whether a frame begins, or the file ends, at an offset ahead."""

@@ -54,16 +54,6 @@ def mask(crc32c: Any) -> Any:
     return ((crc32c >> 15 | crc32c << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def unmask(masked: int) -> int:
-    """Returns the crc32c of which `masked` is the masked form.
-
-    >>> unmask(mask(0x12345678)) == 0x12345678
-    True
-    """
-    rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
-    return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
-
-
 def encode_frame(record: bytes) -> bytes:
     """Returns one record as a frame.
 

@@ -48,6 +48,7 @@ from tests.support.conversion import (
     varied_records,
 )
 from tests.support.records import frames_of
+from tests.support.shards import collected
 
 RECORDS = varied_records(300, seed=1)
 SHARDS = 6
@@ -246,15 +247,12 @@ class TestUnfinished:
 
     def test_a_missing_shard_is_named_at_the_commit(self, half_done):
         from gristmill.dataset.errors import DataLossError
-        from gristmill.dataset.metadata.report_columns import ReportCollector
         from gristmill.transforms.conversion.finish_split import finish_split
 
         prepared = prepared_of(half_done)
         reports = [finished_shard(prepared, shard) for shard in (0, 2, 5)]
         with pytest.raises(DataLossError) as caught:
-            finish_split(
-                prepared, ReportCollector.of(reports, job=prepared.fingerprint)
-            )
+            finish_split(prepared, collected(reports, job=prepared.fingerprint))
         assert "3 of 6 shards were not made" in str(caught.value)
         assert shard_file(half_done, 1).name in str(caught.value)
 

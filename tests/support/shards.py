@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 
 
@@ -63,3 +66,13 @@ def footer_with(
         chunk_decoded_bytes=10 * np.asarray(counts, np.int64),
         writer_options="group_size:1",
     )
+
+
+def collected(
+    reports: Iterable[ShardReport], *, job: str, **options: int
+) -> ReportCollector:
+    """Returns a collector that holds reports."""
+    collector = ReportCollector(job, **options)
+    for each in reports:
+        collector.add(each)
+    return collector

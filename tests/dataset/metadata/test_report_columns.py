@@ -16,7 +16,7 @@ from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from tests.support.shards import report
+from tests.support.shards import collected, report
 
 JOB = report(0).job
 
@@ -36,7 +36,7 @@ def test_any_order_and_any_parts(order, cuts, block):
     collectors, begin = [], 0
     for end in [*sorted(cuts), len(order)]:
         part = [made[shard] for shard in order[begin:end]]
-        collectors.append(ReportCollector.of(part, job=JOB, block_reports=block))
+        collectors.append(collected(part, job=JOB, block_reports=block))
         begin = end
     whole = ReportCollector(JOB, block_reports=block)
     for collector in collectors:
@@ -58,7 +58,7 @@ def test_none():
 def test_the_later_report_of_a_shard_counts():
     made = reports_of(3)
     again = dataclasses.replace(made[1], file_bytes=7)
-    collector = ReportCollector.of([*made, again], job=JOB)
+    collector = collected([*made, again], job=JOB)
     assert list(collector.reports()) == [made[0], again, made[2]]
 
 
@@ -71,5 +71,5 @@ def test_reports_of_another_job_are_refused():
 
 
 def test_a_report_takes_little():
-    collector = ReportCollector.of(reports_of(5000), job=JOB)
+    collector = collected(reports_of(5000), job=JOB)
     assert len(pickle.dumps(collector)) < 5000 * 130

@@ -11,7 +11,6 @@ import pytest
 from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
-from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.convert_shard import convert_shard
@@ -29,6 +28,7 @@ from tests.support.conversion import (
     varied_records,
 )
 from tests.support.records import frames_of
+from tests.support.shards import collected
 
 
 @pytest.fixture
@@ -47,10 +47,6 @@ def with_span(report, number: int, **changes):
     spans = list(report.spans)
     spans[number] = dataclasses.replace(spans[number], **changes)
     return dataclasses.replace(report, spans=tuple(spans))
-
-
-def collected(prepared, reports) -> ReportCollector:
-    return ReportCollector.of(reports, job=prepared.fingerprint)
 
 
 def never(*args, **options):
@@ -170,7 +166,8 @@ class TestFinishSplit:
     def test_reports_in_any_order_and_twice(self, made):
         prepared, reports = made
         split, repaired = finish_split(
-            prepared, collected(prepared, [*reversed(reports), *reports])
+            prepared,
+            collected([*reversed(reports), *reports], job=prepared.fingerprint),
         )
         assert repaired == 0
         table = read_table(prepared.job.output, split)
@@ -184,12 +181,13 @@ class TestFinishSplit:
         lost = dataclasses.replace(reports[3], dropped_records=1)
         with pytest.raises(DataLossError, match="lost or added"):
             finish_split(
-                prepared, collected(prepared, [*reports[:3], lost, reports[4]])
+                prepared,
+                collected([*reports[:3], lost, reports[4]], job=prepared.fingerprint),
             )
 
     def test_where_the_data_came_from(self, made, tmp_path):
         prepared, reports = made
-        split, _ = finish_split(prepared, collected(prepared, reports))
+        split, _ = finish_split(prepared, collected(reports, job=prepared.fingerprint))
         job = prepared.job
         assert split.source["inputs"] == [f"{tmp_path}/in/*"]
         assert split.source["files"] == 2
@@ -203,12 +201,12 @@ class TestFinishSplit:
 class TestCommitDataset:
     def test_nothing_is_a_dataset_before(self, made):
         prepared, reports = made
-        finish_split(prepared, collected(prepared, reports))
+        finish_split(prepared, collected(reports, job=prepared.fingerprint))
         assert "dataset.json" not in contents(prepared.job.output)
 
     def test_fields_of_later_versions_survive(self, made):
         prepared, reports = made
-        split, _ = finish_split(prepared, collected(prepared, reports))
+        split, _ = finish_split(prepared, collected(reports, job=prepared.fingerprint))
         output = prepared.job.output
         extra = {"from the future": [1]}
         later = Manifest(name="data", splits={"train": split}, extra=extra)
@@ -239,7 +237,7 @@ class TestCommitDataset:
 
     def test_another_name(self, made):
         prepared, reports = made
-        split, _ = finish_split(prepared, collected(prepared, reports))
+        split, _ = finish_split(prepared, collected(reports, job=prepared.fingerprint))
         commit_dataset(prepared.job.output, "data", {"train": split})
         with pytest.raises(InputError, match="another name"):
             commit_dataset(prepared.job.output, "other", {"test": split})
