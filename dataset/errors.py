@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 # How the message of an error calls its attributes.
 _LABELS = {"where": "where", "expected": "expected", "got": "got", "cure": "to do"}
@@ -80,6 +80,9 @@ class GristmillError(Exception):
 
 class InputError(GristmillError, ValueError):
     """The inputs or options of a job cannot be used as they are."""
+
+
+OnCorrupt = Literal["fail", "quarantine"]  # What a conversion does at damaged input.
 
 
 class CorruptInputError(GristmillError, ValueError):

@@ -8,6 +8,7 @@ are read once, in parallel.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import re
@@ -30,6 +31,7 @@ from gristmill.dataset.metadata.manifest import (
     read_table,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.tfds_info import parse_info
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.cache.footers import footer_cache
 from gristmill.loader.cache.shards import ShardCache, no_shards_to_cache, shard_cache
@@ -38,7 +40,6 @@ from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.remote_shards import RemoteShards
 from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
-from gristmill.loader.reading.tfds_files import read_tfds_files
 from gristmill.loader.remote.read_options import ReadOptions
 
 _log = logging.getLogger(__name__)
@@ -155,7 +156,8 @@ def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
 
 
 def _open_tfds(path: str, split: str | None, how: _How) -> Dataset:
-    found = read_tfds_files(path)
+    place = layout.join(path, layout.TFDS_INFO_JSON)
+    found = storage_for(path).load(place)
     if found is None:
         open_manifest(path)  # Raises with what is missing.
         raise InvalidDatasetError(
@@ -163,17 +165,25 @@ def _open_tfds(path: str, split: str | None, how: _How) -> Dataset:
             where=path,
             cure="open it again",
         )
-    name, splits = found
+    info, splits = parse_info(
+        found.data,
+        place,
+        "array_record",
+        functools.partial(
+            InvalidDatasetError,
+            cure="copy it again from the original dataset, or open the files by a glob "
+            "pattern",
+        ),
+    )
     own = _choose(split, tuple(splits), path)
-    files = splits[own]
-    counts = np.array(files.file_records, np.int64)
+    counts = np.array(splits[own].file_records, np.int64)
     shards = ShardList(
-        paths=_Under(path, files.paths, of_indexes=False),
+        paths=_Under(path, splits[own].files, of_indexes=False),
         starts=np.zeros_like(counts),
         ends=_checked_ends(counts, path),
         file_records=counts,
         file_bytes=np.full_like(counts, -1),
-        name=f"{path} ({name}, split {own})",
+        name=f"{path} ({info['name']}, split {own})",
         footers=footer_cache(how.cache_dir),
     )
     reader = how.reader(shards)

@@ -13,8 +13,7 @@ from gristmill.pipelines.options.sizes import parse_size
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.map_function import split_name
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
-from gristmill.transforms.tfds.directory import is_tfds_directory
-from gristmill.transforms.tfds.plan_jobs import tfds_jobs
+from gristmill.transforms.tfds.directory import is_tfds_directory, tfds_jobs
 
 
 class Conversion(NamedTuple):

@@ -16,6 +16,7 @@ from gristmill.dataset.arrayrecord.writer_options import (
     DEFAULT_GROUP_SIZE,
     Check,
 )
+from gristmill.dataset.errors import OnCorrupt
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
 
 Kind = Literal["paths", "text", "integer", "choice", "flag"]
@@ -163,12 +164,12 @@ class ConvertOptions:
         metavar="MODULE:FUNCTION",
         regex="[^: ]+:[^ ]+",
     )
-    on_corrupt: Literal["fail", "quarantine"] = _option(
+    on_corrupt: OnCorrupt = _option(  # noqa: RUF009 (a field, as the others)
         "choice",
         "fail",
         "Damaged input",
         "What to do with damaged input: fail, or move on and copy it to quarantine/.",
-        choices=("fail", "quarantine"),
+        choices=get_args(OnCorrupt),
     )
     max_corrupt: int = _option(
         "integer",

@@ -246,7 +246,7 @@ def test_tfds_directory_that_counts_wrongly(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"fileFormat": "tfrecord"}, "ArrayRecord format"),
+        ({"fileFormat": "tfrecord"}, "format array_record"),
         ({"splits": 3}, "cannot be used"),
         ({"name": None, "splits": [{}]}, "cannot be used"),
         (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, OnCorrupt
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.planning.shard_plan import PlanOptions
@@ -59,7 +59,7 @@ class ConversionJob:
     writer: WriterOptions = dataclasses.field(default_factory=WriterOptions)
     map: str | None = None
     map_code_digest: str = ""
-    on_corrupt: Literal["fail", "quarantine"] = "fail"
+    on_corrupt: OnCorrupt = "fail"
     max_corrupt: int = 100
     check: Check = "records"
     names: ShardNames = dataclasses.field(default_factory=ShardNames)
@@ -72,10 +72,10 @@ class ConversionJob:
             raise InputError(
                 "no input files given", cure="give paths or patterns of TFRecord files"
             )
-        if self.on_corrupt not in ("fail", "quarantine"):
+        if self.on_corrupt not in get_args(OnCorrupt):
             raise InputError(
                 "unknown --on-corrupt",
-                expected="fail or quarantine",
+                expected=" or ".join(get_args(OnCorrupt)),
                 got=self.on_corrupt,
             )
 

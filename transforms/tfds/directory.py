@@ -1,9 +1,8 @@
-"""TFDS directories as input: what their metadata says.
+"""TFDS directories as input: their files are checked, and each split gets a job.
 
 A TFDS directory holds the files of its splits, `dataset_info.json` (which splits there
 are, how their files are named, how many examples each file holds) and `features.json`
-(how to decode an example). Both are read as plain JSON. Sources: naming.py, splits.py,
-dataset_info.py and proto/dataset_info.proto in tensorflow_datasets/core.
+(how to decode an example).
 """
 
 from __future__ import annotations
@@ -11,42 +10,31 @@ from __future__ import annotations
 import dataclasses
 import functools
 import glob
-import json
+import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from gristmill.dataset.errors import GristmillError, InputError
+from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
+from gristmill.dataset.metadata.tfds_info import TfdsSplit, parse_info, parse_object
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 
 FEATURES_JSON = "features.json"
 
-FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _INFORMATION = re.compile(r"LICENSE|.+\.(?:json|txt|subwords|tokens)")
 _OWN = (TFDS_INFO_JSON, layout.DATASET_JSON)
+_SHOWN = 3
 _MAX_INFORMATION_BYTES = 64 << 20  # 64 MiB; vocabularies stay far below.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TfdsSplit:
-    """One split, as `dataset_info.json` describes it.
-
-    Attributes:
-        name: Its name.
-        files: Paths of its TFRecord files, in order.
-        file_records: Records in each file.
-        pattern: A glob pattern that matches these files.
-        relatives: A regular expression for the paths, relative to the directory, of
-            files that TFDS would name so, whatever their number.
-    """
-
-    name: str
-    files: tuple[str, ...]
-    file_records: tuple[int, ...]
-    pattern: str
-    relatives: str
+_unusable = functools.partial(
+    InputError,
+    cure="copy it again from where the dataset was made, or give the TFRecord files "
+    "themselves as input",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,17 +47,14 @@ class TfdsDirectory:
         splits: All splits, by name.
         files: Files beside it that readers need (`features.json`, names of labels,
             vocabularies), by name.
+        features: The content of `features.json`.
     """
 
     path: str
     info: Mapping[str, Any]
     splits: Mapping[str, TfdsSplit]
     files: Mapping[str, bytes]
-
-    @functools.cached_property
-    def features(self) -> dict[str, Any]:
-        """The content of `features.json`."""
-        return _parse(self.files[FEATURES_JSON], layout.join(self.path, FEATURES_JSON))
+    features: dict[str, Any]
 
 
 def is_tfds_directory(path: str) -> bool:
@@ -114,103 +99,137 @@ def read_tfds_directory(path: str) -> TfdsDirectory:
                 got=f"{file.size_bytes:,}",
                 cure="move the file elsewhere if it is no part of the dataset",
             )
-    info = _parse(storage.read(place), place)
-    try:
-        _check_format(info, place)
-        found = [_parse_split(path, info["name"], fields) for fields in info["splits"]]
-    except GristmillError:
-        raise
-    except (KeyError, TypeError, ValueError) as e:
-        raise _unusable(place, f"{type(e).__name__}: {e}") from e
-    directory = TfdsDirectory(
+    info, splits = parse_info(storage.read(place), place, "tfrecord", _unusable)
+    content = {name: storage.read(file.path) for name, file in files.items()}
+    features = content[FEATURES_JSON], layout.join(path, FEATURES_JSON)
+    return TfdsDirectory(
         path=path,
         info=info,
-        splits={split.name: split for split in found},
-        files={name: storage.read(file.path) for name, file in files.items()},
-    )
-    if len(directory.splits) != len(found):
-        raise _unusable(place, "two splits of the same name")
-    # Now, and not at the end of the conversion.
-    _ = directory.features
-    return directory
-
-
-def _unusable(place: str, got: str) -> InputError:
-    return InputError(
-        f"{place.rpartition('/')[2]} cannot be used",
-        where=place,
-        expected="what TFDS writes: a JSON object with name, fileFormat and splits"
-        if place.endswith(TFDS_INFO_JSON)
-        else "a JSON object, as TFDS writes it",
-        got=got,
-        cure="copy it again from where the dataset was made, or give the TFRecord "
-        "files themselves as input",
+        splits=splits,
+        files=content,
+        features=parse_object(*features, _unusable),
     )
 
 
-def _parse(data: bytes, place: str) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except ValueError as e:
-        raise _unusable(place, str(e)) from e
-    if not isinstance(document, dict):
-        raise _unusable(place, f"a JSON {type(document).__name__}")
-    return document
+class TfdsConversion(NamedTuple):
+    """How to convert a TFDS directory.
+
+    Attributes:
+        jobs: A job for each split that has files.
+        features: The schema: the content of `features.json`.
+    """
+
+    jobs: tuple[ConversionJob, ...]
+    features: dict[str, Any]
 
 
-def _check_format(info: Mapping[str, Any], place: str) -> None:
-    # Directories older than the field hold TFRecords.
-    own = info.get("fileFormat") or "tfrecord"
-    if own == "tfrecord" or "tfrecord" in info.get("alternativeFileFormats", ()):
-        return
-    raise InputError(
-        "the TFDS directory does not hold TFRecord files",
-        where=place,
-        expected="fileFormat tfrecord",
-        got=own,
-        cure="it is what a conversion would make: index it in place with `gristmill "
-        "index`"
-        if own == "array_record"
-        else "make the dataset with TFDS's default file format, or convert it first "
-        "with `tfds convert_format --out_file_format=tfrecord`",
+def tfds_jobs(
+    directory: str,
+    output: str,
+    *,
+    name: str | None = None,
+    splits: Sequence[str] | None = None,
+    **options: Any,
+) -> TfdsConversion:
+    """Plans the conversion of a TFDS directory, a job for each split.
+
+    Args:
+        directory: The TFDS directory.
+        output: The dataset's directory.
+        name: The dataset's name; by default the one that it has.
+        splits: Which splits; by default all.
+        **options: Other fields of `ConversionJob`, the same for each split.
+            `features.json` has to fit what the function `map` returns.
+
+    Raises:
+        InputError: The directory cannot be used, or not all of it is there.
+    """
+    source = read_tfds_directory(directory)
+    if _same_directory(source.path, output):
+        raise InputError(
+            "the output is the TFDS directory itself",
+            where=output,
+            expected="another directory: the metadata describes one format only",
+            cure="choose another output; it can replace the input afterwards",
+        )
+    for asked in splits or ():
+        if asked not in source.splits:
+            raise InputError(
+                "the TFDS directory has no such split",
+                where=source.path,
+                expected=f"one of {', '.join(source.splits)}",
+                got=asked,
+                cure="choose one of these with --split, or leave it out to convert all",
+            )
+    for split in source.splits.values():
+        _check_files(source.path, split)
+    wanted = [
+        split
+        for split in source.splits.values()
+        if split.files and (splits is None or split.name in splits)
+    ]
+    if not wanted:
+        raise InputError(
+            "the TFDS directory has no files to convert",
+            where=source.path,
+            expected="a split with shardLengths",
+            got=f"the splits {', '.join(splits or source.splits) or '(none)'}",
+            cure="choose a split that has records, or let TFDS prepare them again",
+        )
+    jobs = tuple(
+        ConversionJob(
+            inputs=(layout.join(glob.escape(source.path), split.pattern),),
+            output=output,
+            name=name or source.info["name"],
+            split=split.name,
+            allow_empty_files=0 in split.file_records,
+            **options,
+        )
+        for split in wanted
     )
+    return TfdsConversion(jobs, source.features)
 
 
-def _parse_split(path: str, dataset: str, fields: Mapping[str, Any]) -> TfdsSplit:
-    name = layout.check_split(fields["name"])
-    records = tuple(int(length) for length in fields.get("shardLengths", ()))
-    if any(length < 0 for length in records):
-        raise ValueError(f"split {name} has a negative shard length")
-    template = fields.get("filepathTemplate") or FILEPATH_TEMPLATE
-    digits = max(5, len(str(len(records))))
-    total = f"{len(records):0{digits}d}"
+def _check_files(path: str, split: TfdsSplit) -> None:
+    """Checks that exactly the files that a split should have are there."""
+    named = re.compile(re.escape(layout.join(path, "")) + split.named_alike)
+    files = [layout.join(path, file) for file in split.files]
+    folders = {file.rpartition("/")[0] for file in files} or {path}
+    sizes = {
+        info.path: info.size_bytes
+        for folder in sorted(folders)
+        for info in storage_for(path).list(folder)
+        if named.fullmatch(info.path)
+    }
+    missing = [file for file in files if file not in sizes]
+    surplus = sorted(sizes.keys() - set(files))
+    if missing or surplus:
+        what, odd = ("missing", missing) if missing else ("not among them", surplus)
+        raise InputError(
+            f"the files of split {split.name} are not those that {TFDS_INFO_JSON} "
+            "lists",
+            where=f"{path}, {what}: "
+            + ", ".join(file.rpartition("/")[2] for file in odd[:_SHOWN])
+            + (", ..." if odd[_SHOWN:] else ""),
+            expected=f"{len(files):,} files",
+            got=f"{len(sizes):,} files, {len(missing):,} missing, {len(surplus):,} "
+            "more than listed",
+            cure="copy the missing files from where the dataset was made"
+            if missing
+            else "move files of another version of the dataset elsewhere",
+        )
+    for file, records in zip(files, split.file_records, strict=True):
+        if records and not sizes[file]:
+            raise InputError(
+                f"a file of split {split.name} is empty",
+                where=file,
+                expected=f"{records:,} records, as {TFDS_INFO_JSON} says",
+                got="0 bytes, as after an interrupted copy",
+                cure="copy it again from where the dataset was made",
+            )
 
-    def expand(index: str, count: str, escape: Callable[[str], str] = str) -> str:
-        values = {
-            "DATASET": escape(dataset),
-            "SPLIT": escape(name),
-            "FILEFORMAT": "tfrecord",
-            "SHARD_INDEX": index,
-            "NUM_SHARDS": count,
-            "SHARD_X_OF_Y": f"{index}-of-{count}",
-        }
-        # Texts at even places, names of variables at odd ones.
-        parts = re.split(r"\{(\w+)\}", template)
-        parts[::2] = map(escape, parts[::2])
-        parts[1::2] = [values[variable] for variable in parts[1::2]]
-        return "".join(parts)
 
-    relative = [expand(f"{i:0{digits}d}", total) for i in range(len(records))]
-    if len(set(relative)) != len(relative):
-        raise ValueError(f"split {name} names several files alike: {template}")
-    for file in relative[:1]:
-        layout.check_relative(file, where=layout.join(path, TFDS_INFO_JSON))
-    return TfdsSplit(
-        name=name,
-        files=tuple(layout.join(path, file) for file in relative),
-        file_records=records,
-        pattern=layout.join(
-            glob.escape(path), expand("?" * digits, total, glob.escape)
-        ),
-        relatives=expand(r"\d{5,}", r"\d{5,}", re.escape),
-    )
+def _same_directory(first: str, second: str) -> bool:
+    if "://" in first or "://" in second:
+        return first.rstrip("/") == second.rstrip("/")
+    return os.path.realpath(first) == os.path.realpath(second)

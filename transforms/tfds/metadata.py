@@ -11,11 +11,8 @@ from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.transforms.tfds.directory import (
-    FILEPATH_TEMPLATE,
-    TfdsDirectory,
-    TfdsSplit,
-)
+from gristmill.dataset.metadata.tfds_info import FILEPATH_TEMPLATE, TfdsSplit
+from gristmill.transforms.tfds.directory import TfdsDirectory
 
 
 def check_records_read(split: TfdsSplit, table: ShardTable, *, where: str) -> None:

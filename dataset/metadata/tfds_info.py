@@ -1,0 +1,168 @@
+"""`dataset_info.json`: which files TFDS says a directory has.
+
+Read as plain JSON. Sources: naming.py, splits.py, dataset_info.py and
+proto/dataset_info.proto in tensorflow_datasets/core.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.metadata import layout
+
+FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+# Called with what, where, expected, got and, where it knows better, a cure.
+UnusableError = Callable[..., GristmillError]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TfdsSplit:
+    """One split, with paths relative to the directory.
+
+    Attributes:
+        name: Its name.
+        files: Its files, in order.
+        file_records: Records in each file.
+        pattern: A glob pattern that matches these files.
+        named_alike: A regular expression for the files that TFDS would name so,
+            whatever their number.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    file_records: tuple[int, ...]
+    pattern: str
+    named_alike: str
+
+
+def parse_object(data: bytes, place: str, error: UnusableError) -> dict[str, Any]:
+    """Returns a JSON object; raises an error that `error` makes if it is none."""
+    try:
+        document = json.loads(data)
+    except ValueError as e:
+        got = str(e)
+    else:
+        if isinstance(document, dict):
+            return document
+        got = f"a JSON {type(document).__name__}"
+    raise error(
+        f"{layout.base_name(place)} cannot be used",
+        where=place,
+        expected="a JSON object, as TFDS writes it",
+        got=got,
+    )
+
+
+def parse_info(
+    data: bytes,
+    place: str,
+    file_format: Literal["tfrecord", "array_record"],
+    error: UnusableError,
+) -> tuple[dict[str, Any], dict[str, TfdsSplit]]:
+    """Parses `dataset_info.json`, which is not trusted.
+
+    Args:
+        data: The content of the file.
+        place: The file.
+        file_format: The format of the files that are to be read.
+        error: Makes the error that is raised if the file cannot be used.
+
+    Returns:
+        The content, and the splits by name.
+    """
+    info = parse_object(data, place, error)
+    try:
+        # Directories older than the field hold TFRecords.
+        own = info.get("fileFormat") or "tfrecord"
+        if file_format not in (own, *info.get("alternativeFileFormats", ())):
+            raise error(
+                f"the TFDS directory does not hold files of format {file_format}",
+                where=place,
+                expected=f"fileFormat {file_format}",
+                got=own,
+                cure=_other_format(own, file_format),
+            )
+        splits = _parse_splits(info, file_format, place)
+    except GristmillError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise error(
+            f"{layout.TFDS_INFO_JSON} cannot be used",
+            where=place,
+            expected="what TFDS writes: a JSON object with name, fileFormat and splits",
+            got=f"{type(e).__name__}: {e}",
+        ) from e
+    return info, splits
+
+
+def _other_format(own: str, wanted: str) -> str:
+    if wanted == "array_record":
+        return "convert it with `gristmill convert`"
+    if own == "array_record":
+        return (
+            "it is what a conversion would make: index it in place with `gristmill "
+            "index`"
+        )
+    return (
+        "make the dataset with TFDS's default file format, or convert it first with "
+        "`tfds convert_format --out_file_format=tfrecord`"
+    )
+
+
+def _parse_splits(
+    info: Mapping[str, Any], file_format: str, place: str
+) -> dict[str, TfdsSplit]:
+    splits = {}
+    for fields in info["splits"]:
+        split = _parse_split(info["name"], fields, file_format, place)
+        if split.name in splits:
+            raise ValueError("two splits of the same name")
+        splits[split.name] = split
+    return splits
+
+
+def _parse_split(
+    dataset: str, fields: Mapping[str, Any], file_format: str, place: str
+) -> TfdsSplit:
+    name = layout.check_split(fields["name"])
+    records = tuple(int(length) for length in fields.get("shardLengths", ()))
+    if any(not 0 <= length < 1 << 62 for length in records):
+        raise ValueError(f"split {name} has an impossible shard length")
+    template = fields.get("filepathTemplate") or FILEPATH_TEMPLATE
+    digits = max(5, len(str(len(records))))
+    total = f"{len(records):0{digits}d}"
+
+    def expand(index: str, count: str, escape: Callable[[str], str] = str) -> str:
+        values = {
+            "DATASET": escape(dataset),
+            "SPLIT": escape(name),
+            "FILEFORMAT": file_format,
+            "SHARD_INDEX": index,
+            "NUM_SHARDS": count,
+            "SHARD_X_OF_Y": f"{index}-of-{count}",
+        }
+        # Texts at even places, names of variables at odd ones.
+        parts = re.split(r"\{(\w+)\}", template)
+        parts[::2] = map(escape, parts[::2])
+        parts[1::2] = [values[variable] for variable in parts[1::2]]
+        return "".join(parts)
+
+    files = tuple(expand(f"{i:0{digits}d}", total) for i in range(len(records)))
+    if len(set(files)) != len(files):
+        raise ValueError(f"split {name} has files of the same name: {template}")
+    for file in files[:1]:  # The others differ in digits only.
+        layout.check_relative(file, where=place)
+    return TfdsSplit(
+        name=name,
+        files=files,
+        file_records=records,
+        pattern=expand("?" * digits, total, glob.escape),
+        named_alike=expand(r"\d{5,}", r"\d{5,}", re.escape),
+    )
