@@ -47,11 +47,7 @@ class FooterCache:
     ) -> ShardIndex:
         """Returns the index of a file; makes and keeps it if it is not in the cache.
 
-        Args:
-            path: The file.
-            file_bytes: Its size.
-            stamp: Differs after the file was written again.
-            read: Reads its footer.
+        The `stamp` differs after the file was written again; `read` reads its footer.
         """
         what = "\0".join((os.path.abspath(path), str(file_bytes), stamp))
         name = hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -106,14 +102,10 @@ class FooterCache:
 
 
 def footer_cache(cache_dir: str | None) -> FooterCache | None:
-    """Returns the cache of this host, trimmed.
+    """Returns the cache of this host, trimmed; None for the directory "".
 
-    Args:
-        cache_dir: Directory of the host's caches, "" for no cache. By default the one
-            of `cache_root`; if that cannot be used, there is no cache.
-
-    Raises:
-        StorageError: `cache_dir` cannot be used.
+    By default it is in the directory of `cache_root`; if that cannot be used, there is
+    no cache. A given directory that cannot be used is a StorageError.
     """
     chosen = os.environ.get("GRISTMILL_CACHE_DIR") if cache_dir is None else cache_dir
     if chosen == "":

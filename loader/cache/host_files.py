@@ -17,12 +17,8 @@ from gristmill.dataset.errors import GristmillError, StorageError
 def cache_root(cache_dir: str | None) -> str:
     """Returns the directory of the host's caches, and makes it.
 
-    Args:
-        cache_dir: The directory that the user chose. By default `GRISTMILL_CACHE_DIR`,
-            or else a directory of this user under `TMPDIR`.
-
-    Raises:
-        StorageError: It cannot be made, or belongs to another user.
+    By default it is `GRISTMILL_CACHE_DIR`, or else one of this user under `TMPDIR`. If
+    it cannot be made or belongs to another user, that is a StorageError.
     """
     root = cache_dir or os.environ.get("GRISTMILL_CACHE_DIR")
     own = root is None

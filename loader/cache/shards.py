@@ -127,8 +127,7 @@ class ShardCache:
     def filling(self) -> Iterator[CacheRoom | None]:
         """Keeps other processes and threads from adding copies.
 
-        Yields:
-            The room for copies; None if another process or thread adds copies now.
+        Yields the room for copies; None if another process or thread adds copies now.
         """
         with locked(self._lock_path, wait=False) as free:
             yield CacheRoom(self.directory, self.cache_bytes) if free else None
@@ -137,12 +136,8 @@ class ShardCache:
     def write(self, shard: int) -> Iterator[int]:
         """Makes a copy of a shard. Only while `filling`.
 
-        Yields:
-            A descriptor to write to, with all the space allocated.
-
-        Raises:
-            CorruptShardError: The bytes that were written are not those of the shard.
-            OSError: The disk is full or cannot be written.
+        Yields a descriptor to write to, with all the space allocated. Other bytes than
+        those of the shard are a CorruptShardError.
         """
         temporary = self._path(shard, _TEMPORARY)
         try:
@@ -177,12 +172,6 @@ def shard_cache(
     table: ShardTable, *, where: str, cache_dir: str | None, cache_bytes: int | None
 ) -> ShardCache | None:
     """Returns the cache of a dataset's shards, None if `cache_bytes` is None.
-
-    Args:
-        table: The shards.
-        where: The dataset, for messages.
-        cache_dir: Directory of the host's caches; see `cache_root`.
-        cache_bytes: Most bytes of all copies, of all datasets.
 
     Raises:
         InputError: No directory is given, or no shard fits into `cache_bytes`.

@@ -145,15 +145,11 @@ def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> A
 
 
 def _measure_feed(feed: Feed, step_seconds: float, seconds: float) -> FeedStats:
-    stop: float | None = None
-    while (
-        stop is None
-        or time.perf_counter() < stop
-        or feed.stats.batches < _LEAST_BATCHES
-    ):
+    next(feed)
+    stop = time.perf_counter() + seconds  # Starting does not count.
+    time.sleep(step_seconds)
+    while time.perf_counter() < stop or feed.stats.batches < _LEAST_BATCHES:
         next(feed)
-        if stop is None:  # Starting does not count.
-            stop = time.perf_counter() + seconds
         time.sleep(step_seconds)
     return feed.stats
 

@@ -85,21 +85,10 @@ class _FeedCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = {name: feed.stats for name, feed in sorted(self.feeds.items())}
-        families: list[CounterMetricFamily | GaugeMetricFamily] = [
-            *(
-                CounterMetricFamily(_name(field), text, labels=["feed"])
-                for field, text in _COUNTERS.items()
-            ),
-            *(
-                GaugeMetricFamily(_name(field), text, labels=["feed"])
-                for field, text in _GAUGES.items()
-            ),
-        ]
-        for field, family in zip([*_COUNTERS, *_GAUGES], families, strict=True):
+        for field, text in (_COUNTERS | _GAUGES).items():
+            kind = CounterMetricFamily if field in _COUNTERS else GaugeMetricFamily
+            metric = "gristmill_feed_" + field.replace(".", "_")
+            family = kind(metric, text, labels=["feed"])
             for name, values in stats.items():
                 family.add_metric([name], operator.attrgetter(field)(values))
-        yield from families
-
-
-def _name(field: str) -> str:
-    return "gristmill_feed_" + field.replace(".", "_")
+            yield family

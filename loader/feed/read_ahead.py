@@ -58,12 +58,10 @@ class ReadAhead(Generic[T]):
         return len(self._ready)
 
     def get(self) -> T:
-        """Waits for the next item and returns it.
+        """Waits for the next item and returns it, as `next` does.
 
-        Raises:
-            StopIteration: There is none.
-            InputError: It was closed meanwhile.
-            BaseException: What the iterator raised, after the items before it.
+        It raises what the iterator raised after the items before it, and InputError if
+        it was closed meanwhile.
         """
         asked_at = time.monotonic()
         with self._changed:

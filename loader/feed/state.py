@@ -57,10 +57,8 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
     From that step on, a mixture may have other weights than those of the state; before
     it, they must be the same.
 
-    Raises:
-        FormatVersionError: Another version wrote the state.
-        StateMismatchError: It is of other datasets or of another order.
-        InputError: It is not a state.
+    Raises FormatVersionError for the state of another version, StateMismatchError for
+    other datasets or another order, and InputError for what is not a state.
     """
     if not isinstance(state, Mapping) or "version" not in state:
         raise _not_a_state(state)
@@ -98,14 +96,7 @@ def batches_of_state(
 ) -> Batches:
     """Returns the global batches that a feed gave when its state was taken.
 
-    Args:
-        datasets: The dataset, or those of a mixture by their names.
-        state: What `get_state` of the feed returned.
-
-    Raises:
-        InputError: It is not a state, or of datasets with other names.
-        StateMismatchError: The datasets hold other records than those of the state.
-        FormatVersionError: Another version wrote the state.
+    The datasets of a mixture are given by their names. It raises what `step_of` does.
     """
     named = datasets if isinstance(datasets, Mapping) else {"": datasets}
     try:
@@ -146,7 +137,6 @@ def batches_of_state(
 
 
 def _not_a_state(found: object) -> InputError:
-    """Returns the error for what is not a state."""
     return InputError(
         "not the state of a feed",
         expected="what get_state of a feed returned",

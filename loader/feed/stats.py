@@ -11,17 +11,10 @@ from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadBatch:
-    """A batch, and how long it took to make.
+    """A batch, and how long it took to make; see `FeedStats`.
 
     Attributes:
-        step: Its step.
         batch: The records, or what decode returned.
-        records: How many records it has.
-        record_bytes: Their size.
-        read_seconds: Time that reading the records took.
-        read_cpu_seconds: Of that, the time that a processor was busy; the rest is
-            waiting for storage or for a processor.
-        decode_seconds: Time that decode took.
         cache: What the cache of shards did since the batch before, in this process.
     """
 
@@ -33,6 +26,17 @@ class ReadBatch:
     read_cpu_seconds: float
     decode_seconds: float
     cache: CacheCounts = NOT_CACHED
+
+
+# What a batch and the stats of a feed both have.
+SUMS = (
+    "records",
+    "record_bytes",
+    "read_seconds",
+    "read_cpu_seconds",
+    "decode_seconds",
+    "cache",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,24 +112,17 @@ class Meter:
     def given(self, batch: ReadBatch, *, asked_at: float) -> None:
         """Counts a batch that is given to the trainer now.
 
-        Args:
-            batch: The batch.
-            asked_at: When the trainer asked for it, by `time.perf_counter`.
+        The trainer asked for it at `asked_at`, by `time.perf_counter`.
         """
         old, now = self.stats, time.perf_counter()
         first = self._given_at is None
         waited = now - asked_at
         self.stats = FeedStats(
             batches=old.batches + 1,
-            records=old.records + batch.records,
-            record_bytes=old.record_bytes + batch.record_bytes,
             startups=old.startups + first,
             startup_seconds=old.startup_seconds + (waited if first else 0.0),
             wait_seconds=old.wait_seconds + (0.0 if first else waited),
             busy_seconds=old.busy_seconds + asked_at - (self._given_at or asked_at),
-            read_seconds=old.read_seconds + batch.read_seconds,
-            read_cpu_seconds=old.read_cpu_seconds + batch.read_cpu_seconds,
-            decode_seconds=old.decode_seconds + batch.decode_seconds,
-            cache=old.cache + batch.cache,
+            **{name: getattr(old, name) + getattr(batch, name) for name in SUMS},
         )
         self._given_at = now

@@ -26,25 +26,14 @@ _WINDOWS = 2
 
 
 class _Window(NamedTuple):
-    """Records of a window.
-
-    Attributes:
-        positions: int64 [n], ascending: those of this reader.
-        records: What is there, list of n.
-    """
-
-    positions: IntArray
+    positions: IntArray  # Those of this reader, ascending.
     records: list[bytes]
 
 
 class WindowReads:
-    """Rows of the batches of a block shuffle. Safe to share by threads.
+    """The rows that a reader needs of the batches of one dataset, in a block shuffle.
 
-    Args:
-        dataset: What the batches are made of.
-        schedule: The batches, of one dataset.
-        shuffle: Its shuffle.
-        rows: The rows of each that this reader needs.
+    Safe to share by threads.
     """
 
     def __init__(
@@ -85,12 +74,7 @@ class WindowReads:
         return reads
 
     def read(self, step: int) -> list[bytes]:
-        """Returns the rows of a step's batch.
-
-        Raises:
-            OutOfRangeError: There is no such step.
-            StorageError: A window cannot be read.
-        """
+        """Returns the rows of a step's batch."""
         positions = self._schedule.positions(step, self._rows)
         out = [b""] * len(positions)
         left = np.ones(len(positions), bool)

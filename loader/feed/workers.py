@@ -49,10 +49,9 @@ class Workers:
     def check(self, waited_seconds: float) -> None:
         """Raises WorkerDiedError if a worker has ended: none does so by itself.
 
-        Args:
-            waited_seconds: How long the caller has waited for a batch. Grain ends a
-                failed worker with exit code 0 and sends the error; a worker that exits
-                by itself with code 0 looks the same, but nothing arrives.
+        Grain ends a failed worker with exit code 0 and sends the error; a worker that
+        exits by itself with code 0 looks the same, but nothing arrives while the caller
+        waits for a batch.
         """
         for process in self._processes:
             code = process.exitcode
@@ -82,11 +81,6 @@ def iterate_in_workers(
     silent_seconds: float,
 ) -> tuple[Any, Workers]:
     """Returns Grain's iterator of a source, read by processes, and the processes.
-
-    Args:
-        source: What to read. It pickles.
-        workers: How many processes.
-        silent_seconds: See `Workers`.
 
     Raises:
         InputError: The source does not pickle, or a worker is importing the script

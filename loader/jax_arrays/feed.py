@@ -16,7 +16,7 @@ import grain
 import numpy as np
 
 from gristmill.dataset.errors import InputError
-from gristmill.loader.feed.stats import FeedStats, Meter, ReadBatch
+from gristmill.loader.feed.stats import SUMS, FeedStats, Meter, ReadBatch
 from gristmill.loader.indices import checked_count
 from gristmill.loader.jax_arrays.global_arrays import RowsRead, global_arrays
 
@@ -234,16 +234,8 @@ def _close(feed: weakref.ref[JaxFeed]) -> None:
 
 def _between(before: FeedStats, after: FeedStats) -> ReadBatch:
     """Returns the counts of one batch: the difference of a feed's stats around it."""
-    return ReadBatch(
-        step=-1,  # Only the sums count.
-        batch=None,
-        records=after.records - before.records,
-        record_bytes=after.record_bytes - before.record_bytes,
-        read_seconds=after.read_seconds - before.read_seconds,
-        read_cpu_seconds=after.read_cpu_seconds - before.read_cpu_seconds,
-        decode_seconds=after.decode_seconds - before.decode_seconds,
-        cache=after.cache - before.cache,
-    )
+    sums = {name: getattr(after, name) - getattr(before, name) for name in SUMS}
+    return ReadBatch(step=-1, batch=None, **sums)
 
 
 def _rows_read(feed: Any) -> RowsRead | None:

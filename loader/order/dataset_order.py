@@ -64,16 +64,16 @@ class DatasetOrder:
         epochs, within = np.divmod(positions, self.num_records)
         if epochs.size and epochs.min() == epochs.max():
             epochs = epochs.ravel()[:1]  # one key for all: most batches, and faster
-        return self.shuffle.records_unchecked(within, self.shuffle_key(epochs))
+        return self.shuffle.map_unchecked(within, self.shuffle_key(epochs))
 
     def positions(self, record: int, *, epochs: IntArray) -> IntArray:
         """Returns the position of one record in each of some epochs, int64."""
         record = checked_count(
             record, what="record", least=0, most=self.num_records - 1
         )
-        within = self.shuffle.positions_unchecked(
-            np.full(len(epochs), record, dtype=np.int64), self.shuffle_key(epochs)
-        )
+        repeated = np.full(len(epochs), record, dtype=np.int64)
+        key = self.shuffle_key(epochs)
+        within = self.shuffle.map_unchecked(repeated, key, inverse=True)
         place: IntArray = epochs * self.num_records + within
         return place
 

@@ -152,11 +152,8 @@ class Mixture:
         position = checked_count(position, what="position", least=0)
         number = bisect.bisect_right(self._starts, position) - 1
         within = position - self._starts[number]
-        counted = _leaf_counts(self.phases[number]._tree, within)
-        return tuple(
-            before + counted.get(dataset, 0)
-            for dataset, before in enumerate(self._counts_before[number])
-        )
+        before = self._counts_before[number]
+        return _counts_after(self.phases[number]._tree, within, before)
 
     def locate(self, positions: npt.ArrayLike) -> tuple[IntArray, IntArray]:
         """Returns where the records at some positions come from.
@@ -177,8 +174,7 @@ class Mixture:
         if self.num_datasets == 1:
             return np.zeros_like(positions), positions
         flat = positions.ravel()
-        datasets = np.empty_like(flat)
-        places = np.empty_like(flat)
+        datasets, places = np.empty_like(flat), np.empty_like(flat)
         numbers = np.searchsorted(self._starts, flat, side="right") - 1
         for number in np.unique(numbers).tolist():
             phase = self.phases[number]
@@ -262,13 +258,7 @@ class Mixture:
         before = [(0,) * self.num_datasets]
         for phase, following in zip(self.phases, self.phases[1:], strict=False):
             length = following.from_position - phase.from_position
-            counted = _leaf_counts(phase._tree, length)
-            before.append(
-                tuple(
-                    count + counted.get(dataset, 0)
-                    for dataset, count in enumerate(before[-1])
-                )
-            )
+            before.append(_counts_after(phase._tree, length, before[-1]))
         return before
 
 
@@ -320,10 +310,9 @@ class _Fork:
     right: _Node
 
     def left_count(self, passed: Any) -> tuple[Any, Any]:
-        """Records dealt left among the first `passed` (an array or an integer).
+        """How many of the first `passed` are dealt left, and whether the next is too.
 
-        Returns:
-            That count, and whether the record that follows is dealt left too.
+        `passed` is an array or an integer.
         """
         periods, rest = _divided(passed, self.weight)
         dealt, part = _divided(rest * self.left.weight + self.weight // 2, self.weight)
@@ -375,18 +364,18 @@ def _wide(node: _Node, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values if node.weight <= _INT64_WEIGHT else values.astype(object)
 
 
-def _leaf_counts(tree: _Node, passed: int) -> dict[int, int]:
-    """How many of the first `passed` records each dataset of a tree gets."""
-    counts = {}
+def _counts_after(tree: _Node, passed: int, before: tuple[int, ...]) -> tuple[int, ...]:
+    """Adds how many of the first `passed` records each dataset of a tree gets."""
+    counts = list(before)
     stack = [(tree, passed)]
     while stack:
         node, count = stack.pop()
         if isinstance(node, _Leaf):
-            counts[node.dataset] = count
+            counts[node.dataset] += count
             continue
         left, _ = node.left_count(count)
         stack += [(node.left, left), (node.right, count - left)]
-    return counts
+    return tuple(counts)
 
 
 def _deal(

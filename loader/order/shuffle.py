@@ -63,6 +63,7 @@ class Shuffle(abc.ABC):
     """An order of the records of an epoch, for any dataset, seed and epoch."""
 
     kind: ClassVar[ShuffleName]
+    _versions: ClassVar[Mapping[str, int]] = {}
 
     def records(
         self,
@@ -89,7 +90,7 @@ class Shuffle(abc.ABC):
         Raises:
             OutOfRangeError: A position is outside [0, num_records).
         """
-        return self.records_unchecked(
+        return self.map_unchecked(
             checked_indices(positions, stop=num_records, what="position"),
             _key(num_records, seed, epochs, name),
         )
@@ -104,22 +105,21 @@ class Shuffle(abc.ABC):
         name: str = "",
     ) -> IntArray:
         """Undoes `records` of the same other arguments."""
-        return self.positions_unchecked(
+        return self.map_unchecked(
             checked_indices(records, stop=num_records, what="record"),
             _key(num_records, seed, epochs, name),
+            inverse=True,
         )
 
     @abc.abstractmethod
-    def records_unchecked(self, positions: IntArray, key: ShuffleKey) -> IntArray:
-        """As `records`, of int64 positions that are known to be in range."""
+    def map_unchecked(
+        self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
+    ) -> IntArray:
+        """As `records` or `positions`, of int64 indices known to be in range."""
 
-    @abc.abstractmethod
-    def positions_unchecked(self, records: IntArray, key: ShuffleKey) -> IntArray:
-        """As `positions`, of int64 records that are known to be in range."""
-
-    @abc.abstractmethod
     def to_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of this order, as JSON values."""
+        """Returns what a checkpoint keeps of this order, as JSON values."""
+        return {"kind": self.kind, **vars(self), **self._versions}
 
 
 def _key(num_records: int, seed: int, epochs: npt.ArrayLike, name: str) -> ShuffleKey:
@@ -137,17 +137,11 @@ class NoShuffle(Shuffle):
 
     kind = "none"
 
-    def records_unchecked(self, positions: IntArray, key: ShuffleKey) -> IntArray:
+    def map_unchecked(
+        self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
+    ) -> IntArray:
         """See `Shuffle`."""
-        return positions
-
-    def positions_unchecked(self, records: IntArray, key: ShuffleKey) -> IntArray:
-        """See `Shuffle`."""
-        return records
-
-    def to_state(self) -> dict[str, Any]:
-        """See `Shuffle`."""
-        return {"kind": self.kind}
+        return indices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,23 +149,14 @@ class GlobalShuffle(Shuffle):
     """Every record anywhere in the epoch, in another order in every epoch."""
 
     kind = "global"
+    _versions: ClassVar = {"permutation_version": PERMUTATION_VERSION}
 
-    def records_unchecked(self, positions: IntArray, key: ShuffleKey) -> IntArray:
+    def map_unchecked(
+        self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
+    ) -> IntArray:
         """See `Shuffle`."""
-        return _permutation(key).map_unchecked(positions, epoch=key.epochs)
-
-    def positions_unchecked(self, records: IntArray, key: ShuffleKey) -> IntArray:
-        """See `Shuffle`."""
-        order = _permutation(key)
-        return order.map_unchecked(records, epoch=key.epochs, inverse=True)
-
-    def to_state(self) -> dict[str, Any]:
-        """See `Shuffle`."""
-        return {"kind": self.kind, "permutation_version": PERMUTATION_VERSION}
-
-
-def _permutation(key: ShuffleKey) -> Permutation:
-    return Permutation(key.num_records, seed=key.seed, name=f"global/{key.name}")
+        order = Permutation(key.num_records, seed=key.seed, name=f"global/{key.name}")
+        return order.map_unchecked(indices, epoch=key.epochs, inverse=inverse)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,6 +185,10 @@ class BlockShuffle(Shuffle):
     """
 
     kind = "block"
+    _versions: ClassVar = {
+        "version": BLOCK_SHUFFLE_VERSION,
+        **GlobalShuffle._versions,
+    }
     # A window of 65,536 records. Many small blocks mix better than a few large ones.
     block_records: int = 64
     window_blocks: int = 1024
@@ -209,40 +198,24 @@ class BlockShuffle(Shuffle):
             value = checked_count(getattr(self, field), what=field)
             object.__setattr__(self, field, value)
 
-    def records_unchecked(self, positions: IntArray, key: ShuffleKey) -> IntArray:
+    def map_unchecked(
+        self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
+    ) -> IntArray:
         """See `Shuffle`."""
         layout = self._layout(key)
-        window = layout.window_of(layout.slot_at(positions))
-        place = layout.mix(positions, window, inverse=False)
+        if inverse:
+            block, offset = np.divmod(indices, layout.block_records)
+            slot = layout.blocks.map_unchecked(block, epoch=key.epochs, inverse=True)
+            place = layout.slot_start(slot) + offset
+            return layout.mix(place, layout.window_of(slot), inverse=True)
+        window = layout.window_of(layout.slot_at(indices))
+        place = layout.mix(indices, window, inverse=False)
         slot = layout.slot_at(place)
         block = layout.blocks.map_unchecked(slot, epoch=key.epochs)
         return block * layout.block_records + place - layout.slot_start(slot)
 
-    def positions_unchecked(self, records: IntArray, key: ShuffleKey) -> IntArray:
-        """See `Shuffle`."""
-        layout = self._layout(key)
-        block, offset = np.divmod(records, layout.block_records)
-        slot = layout.blocks.map_unchecked(block, epoch=key.epochs, inverse=True)
-        place = layout.slot_start(slot) + offset
-        return layout.mix(place, layout.window_of(slot), inverse=True)
-
-    def to_state(self) -> dict[str, Any]:
-        """See `Shuffle`."""
-        return {
-            "kind": self.kind,
-            "block_records": self.block_records,
-            "window_blocks": self.window_blocks,
-            "version": BLOCK_SHUFFLE_VERSION,
-            "permutation_version": PERMUTATION_VERSION,
-        }
-
     def window(self, position: int, key: ShuffleKey) -> tuple[int, int]:
-        """Returns the half-open positions of the window that holds one of them.
-
-        Args:
-            position: A position in the epoch.
-            key: Of one epoch.
-        """
+        """Returns the half-open positions of the window that holds one of an epoch."""
         layout = self._layout(key)
         place = np.array([position], np.int64)
         window = layout.window_of(layout.slot_at(place))
@@ -366,23 +339,15 @@ def shuffle_from_state(state: Mapping[str, Any]) -> Shuffle:
         FormatVersionError: Another version of the arithmetic wrote it, so the order
             cannot be continued.
     """
-    kind = state.get("kind")
-    shuffle: Shuffle
-    if kind == "none":
-        shuffle = NoShuffle()
-    elif kind == "global":
-        shuffle = GlobalShuffle()
-    elif kind == "block" and {"block_records", "window_blocks"} <= state.keys():
-        shuffle = BlockShuffle(
-            block_records=state["block_records"], window_blocks=state["window_blocks"]
-        )
-    else:
+    named = _NAMED.get(str(state.get("kind")))
+    if named is None or not vars(named).keys() <= state.keys():
         raise InputError(
             "not the state of a shuffle",
             expected=f"kind one of {', '.join(_NAMED)}",
             got=state,
             cure="give the whole state, as it was saved with the checkpoint",
         )
+    shuffle = type(named)(**{field: state[field] for field in vars(named)})
     if shuffle.to_state() != dict(state):
         raise FormatVersionError(
             "another version wrote the shuffle's state, its order cannot be continued",

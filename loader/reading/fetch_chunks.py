@@ -25,12 +25,8 @@ def fetch_planned(
 ) -> None:
     """Fetches chunks and puts their wanted records into the batch.
 
-    Chunks that arrive damaged are fetched again.
-
-    Raises:
-        CorruptShardError: A chunk is damaged, or a record does not have its checksum.
-        InputError: A shard is transposed.
-        StorageError: A chunk cannot be fetched.
+    Chunks that arrive damaged are fetched again. A shard that is damaged is a
+    CorruptShardError, a transposed one an InputError.
     """
     for tries in range(1, _DAMAGED_TRIES + 1):
         attempt = _Attempt(plan, out, limits, last=tries == _DAMAGED_TRIES)

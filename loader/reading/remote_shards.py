@@ -93,12 +93,8 @@ class RemoteShards:
     ) -> list[ShardFile]:
         """Opens shards, or local copies of them.
 
-        Unless `keeps_indexes`, only the given `records` of each shard can be found.
-
-        Raises:
-            CorruptShardError: A shard is not the one that was converted.
-            InvalidDatasetError: An index is damaged.
-            StorageError: A shard does not exist, or an index cannot be read.
+        Unless `keeps_indexes`, only the given `records` of each shard can be found. A
+        shard that is not the one that was converted is a CorruptShardError.
         """
         self.fetcher.check_process()
         indexes = self._index_opener().open(shards, records)

@@ -98,7 +98,6 @@ class RangeFetcher:
         Raises:
             StorageError: A range cannot be read. It names object, range and cause.
             StorageChangedError: An object was deleted or written again.
-            RuntimeError: `take` fetches.
         """
         self.check_process()
         if getattr(self._busy, "fetching", False):

@@ -52,10 +52,7 @@ def plan_ranges(
         begins: int64 [n], where it begins; ascending within a file.
         ends: int64 [n], one past its last byte; no two pieces overlap.
         most_gap_bytes: Larger gaps are not joined.
-        most_range_bytes: Larger ranges are cut between pieces.
-
-    Returns:
-        Ranges that hold every piece whole, in the same order.
+        most_range_bytes: Larger ranges are cut between pieces, which stay whole.
     """
     if not len(files):
         nothing = np.empty(0, np.int64)

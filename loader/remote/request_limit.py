@@ -60,12 +60,7 @@ class RequestSlots:
             return True
 
     def give_back(self, *, answered: bool = True, throttled: bool = False) -> None:
-        """Gives one slot back.
-
-        Args:
-            answered: Whether there was an answer.
-            throttled: Whether the answer was that the server is overloaded.
-        """
+        """Gives one slot back, after an answer that the server is overloaded or not."""
         limit = self._limit
         with limit._lock:
             limit.taken -= 1

@@ -1,7 +1,7 @@
 """A feed with worker processes: its batches, errors and ends.
 
 Covers: loader/feed/feed.py, loader/feed/grain_flags.py, loader/feed/read_ahead.py,
-loader/feed/shared_memory.py, loader/feed/source.py.
+loader/feed/shared_memory.py.
 """
 
 import concurrent.futures

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.errors import OutOfRangeError
-from gristmill.loader.feed.batches_ahead import BatchesAhead
+from gristmill.loader.feed.source import BatchesAhead
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule
