@@ -77,17 +77,9 @@ def graph_of(options: Options) -> beam.PTransform[beam.pvalue.PBegin, Any]:
         InputError: The options cannot be used.
     """
     if isinstance(options, ConvertOptions):
-        conversion = conversion_of(options)
-        return ConvertTFRecords(
-            jobs=conversion.jobs,
-            features=conversion.features,
-            tfds_directory=conversion.tfds_directory,
-            overwrite=options.overwrite,
-        )
+        conversion = conversion_of(options)._asdict()
+        return ConvertTFRecords(**conversion, overwrite=options.overwrite)
+    given = dataclasses.asdict(options)
     if isinstance(options, VerifyOptions):
-        return VerifyAndReport(
-            dataset=options.dataset,
-            quick=options.quick,
-            report=options.report,
-        )
-    return IndexArrayRecords(**dataclasses.asdict(options))
+        return VerifyAndReport(**given)
+    return IndexArrayRecords(**given)

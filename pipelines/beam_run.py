@@ -59,17 +59,25 @@ def run_pipeline(
     try:
         with _dead_workers_noticed():
             _wait(pipeline.run())
-        return cast("T", _received(path, runner_options=beam_options))
+        content = storage_for(path).load(path)
     except Exception as e:
         ours = _our_error(e)
-        if ours is None:
-            raise
-        if ours is e:
+        if ours is None or ours is e:
             raise
         raise ours from e
     finally:
         with contextlib.suppress(GristmillError):
             storage_for(path).delete(path)
+    if content is None:
+        raise JobError(
+            "the pipeline has finished, but its result did not arrive",
+            where=path,
+            expected="a file that the last step writes",
+            got=f"none, with {' '.join(beam_options)}",
+            cure="use paths that the workers and this machine share, such as gs:// "
+            "paths; for verify, also give --temp_location or --report there",
+        )
+    return cast("T", pickle.loads(content.data))
 
 
 def _wait(result: PipelineResult) -> None:
@@ -85,20 +93,6 @@ def _wait(result: PipelineResult) -> None:
 def _hand_over(result: Any, path: str) -> None:
     with contextlib.suppress(StorageChangedError):
         storage_for(path).write(path, pickle.dumps(result), replaces="")
-
-
-def _received(path: str, *, runner_options: Sequence[str]) -> Any:
-    content = storage_for(path).load(path)
-    if content is None:
-        raise JobError(
-            "the pipeline has finished, but its result did not arrive",
-            where=path,
-            expected="a file that the last step writes",
-            got=f"none, with {' '.join(runner_options)}",
-            cure="use paths that the workers and this machine share, such as gs:// "
-            "paths; for verify, also give --temp_location or --report there",
-        )
-    return pickle.loads(content.data)
 
 
 @contextlib.contextmanager

@@ -19,11 +19,7 @@ from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
 )
-from gristmill.transforms.conversion.shard_tasks import (
-    GatheredResults,
-    make_shard,
-    shard_tasks,
-)
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     check_jobs,
@@ -80,19 +76,17 @@ def convert(
     repaired = 0
     manifest = preparations[0].committed
     if todo:
-        run = _run_here if beam_options is None else _run_beam
+        run = (
+            functools.partial(_run_here, workers=workers)
+            if beam_options is None
+            else functools.partial(_run_beam, beam_options=beam_options)
+        )
         with (
             tempfile.TemporaryDirectory(prefix="gristmill-") as progress_dir,
             show(todo, progress_dir) if show else nullcontext(),
         ):
-            result = run(
-                todo,
-                progress_dir=progress_dir,
-                workers=workers,
-                features=features,
-                tfds_directory=tfds_directory,
-                beam_options=beam_options or (),
-            )
+            about = {"features": features, "tfds_directory": tfds_directory}
+            result = run(todo, progress_dir, **about)
         manifest, repaired = result.manifest, result.repaired_shards
     return Outcome(
         output=jobs[0].output,
@@ -136,56 +130,38 @@ def _shards_at_once(prepared: PreparedJob) -> int:
 
 
 def _run_here(
-    prepared: Sequence[PreparedJob],
-    *,
-    progress_dir: str,
-    workers: int,
-    features: Mapping[str, Any] | None,
-    tfds_directory: str | None,
-    beam_options: Sequence[str],
+    prepared: Sequence[PreparedJob], progress_dir: str, *, workers: int, **about: Any
 ) -> ConversionResult:
-    del beam_options
     tasks = [task for job in prepared for task in shard_tasks(job)]
     threads = max(map(_shards_at_once, prepared))
-    results = map_unordered(
-        functools.partial(
-            make_shard, progress_dir=progress_dir, one_at_a_time=threads > 1
-        ),
-        tasks,
-        workers=min(workers, len(tasks)),
-        threads=threads,
+    make = functools.partial(
+        make_shard, progress_dir=progress_dir, one_at_a_time=threads > 1
     )
+    workers = min(workers, len(tasks))
+    results = map_unordered(make, tasks, workers=workers, threads=threads)
     return commit_shards(
         [job.job for job in prepared],
-        GatheredResults.of(results),
-        features=features,
-        tfds_directory=tfds_directory,
+        results,
         prepared={job.job.split: job for job in prepared},
+        **about,
     )
 
 
 def _run_beam(
     prepared: Sequence[PreparedJob],
-    *,
     progress_dir: str,
-    workers: int,
-    features: Mapping[str, Any] | None,
-    tfds_directory: str | None,
+    *,
     beam_options: Sequence[str],
+    **about: Any,
 ) -> ConversionResult:
-    del workers
     from gristmill.pipelines.beam_run import run_pipeline
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 
-    return run_pipeline(
-        ConvertTFRecords(
-            jobs=tuple(job.job for job in prepared),
-            features=features,
-            tfds_directory=tfds_directory,
-            prepared=tuple(prepared),
-            progress_dir=progress_dir,
-        ),
-        "Convert",
-        beam_options,
-        results_dir=layout.join(prepared[0].job.output, layout.INDEX_DIR),
+    transform = ConvertTFRecords(
+        jobs=tuple(job.job for job in prepared),
+        prepared=tuple(prepared),
+        progress_dir=progress_dir,
+        **about,
     )
+    results_dir = layout.join(prepared[0].job.output, layout.INDEX_DIR)
+    return run_pipeline(transform, "Convert", beam_options, results_dir=results_dir)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported
-from gristmill.pipelines.commands.option_decorators import json_option
+from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
 
 if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
@@ -28,7 +27,7 @@ _LIMITS = {
 }
 
 
-@click.command(name="bench-loader", epilog=EPILOG)
+@click.command("bench-loader", epilog=EPILOG)
 @click.argument("dataset")
 @click.option("--split", help="Split to read. Required if there are several.")
 @click.option(
@@ -93,7 +92,7 @@ _LIMITS = {
 )
 @json_option
 @errors_reported
-def command(
+def bench_loader(
     *,
     dataset: str,
     split: str | None,

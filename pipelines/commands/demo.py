@@ -1,18 +1,31 @@
-"""`gristmill demo`: TFRecords are made, converted and read back."""
+"""`gristmill demo`: TFRecords of made-up text are written, converted and read back."""
 
 from __future__ import annotations
 
+import os
+import random
+
 import click
 
-from gristmill.pipelines.commands.convert import run_conversion
 from gristmill.pipelines.commands.errors import EPILOG, errors_reported
+from gristmill.pipelines.commands.jobs import run_conversion
 from gristmill.pipelines.options.definitions import ConvertOptions
 
+_FILES, _RECORDS = 4, 1000
+_TEXT = """
+the of and to in a is that for it was on are as with they be at this from have
+or by one had not but what all were when we there can an your which their said
+if do will each about how up out them then she many some so these would other
+into has more her two like him see time could no make than first been its who
+now people my made over did down only way find use may water long little very
+after words
+"""
 
-@click.command(name="demo", epilog=EPILOG)
+
+@click.command("demo", epilog=EPILOG)
 @click.argument("directory", required=False)
 @errors_reported
-def command(*, directory: str | None) -> None:
+def demo(*, directory: str | None) -> None:
     """Make TFRecord files, convert them, and show a few records.
 
     Writes to DIRECTORY, by default a new temporary one.
@@ -20,11 +33,10 @@ def command(*, directory: str | None) -> None:
     import tempfile
 
     from gristmill.dataset.shard_reader import first_records
-    from gristmill.pipelines.commands.demo_records import write_demo_tfrecords
-    from gristmill.pipelines.results.record import record_text
+    from gristmill.pipelines.results.contents import record_text
 
     directory = directory or tempfile.mkdtemp(prefix="gristmill-demo-")
-    pattern = write_demo_tfrecords(f"{directory}/tfrecords")
+    pattern = _write_tfrecords(f"{directory}/tfrecords")
     output = f"{directory}/demo"
     click.echo(f"$ gristmill convert '{pattern}' {output} --num-shards 8")
     options = ConvertOptions(input=(pattern,), output=output, num_shards=8)
@@ -32,3 +44,43 @@ def command(*, directory: str | None) -> None:
     click.echo(f"\n$ gristmill head {output}")
     for number, record in enumerate(first_records(output, "train", 3)):
         click.echo(record_text(number, record))
+
+
+def _write_tfrecords(directory: str) -> str:
+    """Writes TFRecord files; returns a pattern that matches them."""
+    from gristmill.dataset.tfrecord.frames import encode_frame
+
+    os.makedirs(directory, exist_ok=True)
+    rng, words = random.Random(17), _TEXT.split()
+    for file in range(_FILES):
+        path = os.path.join(directory, f"demo.tfrecord-{file:05d}-of-{_FILES:05d}")
+        frames = []
+        for number in range(file * _RECORDS, (file + 1) * _RECORDS):
+            text = " ".join(rng.choices(words, k=rng.randint(40, 600)))
+            frames.append(encode_frame(_example(text, number)))
+        data = b"".join(frames)
+        # Kept if it exists: a changed input would be an error in a repeated demo.
+        if not os.path.exists(path) or os.path.getsize(path) != len(data):
+            with open(path, "wb") as out:
+                out.write(data)
+    return os.path.join(directory, "demo.tfrecord-*")
+
+
+def _example(text: str, number: int) -> bytes:
+    """Encodes {"text": text, "id": number} as a tf.train.Example."""
+    texts = _field(1, _field(1, text.encode()))
+    ids = _field(3, _field(1, bytes((number & 0x7F | 0x80, number >> 7))))
+    entries = (
+        _field(1, name) + _field(2, feature)
+        for name, feature in ((b"text", texts), (b"id", ids))
+    )
+    return _field(1, b"".join(_field(1, entry) for entry in entries))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    size, prefix = len(data), bytearray((number << 3 | 2,))
+    while size > 0x7F:
+        prefix.append(size & 0x7F | 0x80)
+        size >>= 7
+    prefix.append(size)
+    return bytes(prefix) + data

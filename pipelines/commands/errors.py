@@ -1,4 +1,4 @@
-"""What a command prints when it fails, and the exit code of each kind of failure."""
+"""What commands share: `--json`, messages of errors, and exit codes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ EXIT_INTERRUPTED = 130
 EPILOG = (
     "Exit codes: 0 done; 1 failed (storage, a worker, the --map function); 2 wrong "
     "usage, inputs or options; 3 damaged input, shard or dataset; 130 interrupted."
+)
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON."
 )
 
 

@@ -15,17 +15,17 @@ import click
 
 from gristmill.pipelines.commands.errors import EPILOG, print_error_json
 
-# Command -> its module and its name there.
+# Command -> its module.
 _COMMANDS = {
-    "bench-loader": ("bench_loader", "command"),
-    "convert": ("convert", "command"),
-    "demo": ("demo", "command"),
-    "head": ("show", "head"),
-    "index": ("index", "command"),
-    "inspect": ("show", "inspect"),
-    "status": ("show", "status"),
-    "trace": ("trace", "command"),
-    "verify": ("verify", "command"),
+    "bench-loader": "bench_loader",
+    "convert": "jobs",
+    "demo": "demo",
+    "head": "show",
+    "index": "jobs",
+    "inspect": "show",
+    "status": "show",
+    "trace": "trace",
+    "verify": "jobs",
 }
 
 
@@ -59,9 +59,9 @@ def find_command(name: str) -> click.Command | None:
     """Returns a command by its name, None if there is none."""
     if name not in _COMMANDS:
         return None
-    module, attribute = _COMMANDS[name]
+    path = f"gristmill.pipelines.commands.{_COMMANDS[name]}"
     found: click.Command = getattr(
-        importlib.import_module(f"gristmill.pipelines.commands.{module}"), attribute
+        importlib.import_module(path), name.replace("-", "_")
     )
     return found
 

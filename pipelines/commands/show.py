@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported
-from gristmill.pipelines.commands.option_decorators import json_option
+from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
 
 
 @click.command(epilog=EPILOG)
@@ -15,7 +14,7 @@ from gristmill.pipelines.commands.option_decorators import json_option
 def inspect(*, dataset: str, as_json: bool) -> None:
     """Show the splits, sizes and source of a dataset."""
     from gristmill.dataset.metadata.manifest import open_manifest
-    from gristmill.pipelines.results.dataset import manifest_text
+    from gristmill.pipelines.results.contents import manifest_text
 
     manifest = open_manifest(dataset)
     if as_json:
@@ -44,7 +43,7 @@ def head(*, dataset: str, records: int, split: str, as_json: bool) -> None:
     per line.
     """
     from gristmill.dataset.shard_reader import first_records
-    from gristmill.pipelines.results.record import record_json, record_text
+    from gristmill.pipelines.results.contents import record_json, record_text
 
     show = record_json if as_json else record_text
     for number, record in enumerate(first_records(dataset, split, records)):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported
-from gristmill.pipelines.commands.option_decorators import json_option
+from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
 
 if TYPE_CHECKING:
     from gristmill.loader import Dataset, Location
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from gristmill.loader.order import ShuffleName, Sighting
 
 
-@click.command(name="trace", epilog=EPILOG)
+@click.command("trace", epilog=EPILOG)
 @click.argument("dataset", nargs=-1, required=True)
 @click.option("--split", help="Split to read. Required if there are several.")
 @click.option("--step", type=int, help="Step of the row to trace.")
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 @errors_reported
-def command(
+def trace(
     ctx: click.Context,
     /,
     *,
@@ -91,9 +90,7 @@ def command(
     from gristmill.loader.locate import locate
 
     if (step is None) != (row is None) or (step is None) == (record is None):
-        raise InputError(
-            "give --step and --row, or --record",
-        )
+        raise InputError("give --step and --row, or --record")
     given = [
         f"--{key.replace('_', '-')}"
         for key in order
@@ -132,7 +129,7 @@ def command(
             records = batches.datasets[number].read([record])
             _print_record(record, records, as_json=as_json)
     except (OutOfRangeError, StateMismatchError) as e:
-        raise InputError(str(e)) from e
+        raise InputError(**e.facts()) from e
 
 
 def _open(given: tuple[str, ...], split: str | None) -> Dataset | dict[str, Dataset]:
@@ -210,7 +207,7 @@ def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batc
 
 
 def _print_record(number: int, records: list[bytes], *, as_json: bool) -> None:
-    from gristmill.pipelines.results.record import record_json, record_text
+    from gristmill.pipelines.results.contents import record_json, record_text
 
     click.echo((record_json if as_json else record_text)(number, records[0]))
 

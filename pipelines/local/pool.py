@@ -17,7 +17,7 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 from gristmill.dataset.errors import InputError, WorkerDiedError
@@ -26,6 +26,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 # A result, or an error and its traceback; see `_call`.
 _Outcome = tuple[Any, BaseException | None, str]
+# Yields results, and returns the first error.
+_Results = Generator[Any, None, BaseException | None]
 
 
 def default_workers() -> int:
@@ -70,12 +72,15 @@ def map_unordered(
         raise InputError(
             "number of workers must be positive", got=workers, cure="see --workers"
         )
+    error: BaseException | None = None
     if workers > 1:
-        yield from _map_in_processes(function, items, workers, threads)
+        error = yield from _map_in_processes(function, items, workers, threads)
     elif threads > 1:
-        yield from _map_in_threads(function, items, threads)
+        error = yield from _map_in_threads(function, items, threads)
     else:
         yield from map(function, items)
+    if error is not None:
+        raise error
 
 
 def _call(function: Callable[[T], R], item: T) -> _Outcome:
@@ -85,10 +90,35 @@ def _call(function: Callable[[T], R], item: T) -> _Outcome:
         return None, e, traceback.format_exc()
 
 
+def _spread(
+    items: Iterable[T],
+    at_once: int,
+    give: Callable[[T], None],
+    take: Callable[[], _Outcome],
+) -> _Results:
+    """Starts a call for each item, some at once; `take` waits for the end of one."""
+    waiting = iter(items)
+    running = 0
+    error: BaseException | None = None
+    while True:
+        if error is None:
+            for item in itertools.islice(waiting, at_once - running):
+                give(item)
+                running += 1
+        if not running:
+            break
+        result, failure, _ = take()
+        running -= 1
+        if failure is None:
+            yield result
+        elif error is None:
+            error = failure
+    return error
+
+
 def _map_in_threads(
     function: Callable[[T], R], items: Iterable[T], threads: int
-) -> Iterator[R]:
-    waiting = iter(items)
+) -> _Results:
     todo: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
     done: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
 
@@ -99,26 +129,13 @@ def _map_in_threads(
     for _ in range(threads):
         # Daemons, so that Ctrl-C ends the process.
         threading.Thread(target=work, daemon=True).start()
-    running = 0
-    error: BaseException | None = None
     try:
-        while True:
-            if error is None:
-                for item in itertools.islice(waiting, threads - running):
-                    todo.put((item,))
-                    running += 1
-            if not running:
-                break
-            result, failure, _ = done.get()
-            running -= 1
-            error = error or failure
-            if failure is None:
-                yield result
+        return (
+            yield from _spread(items, threads, lambda item: todo.put((item,)), done.get)
+        )
     finally:
         for _ in range(threads):
             todo.put(None)
-    if error is not None:
-        raise error
 
 
 class _Worker:
@@ -129,62 +146,49 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.running = 0
-        self._process = context.Process(target=_work, args=(theirs, function, threads))
-        self._process.start()
+        self.process = context.Process(target=_work, args=(theirs, function, threads))
+        self.process.start()
         theirs.close()  # Otherwise its death would not close the connection.
-
-    def give(self, item: Any) -> None:
-        self.connection.send(item)
-        self.running += 1
-
-    def take(self) -> tuple[Any, BaseException | None]:
-        outcome: _Outcome = self.connection.recv()
-        self.running -= 1
-        result, error, where = outcome
-        if error is not None:
-            error.__cause__ = _WorkerError(where)
-        return result, error
-
-    def end(self, *, at_once: bool) -> None:
-        if at_once:
-            self._process.terminate()
-        self.connection.close()  # The worker then ends.
-        self._process.join()
 
 
 def _map_in_processes(
     function: Callable[[T], R], items: Iterable[T], count: int, threads: int
-) -> Iterator[R]:
-    waiting = iter(items)
+) -> _Results:
     workers = [_Worker(function, threads) for _ in range(count)]
-    by_connection = {worker.connection: worker for worker in workers}
+    by_connection: dict[Any, _Worker] = {w.connection: w for w in workers}
     # Free threads: the first one of every worker before the second one of any.
     free = deque(workers * threads)
-    error: BaseException | None = None
+    ready: deque[Any] = deque()
+
+    def give(item: T) -> None:
+        worker = free.popleft()
+        worker.connection.send(item)
+        worker.running += 1
+
+    def take() -> _Outcome:
+        if not ready:
+            busy = [worker.connection for worker in workers if worker.running]
+            ready.extend(multiprocessing.connection.wait(busy))
+        worker = by_connection[ready.popleft()]
+        result, error, where = worker.connection.recv()
+        worker.running -= 1
+        free.append(worker)
+        if error is not None:
+            error.__cause__ = _WorkerError(where)
+        return result, error, where
+
     broken = False
     try:
-        while True:
-            if error is None:
-                for item in itertools.islice(waiting, len(free)):
-                    free.popleft().give(item)
-            busy = [worker.connection for worker in workers if worker.running]
-            if not busy:
-                break
-            for connection in multiprocessing.connection.wait(busy):
-                worker = by_connection[connection]  # type: ignore[index]
-                result, failure = worker.take()
-                free.append(worker)
-                error = error or failure
-                if failure is None:
-                    yield result
+        return (yield from _spread(items, count * threads, give, take))
     except (EOFError, ConnectionError) as e:
         broken = True
         raise worker_died(f"one of {count} processes") from e
     finally:
         for worker in workers:
-            worker.end(at_once=broken)
-    if error is not None:
-        raise error
+            if broken:
+                worker.process.terminate()
+            worker.connection.close()  # The worker then ends.
+            worker.process.join()
 
 
 class _WorkerError(Exception):

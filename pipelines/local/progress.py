@@ -7,11 +7,11 @@ machine also write small progress files.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -33,30 +33,15 @@ _PLAIN_LINE_SECONDS = 15.0
 _REMOTE_LISTING_SECONDS = 15.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """The progress of a conversion.
-
-    Attributes:
-        shards: Finished shards, including those of earlier runs.
-        input_bytes: Stored input bytes that are converted, approximately.
-        records: Records read by this run.
-        raw_bytes: Their size.
-    """
-
-    shards: int
-    input_bytes: int
-    records: int
-    raw_bytes: int
+class _Progress(NamedTuple):
+    shards: int  # Finished ones, including those of earlier runs.
+    input_bytes: int  # Stored input bytes that are converted, approximately.
+    records: int  # Read by this run.
+    raw_bytes: int  # Their size.
 
 
-class ProgressReader:
-    """Reads the progress of a conversion.
-
-    Args:
-        prepared: The jobs of the conversion.
-        progress_dir: Directory where workers on this machine write their progress.
-    """
+class _ProgressReader:
+    """Reads the progress of a conversion."""
 
     def __init__(self, prepared: Sequence[PreparedJob], progress_dir: str):
         self._prepared = prepared
@@ -88,7 +73,7 @@ class ProgressReader:
             self._next_listing = ended + max(pause, 20 * (ended - began))
         return self._done
 
-    def read(self) -> Snapshot:
+    def read(self) -> _Progress:
         """Returns the current progress."""
         output = self._prepared[0].job.output
         done = self._finished(layout.join(output, layout.INDEX_DIR))
@@ -105,25 +90,19 @@ class ProgressReader:
                 input_bytes += min(
                     int(numbers[1]), self._shard_bytes.get(entry.name, 0)
                 )
-        return Snapshot(
-            shards=len(done),
-            input_bytes=input_bytes,
-            records=records,
-            raw_bytes=raw_bytes,
-        )
-
-
-def _text(snapshot: Snapshot, reader: ProgressReader, seconds: float) -> str:
-    rate = snapshot.raw_bytes / 1e6 / max(seconds, 1e-3)
-    return (
-        f"{snapshot.shards:,}/{reader.shards:,} shards  {snapshot.records:,} records  "
-        f"{rate:,.1f} MB/s"
-    )
+        return _Progress(len(done), input_bytes, records, raw_bytes)
 
 
 @contextlib.contextmanager
-def show_progress(reader: ProgressReader, console: Console) -> Iterator[None]:
-    """Shows a progress bar while the body runs; plain lines without a terminal."""
+def show_progress(prepared: Sequence[PreparedJob], progress_dir: str) -> Iterator[None]:
+    """Shows a progress bar while the body runs; plain lines without a terminal.
+
+    Args:
+        prepared: The jobs of the conversion.
+        progress_dir: Directory where workers on this machine write their progress.
+    """
+    reader = _ProgressReader(prepared, progress_dir)
+    console = Console(stderr=True)
     started = time.monotonic()
     stop = threading.Event()
     bar = Progress(
@@ -143,15 +122,19 @@ def show_progress(reader: ProgressReader, console: Console) -> Iterator[None]:
         next_line = started + _PLAIN_LINE_SECONDS
         while not stop.wait(_REFRESH_SECONDS):
             try:
-                snapshot = reader.read()
+                progress = reader.read()
             except (GristmillError, OSError, ValueError):
                 continue  # Files appear and disappear meanwhile; try again soon.
             now = time.monotonic()
-            text = _text(snapshot, reader, now - started)
-            bar.update(task, completed=snapshot.input_bytes, text=text)
+            rate = progress.raw_bytes / 1e6 / max(now - started, 1e-3)
+            text = (
+                f"{progress.shards:,}/{reader.shards:,} shards  "
+                f"{progress.records:,} records  {rate:,.1f} MB/s"
+            )
+            bar.update(task, completed=progress.input_bytes, text=text)
             if not console.is_terminal and now >= next_line:
                 next_line = now + _PLAIN_LINE_SECONDS
-                percent = 100 * snapshot.input_bytes / max(reader.input_bytes, 1)
+                percent = 100 * progress.input_bytes / max(reader.input_bytes, 1)
                 console.print(f"{percent:.0f}%  {text}", highlight=False)
 
     with bar:

@@ -67,14 +67,13 @@ class Option:
         return "--" + self.name.replace("_", "-")
 
 
-def _option(kind: Kind, default: Any, label: str, help: str, **more: Any) -> Any:
+def _option(kind: Kind, label: str, help: str, default: Any = None, **more: Any) -> Any:
     about = {"kind": kind, "label": label, "help": help, **more}
     return dataclasses.field(default=default, metadata=about)
 
 
 def _required(kind: Kind, label: str, help: str, **more: Any) -> Any:
-    about = {"kind": kind, "label": label, "help": help, "required": True, **more}
-    return dataclasses.field(metadata=about)
+    return _option(kind, label, help, dataclasses.MISSING, required=True, **more)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +94,6 @@ class ConvertOptions:
     )
     name: str | None = _option(
         "text",
-        None,
         "Dataset name",
         "Dataset name, the first part of every shard's file name.",
         shown="last part of the output path",
@@ -103,18 +101,16 @@ class ConvertOptions:
     )
     split: str | None = _option(
         "text",
-        None,
         "Split",
         "Split to write. Other splits in the output are kept.",
         shown="train",
         regex=SPLIT_PATTERN,
     )
     match_shards: bool = _option(
-        "flag", False, "One shard per file", "Write one shard for each input file."
+        "flag", "One shard per file", "Write one shard for each input file.", False
     )
     num_shards: int | None = _option(
         "integer",
-        None,
         "Number of shards",
         "Number of shards. Each takes about the same number of input bytes.",
         metavar="N",
@@ -123,7 +119,6 @@ class ConvertOptions:
     )
     shard_size: str | None = _option(
         "text",
-        None,
         "Input per shard",
         "Input bytes per shard, such as 1GiB.",
         shown="256MiB",
@@ -132,7 +127,6 @@ class ConvertOptions:
     )
     records_per_shard: int | None = _option(
         "integer",
-        None,
         "Records per shard",
         "Records per shard. Counts all records first.",
         metavar="N",
@@ -141,23 +135,22 @@ class ConvertOptions:
     )
     group_size: int = _option(
         "integer",
-        DEFAULT_GROUP_SIZE,
         "Records per chunk",
         "Records per chunk: 1 for fast random reads, 16 or more for smaller files.",
+        default=DEFAULT_GROUP_SIZE,
         metavar="N",
         regex=_POSITIVE,
     )
     compression: str = _option(
         "text",
-        DEFAULT_COMPRESSION,
         "Compression",
         "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
+        default=DEFAULT_COMPRESSION,
         metavar="TEXT",
         regex=COMPRESSION_PATTERN,
     )
     map: str | None = _option(
         "text",
-        None,
         "Function on records",
         "Function to call on every record. Takes bytes; returns bytes, a list of "
         "bytes, or None to drop the record.",
@@ -166,35 +159,35 @@ class ConvertOptions:
     )
     on_corrupt: OnCorrupt = _option(  # noqa: RUF009 (a field, as the others)
         "choice",
-        "fail",
         "Damaged input",
         "What to do with damaged input: fail, or move on and copy it to quarantine/.",
+        default="fail",
         choices=get_args(OnCorrupt),
     )
     max_corrupt: int = _option(
         "integer",
-        100,
         "Most damaged regions",
         "Fail if more regions than this are damaged.",
+        default=100,
         metavar="N",
         regex="[0-9]+",
         least=0,
     )
     check: Check = _option(  # noqa: RUF009 (a field, as the others)
         "choice",
-        "records",
         "Check of finished shards",
         "How to check a finished shard before it is committed: read all records again "
         "and compare their checksums, or compare its length and a sample, which is "
         "cheaper.",
+        default="records",
         choices=get_args(Check),
     )
     overwrite: bool = _option(
         "flag",
-        False,
         "Overwrite",
         "Replace the split's existing shards. Never deletes inputs, shards of other "
         "splits, or files that were indexed.",
+        default=False,
     )
 
 
@@ -207,13 +200,12 @@ class VerifyOptions:
     )
     quick: bool = _option(
         "flag",
-        False,
         "Metadata only",
         "Check metadata, presence and sizes only; in a bucket also file checksums.",
+        default=False,
     )
     report: str | None = _option(
         "text",
-        None,
         "Report",
         "Also write the result to this file, as JSON.",
         metavar="FILE",
@@ -233,7 +225,6 @@ class IndexOptions:
     )
     name: str | None = _option(
         "text",
-        None,
         "Dataset name",
         "Dataset name.",
         shown="from the file names",
@@ -241,14 +232,13 @@ class IndexOptions:
     )
     split: str | None = _option(
         "text",
-        None,
         "Split",
         "Put all files into this split.",
         shown="from the file names",
         regex=SPLIT_PATTERN,
     )
     overwrite: bool = _option(
-        "flag", False, "Overwrite", "Index existing splits again."
+        "flag", "Overwrite", "Index existing splits again.", False
     )
 
 
@@ -261,20 +251,19 @@ class LaunchOptions:
 
     runner: str | None = _option(
         "text",
-        None,
         "Beam runner",
         "Run on this Beam runner, such as DataflowRunner, instead of local processes. "
         "Beam's options can follow, or stand after --.",
     )
     wait: bool = _option(
-        "flag", False, "Wait", "Wait until the Dataflow job has finished."
+        "flag", "Wait", "Wait until the Dataflow job has finished.", False
     )
     cross_region: bool = _option(
         "flag",
-        False,
         "Other regions",
         "Allow buckets outside the region of the Dataflow workers. Google charges for "
         "traffic between regions.",
+        default=False,
     )
 
     @property

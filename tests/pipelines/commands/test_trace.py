@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
+from gristmill.dataset.errors import OutOfRangeError
 from gristmill.pipelines.commands.main import cli
 from tests.support.conversion import convert, job_of, varied_records
 from tests.support.examples import tf_example
@@ -246,6 +247,18 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
 )
 def test_wrong_usage_is_explained(converted, options, message):
     assert message in refused(converted / "plain-out", *ORDER, *options)
+
+
+def test_json_of_an_error_has_all_its_fields(converted):
+    place = converted / "plain-out"
+    batches = loader.global_batches(loader.open(str(place)), batch_size=16, seed=7)
+    with pytest.raises(OutOfRangeError) as caught:
+        batches.locate(-1, 1)
+    assert {"what", "expected", "got"} <= caught.value.facts().keys()
+    out = refused(place, *ORDER, "--step", -1, "--row", 1, "--json")
+    error = json.loads(out.splitlines()[-1])["error"]
+    assert error.pop("type") == "InputError"
+    assert {k: v for k, v in error.items() if v is not None} == caught.value.facts()
 
 
 def test_usage_without_a_batch_size_or_names(converted):

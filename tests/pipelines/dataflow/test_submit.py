@@ -1,7 +1,6 @@
 """Submissions to Dataflow: what is asked for, what is said, and that it would run.
 
-Covers: pipelines/beam_graphs.py, pipelines/commands/beam_arguments.py,
-pipelines/commands/launch.py, pipelines/results/submission.py.
+Covers: pipelines/results/submission.py.
 """
 
 from __future__ import annotations

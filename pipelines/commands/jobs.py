@@ -1,0 +1,198 @@
+"""`gristmill convert`, `index` and `verify`: here, by a Beam runner, or on Dataflow."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gristmill.pipelines.commands.errors import (
+    EPILOG,
+    EXIT_DAMAGED,
+    errors_reported,
+    json_option,
+)
+from gristmill.pipelines.options.definitions import (
+    PIPELINES,
+    ConvertOptions,
+    IndexOptions,
+    LaunchOptions,
+    Option,
+    VerifyOptions,
+    options_of,
+)
+
+if TYPE_CHECKING:
+    from gristmill.pipelines.results.conversion import Outcome
+
+
+def _limit_library_threads(
+    ctx: click.Context, param: click.Parameter, workers: int | None
+) -> int | None:
+    # numpy's linear algebra would start a thread for each core in every process, and
+    # they spin while idle: 0.05 s of CPU when numpy is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return workers
+
+
+def _parameter(option: Option) -> click.Parameter:
+    if option.required:
+        count = -1 if option.kind == "paths" else 1
+        return click.Argument([option.name], nargs=count, required=True)
+    if option.kind == "flag":
+        return click.Option([option.flag], is_flag=True, help=option.help)
+    kind: click.ParamType[Any] | type[str] = str
+    if option.kind == "choice":
+        kind = click.Choice(option.choices)
+    elif option.kind == "integer":
+        kind = click.INT if option.least is None else click.IntRange(min=option.least)
+    return click.Option(
+        [option.flag],
+        type=kind,
+        default=option.default,
+        show_default=option.shown or True,
+        metavar=option.metavar,
+        help=option.help,
+    )
+
+
+def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a function a command with the options of a pipeline and of its launch.
+
+    The function gets the pipeline's options, how to print, and where to run: the number
+    of workers on this machine, and Beam's options, None to run without Beam. With the
+    runner of Dataflow, the job is submitted instead.
+    """
+    workers_option = click.Option(
+        ["--workers"],
+        callback=_limit_library_threads,
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_default="all cores",
+        help="Number of worker processes on this machine.",
+    )
+    parameters = [
+        *map(_parameter, options_of(PIPELINES[name])),
+        workers_option,
+        *map(_parameter, options_of(LaunchOptions)),
+    ]
+    launch_names = [option.name for option in options_of(LaunchOptions)]
+
+    def decorated(run: Callable[..., None]) -> click.Command:
+        @click.command(name, epilog=EPILOG, params=parameters)
+        @json_option
+        @click.pass_context
+        @errors_reported
+        @functools.wraps(run)
+        def command(
+            ctx: click.Context, /, *, workers: int | None, as_json: bool, **given: Any
+        ) -> None:
+            launch = LaunchOptions(**{name: given.pop(name) for name in launch_names})
+            options = PIPELINES[name](**given)
+            beam_options = _beam_options(launch, workers, ctx.obj or ())
+            if beam_options is not None and launch.on_dataflow:
+                from gristmill.pipelines.dataflow.submit import submit
+
+                submission = submit(options, launch, beam_options)
+                click.echo(submission.json() if as_json else submission.text())
+            else:
+                where = {"workers": workers, "beam_options": beam_options}
+                run(options, as_json=as_json, **where)
+
+        return command
+
+    return decorated
+
+
+def _beam_options(
+    launch: LaunchOptions, workers: int | None, given: Sequence[str]
+) -> list[str] | None:
+    """Returns the options for Beam, or None to run without it.
+
+    Raises:
+        InputError: An option was given that has no effect on such a run.
+    """
+    from gristmill.dataset.errors import InputError
+
+    if launch.runner is None:
+        if given:
+            raise InputError(
+                "options after -- are for Beam, but no runner is given",
+                got=" ".join(given),
+                cure="add --runner, such as --runner FnApiRunner",
+            )
+    elif workers is not None:
+        raise InputError(
+            "--workers has no effect with --runner",
+            cure="drop --workers, or use the runner's own option",
+        )
+    if (launch.wait or launch.cross_region) and not launch.on_dataflow:
+        raise InputError(
+            "--wait and --cross-region only apply to Dataflow",
+            cure="drop them, or add --runner DataflowRunner",
+        )
+    return None if launch.runner is None else [f"--runner={launch.runner}", *given]
+
+
+@_job_command("convert")
+def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
+    """Convert TFRecord files to an ArrayRecord dataset at OUTPUT.
+
+    INPUT is a TFRecord file, a quoted glob pattern, or a TFDS directory.
+
+    After a failure, run the same command again: finished shards are kept.
+    """
+    outcome = run_conversion(options, **where)
+    click.echo(outcome.json() if as_json else outcome.text())
+
+
+def run_conversion(
+    options: ConvertOptions,
+    *,
+    workers: int | None = None,
+    beam_options: Sequence[str] | None = None,
+) -> Outcome:
+    """Converts, and shows progress on standard error."""
+    from gristmill.pipelines.convert import convert
+    from gristmill.pipelines.local.pool import default_workers
+    from gristmill.pipelines.local.progress import show_progress
+    from gristmill.pipelines.options.conversion_jobs import conversion_of
+
+    return convert(
+        **conversion_of(options)._asdict(),
+        workers=workers or default_workers(),
+        overwrite=options.overwrite,
+        beam_options=beam_options,
+        show=show_progress,
+    )
+
+
+@_job_command("index")
+def index(options: IndexOptions, *, as_json: bool, **where: Any) -> None:
+    """Make existing ArrayRecord FILES a dataset, in place.
+
+    FILES are files or quoted glob patterns, all in one directory. The files stay as
+    they are; their indexes and dataset.json are written beside them.
+    """
+    from gristmill.pipelines.index import index
+    from gristmill.pipelines.results.contents import manifest_text
+
+    manifest, directory = index(options, **where)
+    text = manifest.encode() if as_json else manifest_text(manifest, directory)
+    click.echo(text, nl=not as_json)
+
+
+@_job_command("verify")
+def verify(options: VerifyOptions, *, as_json: bool, **where: Any) -> None:
+    """Check every byte of a dataset against its checksums."""
+    from gristmill.pipelines.verify import verify
+
+    found = verify(**dataclasses.asdict(options), **where)
+    click.echo(found.json() if as_json else found.text())
+    if found.findings:
+        sys.exit(EXIT_DAMAGED)

@@ -1,0 +1,94 @@
+"""What `gristmill inspect` says of a dataset, and `gristmill head` of its records."""
+
+from __future__ import annotations
+
+import json
+
+from gristmill.dataset.example import Values, decode_example
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.pipelines.results.formatting import plural, size_text
+
+_TEXT_WIDTH = 72
+_VALUES_SHOWN = 8
+
+
+def manifest_text(manifest: Manifest, dataset: str) -> str:
+    """Returns a description of a dataset."""
+    lines = [
+        f"{manifest.name} at {dataset}",
+        f"  made by   {manifest.created_by}",
+        f"  digest    {manifest.content_digest}",
+    ]
+    if manifest.features is not None:
+        lines.append("  schema    features.json, as TFDS writes it")
+    for name, split in sorted(manifest.splits.items()):
+        mean = split.raw_bytes / split.records if split.records else 0
+        lines += [
+            f"split {name}",
+            f"  records   {split.records:,} in {plural(split.shards, 'shard')}, "
+            f"{mean:,.0f} bytes each on average",
+            f"  size      {size_text(split.raw_bytes)} of records, "
+            f"{size_text(split.file_bytes)} on storage",
+            f"  written   {split.writer_options}",
+            f"  digest    {split.records_digest}",
+        ]
+        if "inputs" in split.source:
+            lines.append(
+                f"  source    {', '.join(split.source['inputs'])} "
+                f"({plural(split.source['files'], 'file')})"
+            )
+        if split.quarantined_regions or split.dropped_records or split.added_records:
+            lines.append(
+                f"  left out  {split.quarantined_regions:,} damaged regions, "
+                f"{split.dropped_records:,} dropped records; "
+                f"{split.added_records:,} added"
+            )
+    return "\n".join(lines)
+
+
+def record_text(number: int, record: bytes) -> str:
+    """Returns a record as text: a decoded tf.train.Example, a string, or its bytes."""
+    lines = [f"record {number}: {len(record):,} bytes"]
+    features = _features(record)
+    for name, values in sorted(features.items()):
+        lines.append(f"  {name}: {_values_text(values)}")
+    if not features:
+        lines.append(f"  {_value_text(record)}")
+    return "\n".join(lines)
+
+
+def record_json(number: int, record: bytes) -> str:
+    """Returns a record as one line of JSON."""
+    shown = {
+        name: [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in vs]
+        for name, vs in _features(record).items()
+    }
+    fields = {"record": number, "bytes": len(record), "features": shown or None}
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def _features(record: bytes) -> dict[str, Values]:
+    """Returns the features of a tf.train.Example, none of another record."""
+    try:
+        return decode_example(record)
+    except ValueError:
+        return {}
+
+
+def _values_text(values: Values) -> str:
+    shown = ", ".join(_value_text(value) for value in values[:_VALUES_SHOWN])
+    if len(values) > _VALUES_SHOWN:
+        shown += f", ... ({len(values):,} values)"
+    return shown if len(values) == 1 else f"[{shown}]"
+
+
+def _value_text(value: bytes | float) -> str:
+    if not isinstance(value, bytes):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        shown = value[:24].hex(" ")
+        return f"{shown} ... ({len(value):,} bytes)" if len(value) > 24 else shown
+    short = text if len(text) <= _TEXT_WIDTH else text[:_TEXT_WIDTH] + "..."
+    return repr(short)

@@ -1,0 +1,75 @@
+"""Commands that start jobs: their options, and what they print."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from gristmill.pipelines.commands import main as cli
+from gristmill.pipelines.options.definitions import (
+    PIPELINES,
+    LaunchOptions,
+    options_of,
+)
+from tests.support.options import given_to
+from tests.support.shell import FILES, RECORDS, gristmill, succeeded, write_source
+
+RUNNER = ("--runner", "FnApiRunner")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> pathlib.Path:
+    return write_source(tmp_path_factory.mktemp("source"))
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_command_has_the_options_and_their_defaults(pipeline):
+    context = given_to(pipeline)
+    described = [*options_of(PIPELINES[pipeline]), *options_of(LaunchOptions)]
+    for option in described:
+        if not option.required:
+            assert context.params[option.name] == option.default
+    beside = {"as_json", "workers", "input", "output", "dataset", "files"}
+    assert set(context.params) - beside == {
+        option.name for option in described if not option.required
+    }
+
+
+def test_only_one_plan(source, tmp_path):
+    done = gristmill(
+        *("convert", "*.tfrecord", tmp_path / "out", "--match-shards"),
+        *("--num-shards", "2"),
+        cwd=source,
+    )
+    assert done.returncode == 2
+    assert "more than one way" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_json_outcome(source, tmp_path):
+    text = succeeded("convert", "*.tfrecord", tmp_path / "out", "--json", cwd=source)
+    outcome = json.loads(text)
+    assert outcome["manifest"]["records"] == FILES * RECORDS
+    assert outcome["committed_before"] == []
+    again = succeeded("convert", "*.tfrecord", tmp_path / "out", "--json", cwd=source)
+    assert json.loads(again)["committed_before"] == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("verify", "x", "--wait"), "--runner DataflowRunner"),
+        (("index", "x", "--cross-region", *RUNNER), "--runner DataflowRunner"),
+        (("verify", "x", "--", "--region=x"), "add --runner"),
+        (("index", "x", "--workers=2", *RUNNER), "--workers"),
+        (("convert", "a", "b", "--num-shrads=3", *RUNNER), "No such option"),
+        (("convert", "a", "b", "--region=x"), "No such option"),
+    ],
+)
+def test_options_without_effect_are_refused(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(arguments)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err

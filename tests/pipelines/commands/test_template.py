@@ -1,0 +1,57 @@
+"""A launcher's arguments, as a command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from gristmill.dataset.errors import GristmillError
+from gristmill.pipelines.commands.template import command_line
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "arguments", "expected"),
+    [
+        (
+            "convert",
+            "--input=gs://a/1,gs://a/2 --output=gs://b/c --num_shards=8 "
+            "--runner=DataflowRunner --template_location=gs://t --labels={}",
+            "convert --num-shards=8 --runner=DataflowRunner gs://a/1 gs://a/2 gs://b/c "
+            "-- --template_location=gs://t --labels={} --sdk_container_image=image",
+        ),
+        (
+            "convert",
+            "--output gs://b/c --input gs://a/1 --match_shards --overwrite=true "
+            "--cross_region=false --sdk_container_image=mine",
+            "convert --match-shards --overwrite --runner=DataflowRunner gs://a/1 "
+            "gs://b/c -- --sdk_container_image=mine",
+        ),
+        (
+            "verify",
+            "--dataset=gs://a/b --quick=true --report=gs://a/r --runner FnApiRunner",
+            "verify --quick --report=gs://a/r --runner=FnApiRunner gs://a/b -- "
+            "--sdk_container_image=image",
+        ),
+        (
+            "index",
+            "--files=gs://a/b* --split=train --cross_region=true",
+            "index --split=train --cross-region --runner=DataflowRunner gs://a/b* -- "
+            "--sdk_container_image=image",
+        ),
+    ],
+)
+def test_a_launchers_arguments_become_a_command_line(pipeline, arguments, expected):
+    found = command_line(pipeline, arguments.split(), image="image")
+    assert found == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--input=gs://a/b", "parameter output is not given"),
+        ("--input= --output=gs://a/b", "parameter input has no value"),
+        ("--input=gs://a/b --output=gs://a/c --overwrite=yes", "is not a boolean"),
+    ],
+)
+def test_a_launchers_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(GristmillError, match=message):
+        command_line("convert", arguments.split())
