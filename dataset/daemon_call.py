@@ -11,11 +11,7 @@ T = TypeVar("T")
 
 
 def daemon_call(call: Callable[[], T], *, thread_name: str) -> Future[T]:
-    """Calls a function in a daemon thread of its own.
-
-    Returns:
-        Its result or its error, once it is there.
-    """
+    """Calls a function in a daemon thread of its own; returns its result or error."""
     future: Future[T] = Future()
 
     def run() -> None:

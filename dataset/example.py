@@ -64,10 +64,9 @@ def _feature(data: bytes) -> RawFeature:
 
 
 def raw_features(record: bytes) -> dict[bytes, RawFeature]:
-    """Returns the features of a serialized `tf.train.Example` by their encoded names.
+    """Returns the features of a `tf.train.Example` by their encoded names.
 
-    Raises:
-        ValueError: The record is no such message.
+    Raises ValueError if the record is no such message.
     """
     features: dict[bytes, RawFeature] = {}
     try:
@@ -95,16 +94,9 @@ def _ints(data: bytes) -> list[int]:
 
 
 def decode_example(record: bytes) -> dict[str, Values]:
-    """Decodes a serialized `tf.train.Example`.
+    """Returns the values of each feature of a serialized `tf.train.Example`, by name.
 
-    Args:
-        record: The message.
-
-    Returns:
-        The values of each feature, by name.
-
-    Raises:
-        ValueError: The record is no such message.
+    Raises ValueError if the record is no such message.
     """
     features: dict[str, Values] = {}
     try:
@@ -135,10 +127,7 @@ def canonical_example(record: bytes) -> bytes:
     """Returns a `tf.train.Example` as the official writers encode it.
 
     Each message is in one piece, each feature there once, its name before its value,
-    each list of numbers packed.
-
-    Raises:
-        ValueError: The record is no such message.
+    each list of numbers packed. Raises ValueError if the record is no such message.
     """
     entries = bytearray()
     for name, (kind, parts) in raw_features(record).items():

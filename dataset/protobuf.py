@@ -10,9 +10,7 @@ from gristmill.dataset.varints import varint_at
 def message_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yields number, wire type and bytes of each field; a varint stays encoded.
 
-    Raises:
-        ValueError: The bytes are no message.
-        IndexError: They end within a varint.
+    Raises ValueError if the bytes are no message, IndexError if they end in a varint.
     """
     at = 0
     while at < len(data):

@@ -15,16 +15,9 @@ from gristmill.dataset.storage.lookup import storage_for
 
 
 def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
-    """Yields the first records of a split.
+    """Yields the first `count` records of a split of a committed dataset.
 
-    Args:
-        dataset: A committed dataset.
-        split: One of its splits.
-        count: How many, at most.
-
-    Raises:
-        NotADatasetError: The dataset is not committed.
-        InputError: It has no such split.
+    Raises NotADatasetError if it is not committed, InputError if it has no such split.
     """
     manifest = open_manifest(dataset)
     if split not in manifest.splits:

@@ -45,10 +45,7 @@ def damaged_chunks(
     Args:
         count: Number of chunks.
         decode: Decodes chunk 0, 1, ... of them.
-        errors: What `decode` raises for a damaged chunk.
-
-    Yields:
-        The place of a chunk among them, and its error.
+        errors: What `decode` raises for a damaged chunk, which is yielded with it.
     """
     for chunk in range(count):
         try:

@@ -52,10 +52,7 @@ def decompress_parts(
 
     Returns:
         For each part, in order, a read-only object of that size with the buffer
-        protocol.
-
-    Raises:
-        ValueError: A part cannot be decompressed, or is not of the size it claims.
+        protocol. ValueError is raised if one cannot be decompressed to that size.
     """
     # Chained, as a generator's step for every part would be slow.
     return itertools.chain.from_iterable(
@@ -174,11 +171,7 @@ def _decompress_some(frame: Any, begin: int, end: int) -> bytes:
 def decompress_frames(
     buffer: Any, begin: IntArray, end: IntArray, decoded_bytes: IntArray
 ) -> Iterator[Any]:
-    """Decompresses zstd frames, as `decompress_parts` does.
-
-    Yields:
-        The next few parts, a sequence of read-only objects with the buffer protocol.
-    """
+    """Decompresses zstd frames, as `decompress_parts` does, a few at a time."""
     view = memoryview(buffer)
     segments = np.stack([begin, end - begin], axis=1).astype("<u8")
     claims = decoded_bytes.astype("<u8")

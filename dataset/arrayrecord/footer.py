@@ -65,12 +65,9 @@ def blocks_before(positions: IntArray | int, origin: IntArray | int) -> Any:
 
 
 def logical(data: bytes | memoryview, begin: int) -> bytes | memoryview:
-    """Returns the bytes without the block headers among them.
+    """Returns the bytes of a file from a physical offset on without block headers.
 
-    Args:
-        data: Bytes of a file from the physical offset `begin` on. `begin` must not
-            lie inside a block header.
-        begin: Physical offset of the first byte.
+    `begin`, the offset, must not lie inside a block header.
     """
     first_block = -(-begin // BLOCK_BYTES) * BLOCK_BYTES
     if first_block >= begin + len(data):
@@ -84,15 +81,9 @@ def logical(data: bytes | memoryview, begin: int) -> bytes | memoryview:
 
 
 def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
-    """Reads the footer of an ArrayRecord file.
+    """Reads the footer of an ArrayRecord file of so many bytes.
 
-    Args:
-        read: Returns the bytes of a half-open physical range.
-        size_bytes: Size of the file.
-        path: For messages.
-
-    Raises:
-        CorruptShardError: The file is truncated, damaged, or no ArrayRecord file.
+    Raises CorruptShardError if the file is truncated, damaged, or no such file.
     """
     cure = "the file is truncated, damaged or no ArrayRecord file: write it again"
     if size_bytes < 2 * BLOCK_BYTES or size_bytes % BLOCK_BYTES:
@@ -119,10 +110,9 @@ def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
 
 
 def _records(read: ReadRange, begin: int, end: int) -> tuple[bytes, IntArray]:
-    """Returns the records of the one chunk at `begin`, which ends before `end`.
+    """Returns the records, at least one, of the chunk in [begin, end).
 
-    Returns:
-        The records end to end, at least one, and int64 [records] their lengths.
+    They lie end to end; int64 [records] are their lengths.
     """
     data = logical(read(begin, end), begin)
     chunk = EncodedChunks(data, np.array([0]), path="footer", max_decoded_bytes=end)

@@ -66,20 +66,12 @@ class OfficialReader:
                     raise _unreadable(self._path, str(e)) from e
 
     def read_range(self, begin: int, end: int) -> list[bytes]:
-        """Returns the records [begin, end).
-
-        Raises:
-            CorruptShardError: They cannot be read.
-        """
+        """Returns the records [begin, end); raises CorruptShardError if it cannot."""
         where = f"{self._path}, records {begin:,} to {end:,}"
         return self._read(begin, end, count=end - begin, where=where)
 
     def read_records(self, numbers: Sequence[int]) -> list[bytes]:
-        """Returns the records with these numbers, in their order.
-
-        Raises:
-            CorruptShardError: They cannot be read.
-        """
+        """Returns the records with these numbers, in their order; raises likewise."""
         return self._read(numbers, count=len(numbers), where=self._path)
 
     def _read(self, *which: Any, count: int, where: str) -> list[bytes]:
@@ -96,18 +88,10 @@ class OfficialReader:
 def read_with_official_reader(
     path: str, begin: int, end: int, *, mean_bytes: int, remote: bool = False
 ) -> Iterator[list[bytes]]:
-    """Yields records of an ArrayRecord file, some 16 MiB at a time.
+    """Yields the records [begin, end) of a file, some 16 MiB at a time.
 
-    Args:
-        path: A local file.
-        begin: Number of the first record.
-        end: Number of the record after the last.
-        mean_bytes: About how large a record is.
-        remote: As for `OfficialReader`.
-
-    Raises:
-        InputError: The file is not local.
-        CorruptShardError: The reader cannot read it.
+    `mean_bytes` is about how large a record is. Opens the file and raises as
+    `OfficialReader` does.
     """
     step = max(1, min(_MAX_BATCH_RECORDS, BATCH_BYTES // max(mean_bytes, 1)))
     # Open until the caller is done: closing it would end the file.

@@ -98,15 +98,9 @@ class ShardWriter:
         )
 
     def write(self, records: Sequence[bytes], crc32cs: Sequence[int]) -> None:
-        """Appends records.
+        """Appends records. The finished shard is checked by their checksums.
 
-        Args:
-            records: [records].
-            crc32cs: [records], their checksums, by which the finished shard is
-                checked.
-
-        Raises:
-            StorageError: The official writer failed.
+        Raises StorageError if the official writer fails.
         """
         write = self._writer.write
         try:
@@ -184,17 +178,11 @@ class ShardWriter:
 
 
 def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
-    """Reads a whole shard file and decodes every record.
+    """Reads a whole shard file from its begin and decodes every record.
 
     Memory: a range of 1 MiB of the file (up to 4 MiB decoded), and 20 bytes a record.
-
-    Args:
-        file: The open file, at its begin.
-        path: For messages.
-
-    Raises:
-        CorruptShardError: It is damaged.
-        TransposedChunkError: It holds transposed chunks.
+    Raises CorruptShardError if it is damaged, TransposedChunkError if it holds
+    transposed chunks.
     """
     footer, size = _footer(file, path)
     crc32cs = [np.empty(0, np.uint32)]
@@ -222,8 +210,7 @@ def _sample_shard(
 ) -> tuple[WrittenShard, npt.NDArray[np.int64], dict[int, int]]:
     """Reads a whole shard file for the lengths of its records, and some checksums.
 
-    Returns:
-        The shard, int64 [records] lengths, and checksums by number of record.
+    Returns the shard, int64 [records] lengths, and checksums by number of record.
     """
     footer, size = _footer(file, path)
     parts = [np.empty(0, np.int64)]

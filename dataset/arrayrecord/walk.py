@@ -33,7 +33,9 @@ def chunk_ranges(
     last_chunk: int | None = None,
     range_bytes: int = RANGE_BYTES,
 ) -> Iterator[tuple[int, int]]:
-    """Yields ranges of chunks that are small enough to be read and decoded at once.
+    """Yields half-open ranges of chunks small enough to be read and decoded at once.
+
+    In order, they cover all chunks from the first to the last.
 
     Args:
         footer: Where the chunks are.
@@ -42,9 +44,6 @@ def chunk_ranges(
         range_bytes: Most bytes of a range in the file, and a quarter of the most that
             it decodes to, records as objects. A single larger chunk makes a range of
             its own.
-
-    Yields:
-        Half-open ranges of chunk numbers, in order, that cover all these chunks.
     """
     last_chunk = len(footer.chunk_records) if last_chunk is None else last_chunk
     ends = footer.chunk_offsets[1 : last_chunk + 1]
@@ -163,7 +162,7 @@ def walk_chunks(
 def walk_file(
     file: BinaryIO, footer: Footer | None, *, path: str, size_bytes: int
 ) -> Iterator[tuple[bytes, ChunkRange | None]]:
-    """Reads every byte of a file in order.
+    """Yields all bytes of a file in order, and the chunks where they are chunks.
 
     Memory: as `walk_chunks`, or 4 MiB.
 
@@ -172,9 +171,6 @@ def walk_file(
         footer: Where the chunks are; None if it cannot be read.
         path: For messages.
         size_bytes: Size of the file.
-
-    Yields:
-        Consecutive bytes, and the chunks if they are chunks.
     """
     done = 0
     if footer is not None:

@@ -54,6 +54,8 @@ def write_table(
 ) -> Split:
     """Writes the table of a finished split, and returns what a commit says of it.
 
+    Raises StorageChangedError if another writer has written the table.
+
     Args:
         output: The dataset's directory.
         name: Its name.
@@ -64,9 +66,6 @@ def write_table(
             writer that takes over the output afterwards is not written over.
         writer_options: How the shards are encoded.
         source: Where the records come from, as plain values.
-
-    Raises:
-        StorageChangedError: Another writer has written the table meanwhile.
     """
     encoded = table.encode()
     path = layout.table_path(name, split)
@@ -83,8 +82,7 @@ def write_table(
 def check_files(output: str, splits: Mapping[str, Split]) -> None:
     """Checks that all files of splits are in the output, as their tables say.
 
-    Raises:
-        DataLossError: One is not: it was deleted or replaced after it was written.
+    Raises DataLossError if one was deleted or replaced after it was written.
     """
     for name, split in splits.items():
         findings = check_split(output, split)

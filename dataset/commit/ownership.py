@@ -16,11 +16,7 @@ from gristmill.dataset.storage.lookup import storage_for
 
 
 def check_dataset_name(output: str, manifest: Manifest, name: str) -> None:
-    """Checks that a dataset has the name that a writer gives it.
-
-    Raises:
-        InputError: It has another one.
-    """
+    """Raises InputError if a dataset does not have the name that a writer gives it."""
     if manifest.name != name:
         raise InputError(
             "the output holds a dataset of another name",
@@ -40,7 +36,7 @@ def check_inputs_stay(
     inputs: Iterable[str],
     shards: Collection[str],
 ) -> None:
-    """Checks that a writer reads nothing that it replaces or deletes.
+    """Raises InputError if a writer reads what it replaces or deletes.
 
     Args:
         output: The dataset's directory.
@@ -48,9 +44,6 @@ def check_inputs_stay(
         split: The split that is written.
         inputs: Paths of the files that are read.
         shards: Those that are written or deleted, relative to the dataset.
-
-    Raises:
-        InputError: It reads such a file.
     """
     prefix = shard_prefix(name, split)
     described = (layout.DATASET_JSON, *layout.split_paths(name, split))
@@ -98,15 +91,14 @@ def check_removal(
 ) -> None:
     """Checks that the files of a split may be deleted.
 
+    Raises InputError if they are of another split, or were indexed and not written.
+
     Args:
         output: The dataset's directory.
         name: The dataset's name.
         split: The split.
         manifest: The dataset as it is, None if there is none.
         shards: Shards of the split besides those that TFDS's names give to it.
-
-    Raises:
-        InputError: They are of another split, or were indexed and not written.
     """
     if manifest is None:
         return
@@ -139,16 +131,13 @@ def check_other_splits(
     splits: Collection[str],
     takes: Callable[[str], bool],
 ) -> None:
-    """Checks that files that are to be written or deleted belong to no other split.
+    """Raises InputError if a file to be written or deleted belongs to another split.
 
     Args:
         output: The dataset's directory.
         manifest: The dataset as it is.
         splits: Those that may have it.
         takes: Tells whether a file is meant, by its path relative to the dataset.
-
-    Raises:
-        InputError: Another split has it.
     """
     for name in sorted(manifest.splits.keys() - set(splits)):
         paths: Sequence[str] = ()
@@ -174,7 +163,7 @@ def check_no_strangers(
     shards: Collection[str] = (),
     written: Collection[str] = (),
 ) -> None:
-    """Checks that no file has the name of a shard that is to be written.
+    """Raises InputError if a file has the name of a shard that is to be written.
 
     Readers find shards by a pattern: they would take it for one of the split.
 
@@ -184,9 +173,6 @@ def check_no_strangers(
         split: The split. All names that TFDS gives to its shards are looked for.
         shards: Other names to look for.
         written: Files that may be there.
-
-    Raises:
-        InputError: There is one.
     """
     prefix = shard_prefix(name, split)
     for info in storage_for(output).list(output):

@@ -51,11 +51,7 @@ class ShardPlace:
         return self.seen[path].version if path in self.seen else ""
 
     def finished(self, fingerprint: str) -> ShardReport | None:
-        """Returns the report of the shard if it is finished, None if it is not.
-
-        Args:
-            fingerprint: Of the job that must have written it.
-        """
+        """Returns the report of the shard if this job has finished it, else None."""
         report = self.report()
         return report if report and report.job == fingerprint else None
 
@@ -83,15 +79,9 @@ class ShardPlace:
         return report
 
     def publish(self, local: str, written: WrittenShard, report: ShardReport) -> None:
-        """Moves a finished shard to its place, and writes its index.
+        """Moves a shard from `Storage.temporary` to its place, and writes its index.
 
-        Args:
-            local: The shard's file, from `Storage.temporary`.
-            written: What is in it.
-            report: What was counted.
-
-        Raises:
-            StorageError: It failed, or another writer was there meanwhile.
+        Raises StorageError if that fails, or another writer was there meanwhile.
         """
         storage = storage_for(self.output)
         # In this order: where there is an index, the shard is whole.

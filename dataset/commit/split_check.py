@@ -13,11 +13,7 @@ from gristmill.dataset.storage.lookup import storage_for
 
 
 class Listings:
-    """The files of a dataset as the storage lists them: each directory once.
-
-    Args:
-        dataset: The dataset's directory.
-    """
+    """The files of a dataset as the storage lists them: each directory once."""
 
     def __init__(self, dataset: str):
         self._dataset = dataset
@@ -42,9 +38,7 @@ class Listings:
 def check_split(dataset: str, split: Split) -> list[Finding]:
     """Compares the table of one split with listings: opens no shard, and no manifest.
 
-    Args:
-        dataset: The dataset's directory; it need not be committed yet.
-        split: The split.
+    The dataset need not be committed yet.
 
     Returns:
         Shards and indexes that are missing or not the ones that were written, or why
@@ -60,11 +54,7 @@ def check_split(dataset: str, split: Split) -> list[Finding]:
 
 
 def read_checked_table(dataset: str, split: Split) -> ShardTable:
-    """Reads the table of a split, and checks the paths in it.
-
-    Raises:
-        InvalidDatasetError: It cannot be used.
-    """
+    """Reads the table of a split; raises InvalidDatasetError if a path is unusable."""
     table = read_table(dataset, split)
     table.check_paths(where=layout.join(dataset, split.table))
     return table

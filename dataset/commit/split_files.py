@@ -43,13 +43,7 @@ def shards_of(path: str) -> Iterator[str]:
 
 
 def committed_shards(output: str, manifest: Manifest | None, split: str) -> set[str]:
-    """Returns the shards that a split has, as far as that can be read.
-
-    Args:
-        output: The dataset's directory.
-        manifest: The dataset as it is, None if there is none.
-        split: The split.
-    """
+    """Returns the shards that a split has, as far as that can be read."""
     # A table that cannot be read any more must not prevent a fresh start.
     with contextlib.suppress(InvalidDatasetError, StorageError):
         if manifest is not None and split in manifest.splits:
@@ -67,12 +61,7 @@ def list_shards(
 ) -> list[FileInfo]:
     """Lists the shards of a split, their indexes, and what was set aside for them.
 
-    Args:
-        output: The dataset's directory.
-        name: The dataset's name.
-        split: The split. All shards that TFDS's names give to it are listed.
-        others: Shards of other names that belong to it.
-        keep: Shards to leave out.
+    They are all that TFDS's names give to the split, and `others`, without `keep`.
     """
     storage = storage_for(output)
     prefix, others, keep = shard_prefix(name, split), set(others), set(keep)

@@ -59,14 +59,11 @@ class WriteMarker:
         return split is not None and split.source.get("write") == self.fingerprint
 
     def store(self, *, options: Mapping[str, Any], replaces: str) -> None:
-        """Writes the marker.
+        """Writes the marker; raises StorageChangedError if another write has begun.
 
         Args:
             options: What decides the bytes of the shards, as plain values.
             replaces: The version of the marker that is there, "" for none.
-
-        Raises:
-            StorageChangedError: Another write has begun meanwhile.
         """
         fields = {"fingerprint": self.fingerprint, "options": options}
         storage_for(self.output).write(
@@ -74,21 +71,14 @@ class WriteMarker:
         )
 
     def remove(self, version: str) -> None:
-        """Deletes the marker if it still has this version.
-
-        Raises:
-            StorageChangedError: Another write has begun meanwhile.
-        """
+        """Deletes the marker; raises StorageChangedError if it has another version."""
         storage_for(self.output).delete(self.path, version=version)
 
     def check_current(self) -> str:
-        """Checks that the output still belongs to this write.
+        """Raises JobChangedError if another write has taken over the output.
 
         Returns:
             The version of the marker that says so, "" where the write is committed.
-
-        Raises:
-            JobChangedError: Another write has taken it over.
         """
         found = self.load()
         if found is not None and self.is_own(found):

@@ -50,11 +50,7 @@ def base_name(directory: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Returns a dataset's name if it can be part of file names.
-
-    Raises:
-        InputError: It cannot.
-    """
+    """Returns a dataset's name; raises InputError if file names cannot contain it."""
     if not re.fullmatch(NAME_PATTERN, name):
         raise InputError(
             "dataset name cannot be part of file names",
@@ -66,11 +62,7 @@ def check_name(name: str) -> str:
 
 
 def check_split(split: str) -> str:
-    """Returns a split's name if TFDS and file names allow it.
-
-    Raises:
-        InputError: They do not.
-    """
+    """Returns a split's name; raises InputError if TFDS or file names forbid it."""
     if not re.fullmatch(SPLIT_PATTERN, split):
         raise InputError(
             "split name is not usable",
@@ -144,10 +136,9 @@ def split_paths(name: str, split: str) -> list[str]:
 
 
 def check_shard(file: str, *, where: str) -> str:
-    """Returns a file name if it can be the name of a shard.
+    """Returns a file name; raises InputError if no shard can have it.
 
-    Raises:
-        InputError: No reader would open it, or the dataset has such a file.
+    No reader would open such a file, or the dataset itself has one of that name.
     """
     if re.search(r"[/\\\0]", file) or file in (
         *("", ".", ".."),
@@ -167,8 +158,7 @@ def check_shard(file: str, *, where: str) -> str:
 def check_relative(path: str, *, where: str) -> str:
     """Returns a path that a dataset names, if it stays inside the dataset.
 
-    Raises:
-        InvalidDatasetError: It is absolute, a URL, or climbs out of the directory.
+    Raises InvalidDatasetError if it is absolute, a URL, or climbs out.
     """
     parts = path.split("/")
     if (

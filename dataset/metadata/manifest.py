@@ -250,13 +250,10 @@ def read_manifest(dataset: str) -> Manifest | None:
 
 
 def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
-    """Returns the manifest, and the version of `dataset.json` that it was read from.
+    """Returns the manifest or None, and the version of `dataset.json`, "" for none.
 
     A writer of a changed manifest names that version as the one to replace, so that
     changes by others are not lost.
-
-    Returns:
-        The manifest or None, and the version, "" for none.
     """
     path = layout.join(dataset, layout.DATASET_JSON)
     found = storage_for(dataset).load(path)

@@ -62,12 +62,7 @@ class DamagedRegion:
 
 
 def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
-    """Returns the input files that spans count, none if there is no list.
-
-    Args:
-        dataset: The dataset's directory.
-        split: The split, as `dataset.json` has it.
-    """
+    """Returns the input files that spans count, none if there is no list."""
     relative, digest = map(split.source.get, ("file_list", "file_list_digest"))
     if not isinstance(relative, str) or not isinstance(digest, str):
         return ()
@@ -99,12 +94,7 @@ def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
 
 
 def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
-    """Returns what was set aside of a shard's inputs, as its quarantine lists it.
-
-    Args:
-        dataset: The dataset's directory.
-        shard: The shard's path, relative to it.
-    """
+    """Returns what was set aside of a shard's inputs, as its quarantine lists it."""
     path = layout.join(dataset, layout.QUARANTINE_DIR, f"{shard}.jsonl")
     if storage_for(path).stat(path) is None:
         return ()

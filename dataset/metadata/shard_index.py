@@ -77,14 +77,11 @@ class ShardIndex:
     _body: memoryview
 
     def chunk_offsets(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns where chunks begin in the shard.
+        """Returns where chunks begin in the shard: int64 [n] physical byte offsets.
 
         Args:
             chunks: int64 [n], numbers of chunks; `self.chunks` gives the end of the
                 last one, so chunk i is [chunk_offsets(i), chunk_offsets(i + 1)).
-
-        Returns:
-            int64 [n], physical byte offsets.
         """
         if not self.chunks:
             return np.full(len(chunks), self._end_bytes, np.int64)
@@ -97,14 +94,7 @@ class ShardIndex:
     def chunk_of(
         self, records: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Returns the chunk of each record and the record's place in it.
-
-        Args:
-            records: int64 [n], numbers of records in the shard.
-
-        Returns:
-            int64 [n] chunk, int64 [n] number of the record within the chunk.
-        """
+        """Returns the chunk of each record, and its place there: int64 [n] each."""
         if self.group_size == 1:
             return records, np.zeros_like(records)
         if self.group_size:
@@ -124,11 +114,7 @@ class ShardIndex:
         return np.asarray(ends - self._first_records[chunks])
 
     def place_records(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns what `find_records` does, faster for many records: int64 [n, 5].
-
-        Args:
-            records: int64 [n], numbers of records in the shard.
-        """
+        """Returns what `find_records` does, faster for many records: int64 [n, 5]."""
         table = np.empty((len(records), 5), np.int64)
         chunks, table[:, 4] = self.chunk_of(records)
         table[:, 0] = chunks
@@ -144,9 +130,6 @@ class ShardIndex:
 
         A batch in random order has only a few records of each shard, and a call of
         numpy takes as long as this loop takes for thirty.
-
-        Args:
-            records: Numbers of records in the shard, all of them in range.
 
         Returns:
             For each (chunk, begin, end, records in the chunk, number of the record
@@ -196,13 +179,8 @@ class ShardIndex:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Returns which bytes of the file, beside its head, say where records are.
 
-        Uses the head alone, so that a reader can fetch the rest by range.
-
-        Args:
-            records: int64 [n], numbers of records in the shard.
-
-        Returns:
-            int64 [2n] first bytes, int64 [2n] ends.
+        Uses the head alone, so that a reader can fetch the rest by range. They are
+        half-open ranges, as int64 [2n] begins and int64 [2n] ends.
         """
         chunks, _ = self.chunk_of(records)
         chunk_at = self.head_bytes + 4 * chunks
@@ -219,11 +197,7 @@ class ShardIndex:
         return ShardReport.from_json(bytes(self._report), where=self.path)
 
     def check(self) -> None:
-        """Reads the whole index and compares its checksum.
-
-        Raises:
-            InvalidDatasetError: It is damaged.
-        """
+        """Reads the whole index; raises InvalidDatasetError if its checksum differs."""
         got = google_crc32c.value(np.frombuffer(self._body, np.uint8))
         if got != self._body_crc32c:
             raise InvalidDatasetError(
@@ -316,10 +290,7 @@ def _encode(
 def map_index(path: str) -> ShardIndex:
     """Opens the index in a local file, memory-mapped.
 
-    Raises:
-        InvalidDatasetError: It is no index, or damaged.
-        FormatVersionError: Its version is unknown.
-        StorageError: It cannot be opened.
+    Raises as `parse_index` does, and StorageError if it cannot be opened.
     """
     return _parse(_mapped(path), MAGIC, path)
 
@@ -345,11 +316,7 @@ def _mapped(path: str) -> bytes | mmap.mmap:
 
 
 def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
-    """Opens an index from its bytes, copying none of them.
-
-    Args:
-        data: The whole file.
-        path: For messages.
+    """Opens an index from the bytes of its whole file, copying none of them.
 
     Raises:
         InvalidDatasetError: It is no index, or damaged.

@@ -336,9 +336,8 @@ def _are_ends(ends: npt.NDArray[Any], total: int) -> bool:
 def load_arrays(data: bytes, *, where: str, version: int) -> dict[str, Any]:
     """Returns the arrays of an `.npz` file that carries a version.
 
-    Raises:
-        InvalidDatasetError: It cannot be read.
-        FormatVersionError: It has another version.
+    Raises InvalidDatasetError if it cannot be read, FormatVersionError if it has
+    another version.
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:

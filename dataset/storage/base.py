@@ -124,22 +124,13 @@ class Storage(Protocol):
         """
 
     def delete(self, path: str, *, version: str | None = None) -> None:
-        """Deletes a file, if it exists.
+        """Deletes a file, if it exists, in this version or, by default, in any.
 
-        Args:
-            path: The file.
-            version: The version to delete; None for any.
-
-        Raises:
-            StorageChangedError: The file has another version. It stays.
+        Raises StorageChangedError if the file has another version. It stays.
         """
 
     def delete_all(self, files: Iterable[FileInfo]) -> None:
-        """Deletes the listed versions of files, concurrently.
-
-        Raises:
-            StorageChangedError: A file has another version. It stays.
-        """
+        """Deletes the listed versions of files, concurrently, as `delete` does."""
 
     def delete_tree(self, directory: str) -> None:
         """Deletes a directory with all its files, if it exists."""

@@ -114,16 +114,10 @@ class GcsConnection:
     def fetch(
         self, path: str, begin: int, end: int | None, version: str | None
     ) -> Piece:
-        """Reads a half-open range of one version of an object.
+        """Reads a half-open range of one version of an object, or of the current one.
 
-        Args:
-            path: The object.
-            begin: First byte; must be in the object.
-            end: Byte after the last; None for the end of the object.
-            version: The generation; None for the current one.
-
-        Raises:
-            google.api_core.exceptions.GoogleAPICallError: The server refused.
+        `begin` must be in the object; no `end` means that of the object. Raises
+        GoogleAPICallError if the server refuses.
         """
         bucket, name = split_path(path)
         url = (

@@ -83,8 +83,7 @@ def _is_there(path: str) -> bool:
 def status_of_match(path: str) -> os.stat_result:
     """Returns the status of a file that a pattern matched.
 
-    Raises:
-        StorageError: It does not exist: a dangling link, for example.
+    Raises StorageError if it does not exist: a dangling link, for example.
     """
     with explained("inspect the file", path):
         try:

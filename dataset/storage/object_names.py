@@ -49,14 +49,12 @@ def has_magic(name: str) -> bool:
 
 
 def listing_of(pattern: str) -> tuple[str, bool]:
-    """Returns what to list for a pattern.
+    """Returns what to list for a pattern: a prefix, and whether to go below it.
+
+    All names that can match begin with it; names below it have a further `/`.
 
     >>> listing_of("in/part-*.tfrecord"), listing_of("in/*/part-*")
     (('in/part-', False), ('in/', True))
-
-    Returns:
-        The longest prefix of all names that can match, and whether names with a
-        further `/` can.
     """
     match = _MAGIC.search(pattern)
     if match is None:
@@ -66,14 +64,11 @@ def listing_of(pattern: str) -> tuple[str, bool]:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiles a pattern as gsutil understands it.
+    """Compiles a pattern as gsutil understands it, for `fullmatch`.
 
     `*` and `?` stop at `/`; `**` does not, and `**/` also stands for no directory at
     all; `[abc]`, `[a-c]` and `[!abc]` are one character; a `[` that is not closed is
     itself.
-
-    Returns:
-        A pattern for `fullmatch`.
     """
     parts = []
     for match in _TOKEN.finditer(pattern):

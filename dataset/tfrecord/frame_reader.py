@@ -145,10 +145,9 @@ class FrameReader:
                 self._fill_record(borders[-1] - borders[-2] - FRAME_OVERHEAD_BYTES)
 
     def _borders(self, stop: int) -> list[int]:
-        """Returns where frames begin in the buffer, if their lengths are right.
+        """Returns where frames begin before `stop`, and where the last one ends.
 
-        Returns:
-            Of each frame that begins before `stop`, and where the last one ends.
+        These are positions in the buffer, if the lengths are right.
         """
         buffer, unpack = self._buffer, U64.unpack_from
         position = self._position

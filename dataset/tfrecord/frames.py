@@ -137,25 +137,17 @@ def _length_crc_tables() -> npt.NDArray[np.uint32]:
 
 
 def headers_at(buffer: Any, positions: Positions) -> npt.NDArray[np.void]:
-    """Returns frame headers from anywhere in a buffer.
+    """Returns frame headers: [headers] with the fields `length` and `masked_crc32c`.
 
     Args:
         buffer: Bytes, or uint8 [n].
         positions: int [headers], with the bytes of a header behind each.
-
-    Returns:
-        [headers] with the fields `length` and `masked_crc32c`.
     """
     return _at(buffer, positions, _HEADER_DTYPE)
 
 
 def footers_before(buffer: Any, ends: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """Returns uint32 [frames], the masked checksums of the records of frames.
-
-    Args:
-        buffer: Bytes.
-        ends: int [frames], where the frames end in the buffer.
-    """
+    """Returns uint32 [frames], the masked checksums of frames that end at `ends`."""
     return _at(buffer, np.array(ends, np.int64) - FOOTER_BYTES, np.dtype("<u4"))
 
 
@@ -179,14 +171,9 @@ def header_crc32cs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
 
 
 def header_positions(window: npt.NDArray[np.uint8], longest: int) -> Iterator[int]:
-    """Yields where a frame header may begin, ascending.
+    """Yields positions p with a valid checksum in window[p : p + 12], ascending.
 
-    Args:
-        window: uint8 [n].
-        longest: Length in bytes above which a record cannot fit.
-
-    Yields:
-        Positions p with a valid checksum in window[p : p + 12].
+    A frame header may begin there. Records longer than `longest` bytes cannot fit.
     """
     count = len(window) - HEADER_BYTES + 1
     if longest < 0:

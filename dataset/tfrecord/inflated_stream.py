@@ -43,8 +43,7 @@ class InflatedStream:
     def read(self, size: int, /) -> bytes:
         """Returns up to `size` bytes; an empty result means the end.
 
-        Raises:
-            CorruptStreamError: The stream is damaged here, or cut short.
+        Raises CorruptStreamError if the stream is damaged here, or cut short.
         """
         while self._error is None:
             if not self._pending:
