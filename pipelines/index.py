@@ -37,12 +37,13 @@ def index(
         InputError: The files do not form a dataset.
         CorruptShardError: A file is damaged, or is not an ArrayRecord file.
     """
-    plan = plan_index(
+    tasks = plan_index(
         options.files,
         name=options.name,
         split=options.split,
         overwrite=options.overwrite,
     )
+    dataset = tasks[0].dataset
     if beam_options is not None:
         from gristmill.pipelines.beam_run import run_pipeline
         from gristmill.transforms.index_arrayrecords import IndexArrayRecords
@@ -51,9 +52,9 @@ def index(
             IndexArrayRecords(**dataclasses.asdict(options)),
             "Index",
             beam_options,
-            results_dir=layout.join(plan.dataset, layout.INDEX_DIR),
+            results_dir=layout.join(dataset, layout.INDEX_DIR),
         )
-        return manifest, plan.dataset
-    count = min(workers or default_workers(), len(plan.tasks))
-    results = list(map_unordered(index_shard, plan.tasks, workers=count))
-    return commit_index(plan, results, inputs=options.files), plan.dataset
+        return manifest, dataset
+    count = min(workers or default_workers(), len(tasks))
+    results = list(map_unordered(index_shard, tasks, workers=count))
+    return commit_index(results, inputs=options.files), dataset

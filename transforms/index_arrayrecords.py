@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms.combiners import ToListCombineFn
@@ -12,7 +10,6 @@ from apache_beam.transforms.combiners import ToListCombineFn
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.indexing.index_shard import (
-    IndexPlan,
     IndexTask,
     commit_index,
     index_shard,
@@ -20,17 +17,11 @@ from gristmill.transforms.indexing.index_shard import (
 )
 
 
-class _Indexed(NamedTuple):
-    plan: IndexPlan  # Without its tasks: each travels alone.
-    result: tuple[IndexTask, ShardReport, str]
-
-
-def _index(planned: tuple[IndexPlan, IndexTask]) -> _Indexed:
-    plan, task = planned
+def _index(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     result = index_shard(task)
     for name, value in (("shards", 1), ("records", result[1].written.records)):
         beam.metrics.Metrics.counter("gristmill", name).inc(value)
-    return _Indexed(plan, result)
+    return result
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -69,21 +60,13 @@ class IndexArrayRecords(
         committed: beam.PCollection[Manifest] = (
             begin
             | "Files" >> beam.Create([files])
-            | "ListFiles" >> beam.FlatMap(self._plan)
+            | "ListFiles"
+            >> beam.FlatMap(
+                plan_index, name=self.name, split=self.split, overwrite=self.overwrite
+            )
             | "SpreadFiles" >> beam.Reshuffle()
             | "IndexFiles" >> beam.Map(_index)
             | "GatherReports" >> beam.CombineGlobally(ToListCombineFn())
-            | "Commit" >> beam.Map(_commit, files)
+            | "Commit" >> beam.Map(commit_index, inputs=files)
         )
         return committed
-
-    def _plan(self, files: tuple[str, ...]) -> Iterator[tuple[IndexPlan, IndexTask]]:
-        plan = plan_index(
-            files, name=self.name, split=self.split, overwrite=self.overwrite
-        )
-        for task in plan.tasks:
-            yield dataclasses.replace(plan, tasks=()), task
-
-
-def _commit(found: list[Any], files: tuple[str, ...]) -> Manifest:
-    return commit_index(found[0].plan, [one.result for one in found], inputs=files)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import glob
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import google_crc32c
@@ -33,6 +33,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.planning.shard_plan import check_positive
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 
@@ -237,39 +238,22 @@ def _decode(chunks: ChunkRange) -> Iterator[list[bytes]]:
         yield records
 
 
-class _ListShardsFn(beam.DoFn):
-    def __init__(self, split: str | None):
-        self._split = split
-
-    def process(self, source: str | Sequence[str]) -> Iterator[_Shard]:
-        yield from list_shards(source, self._split)
+def _cut(shard: _Shard, range_bytes: int) -> Iterator[_ChunkRange]:
+    for first, last in chunk_ranges(_footer_of(shard), range_bytes=range_bytes):
+        yield _ChunkRange(shard, first, last)
 
 
-class _CutFn(beam.DoFn):
-    def __init__(self, range_bytes: int):
-        self._range_bytes = range_bytes
-
-    def process(self, shard: _Shard) -> Iterator[_ChunkRange]:
-        ranges = chunk_ranges(_footer_of(shard), range_bytes=self._range_bytes)
-        for first, last in ranges:
-            yield _ChunkRange(shard, first, last)
-
-
-class _ReadChunksFn(beam.DoFn):
-    def __init__(self, *, with_index: bool):
-        self._with_index = with_index
-
-    def process(self, piece: _ChunkRange) -> Iterator[bytes | ShardRecord]:
-        counted = beam.metrics.Metrics.counter("gristmill", "records-read")
-        raw_bytes = beam.metrics.Metrics.counter("gristmill", "raw-bytes-read")
-        for first_record, records in read_chunks(*piece):
-            counted.inc(len(records))
-            raw_bytes.inc(sum(map(len, records)))
-            if self._with_index:
-                for number, record in enumerate(records, first_record):
-                    yield ShardRecord(piece.shard.path, number, record)
-            else:
-                yield from records
+def _read(piece: _ChunkRange, with_index: bool) -> Iterator[Any]:
+    counted = beam.metrics.Metrics.counter("gristmill", "records-read")
+    raw_bytes = beam.metrics.Metrics.counter("gristmill", "raw-bytes-read")
+    for first_record, records in read_chunks(*piece):
+        counted.inc(len(records))
+        raw_bytes.inc(sum(map(len, records)))
+        if with_index:
+            for number, record in enumerate(records, first_record):
+                yield ShardRecord(piece.shard.path, number, record)
+        else:
+            yield from records
 
 
 @dataclasses.dataclass
@@ -315,12 +299,7 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
                 "no dataset or files given",
                 cure="give a dataset's directory, or paths of ArrayRecord files",
             )
-        if self.range_bytes < 1:
-            raise InputError(
-                "range_bytes must be positive",
-                got=self.range_bytes,
-                cure="give 1 or more, or leave range_bytes out",
-            )
+        check_positive(range_bytes=self.range_bytes)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain."""
@@ -328,12 +307,12 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
         records: beam.PCollection[bytes] = (
             begin
             | "Source" >> beam.Create([source])
-            | "ListShards" >> beam.ParDo(_ListShardsFn(self.split))
+            | "ListShards" >> beam.FlatMap(list_shards, self.split)
             | "SpreadShards" >> beam.Reshuffle()
-            | "CutAtChunks" >> beam.ParDo(_CutFn(self.range_bytes))
+            | "CutAtChunks" >> beam.FlatMap(_cut, self.range_bytes)
             | "SpreadRanges" >> beam.Reshuffle()
             | "ReadChunks"
-            >> beam.ParDo(_ReadChunksFn(with_index=self.with_index)).with_output_types(
+            >> beam.FlatMap(_read, self.with_index).with_output_types(
                 ShardRecord if self.with_index else bytes
             )
         )

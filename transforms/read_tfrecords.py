@@ -27,7 +27,7 @@ from gristmill.dataset.tfrecord.frames import (
     U64,
     is_header,
 )
-from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
 from gristmill.transforms.sources.input_files import InputFile, find_inputs
 from gristmill.transforms.sources.tfrecord_range import RangeReader
 
@@ -176,12 +176,7 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
             raise InputError(
                 "no input files given", cure="give paths or patterns of TFRecord files"
             )
-        if self.range_bytes < 1:
-            raise InputError(
-                "range_bytes must be positive",
-                got=self.range_bytes,
-                cure="give 1 or more, or leave range_bytes out",
-            )
+        check_positive(range_bytes=self.range_bytes)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain."""

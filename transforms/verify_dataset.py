@@ -13,7 +13,7 @@ from gristmill.transforms.checking.metadata import (
     VerifyTask,
     plan_verify,
 )
-from gristmill.transforms.checking.shard import ShardCheck, verify_shard
+from gristmill.transforms.checking.shard import verify_shard
 
 
 class VerifyResult(NamedTuple):
@@ -34,58 +34,38 @@ class VerifyResult(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-def _plan(dataset: str, quick: bool) -> Iterator[ShardCheck | VerifyTask]:
+def _plan(dataset: str, quick: bool) -> Iterator[VerifyResult | VerifyTask]:
     findings, tasks = plan_verify(dataset)
-    # Metadata travels as the check of a shard without a path.
-    yield ShardCheck("", 0, 0, tuple(findings))
-    for task in tasks:
-        yield ShardCheck(task.path, 0, 0, ()) if quick else task
+    shards = len(tasks) if quick else 0
+    yield VerifyResult(dataset, shards, 0, 0, tuple(findings))
+    if not quick:
+        yield from tasks
 
 
-def _check(task: ShardCheck | VerifyTask) -> ShardCheck:
-    if isinstance(task, ShardCheck):
+def _verify(task: VerifyResult | VerifyTask) -> VerifyResult:
+    if isinstance(task, VerifyResult):
         return task
-    check = verify_shard(task)
+    _, records, raw_bytes, findings = verify_shard(task)
     for name, value in (
         ("verified-shards", 1),
-        ("verified-records", check.records),
-        ("findings", len(check.findings)),
+        ("verified-records", records),
+        ("findings", len(findings)),
     ):
         beam.metrics.Metrics.counter("gristmill", name).inc(value)
-    return check
+    return VerifyResult(task.dataset, 1, records, raw_bytes, findings)
 
 
-class _SumUpFn(beam.CombineFn):
-    """Adds up checks. Their order is not fixed: findings are sorted at the end."""
-
-    def __init__(self, dataset: str):
-        self._dataset = dataset
-
-    def create_accumulator(self) -> VerifyResult:
-        return VerifyResult(self._dataset, 0, 0, 0, ())
-
-    def add_input(self, total: VerifyResult, check: ShardCheck) -> VerifyResult:
-        return VerifyResult(
-            self._dataset,
-            total.shards + bool(check.path),
-            total.records + check.records,
-            total.raw_bytes + check.raw_bytes,
-            total.findings + check.findings,
-        )
-
-    def merge_accumulators(self, totals: Iterable[VerifyResult]) -> VerifyResult:
-        totals = list(totals)
-        return VerifyResult(
-            self._dataset,
-            sum(total.shards for total in totals),
-            sum(total.records for total in totals),
-            sum(total.raw_bytes for total in totals),
-            tuple(finding for total in totals for finding in total.findings),
-        )
-
-    def extract_output(self, total: VerifyResult) -> VerifyResult:
-        unique = {(f.path, f.what): f for f in total.findings}
-        return total._replace(findings=tuple(unique[key] for key in sorted(unique)))
+def _sum_up(results: Iterable[VerifyResult], dataset: str) -> VerifyResult:
+    """Adds up results. Their order is not fixed: findings are sorted."""
+    results = list(results)
+    unique = {(f.path, f.what): f for result in results for f in result.findings}
+    return VerifyResult(
+        dataset,
+        sum(result.shards for result in results),
+        sum(result.records for result in results),
+        sum(result.raw_bytes for result in results),
+        tuple(unique[key] for key in sorted(unique)),
+    )
 
 
 @dataclasses.dataclass
@@ -122,7 +102,7 @@ class VerifyDataset(
             | "Dataset" >> beam.Create([self.dataset])
             | "ListShards" >> beam.FlatMap(_plan, self.quick)
             | "SpreadShards" >> beam.Reshuffle()
-            | "VerifyShards" >> beam.Map(_check)
-            | "SumUp" >> beam.CombineGlobally(_SumUpFn(self.dataset))
+            | "VerifyShards" >> beam.Map(_verify)
+            | "SumUp" >> beam.CombineGlobally(_sum_up, self.dataset)
         )
         return verified

@@ -91,7 +91,7 @@ def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> Non
     shards = list(module.list_shards(str(dataset), None))
     assert [shard.records for shard in shards] == [100] * 3
     for range_bytes, count in ((100_000, 6), (1 << 20, 1), (1, 100)):
-        cuts = list(module._CutFn(range_bytes).process(shards[0]))
+        cuts = list(module._cut(shards[0], range_bytes))
         assert len(cuts) == count
         numbers = [cut[1:] for cut in cuts]
         assert numbers[0][0] == 0

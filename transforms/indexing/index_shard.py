@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.transforms.sources.input_files import InputFiles, find_inputs
+from gristmill.transforms.sources.input_files import find_inputs
 
 _TFDS_NAME = re.compile(r"(?P<name>.+)-(?P<split>\w+)\.array_record-\d{5,}-of-(\d{5,})")
 
@@ -36,24 +35,17 @@ class IndexTask(NamedTuple):
 
     Attributes:
         dataset: The directory.
+        name: The dataset's name.
         split: The split that the file belongs to.
         shard: Its number in the split.
         file: Its name in the directory.
     """
 
     dataset: str
+    name: str
     split: str
     shard: int
     file: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class IndexPlan:
-    """Files to index, in order, as splits of one dataset."""
-
-    dataset: str
-    name: str
-    tasks: tuple[IndexTask, ...]
 
 
 def plan_index(
@@ -62,7 +54,7 @@ def plan_index(
     name: str | None = None,
     split: str | None = None,
     overwrite: bool = False,
-) -> IndexPlan:
+) -> list[IndexTask]:
     """Sorts existing files into the splits of a dataset.
 
     Args:
@@ -75,7 +67,7 @@ def plan_index(
     Raises:
         InputError: The files cannot make a dataset.
     """
-    files: InputFiles = find_inputs(patterns)
+    files = find_inputs(patterns)
     directories = {os.path.dirname(path) or "." for path in files.paths}
     if len(directories) != 1:
         raise InputError(
@@ -105,7 +97,7 @@ def plan_index(
     tasks = []
     for file, match in zip(names, parsed, strict=True):
         own = layout.check_split(split or (match["split"] if match else "train"))
-        tasks.append(IndexTask(directory, own, counts.get(own, 0), file))
+        tasks.append(IndexTask(directory, name, own, counts.get(own, 0), file))
         counts[own] = counts.get(own, 0) + 1
         if match and not split:
             stated[own] = int(match[3])
@@ -131,7 +123,7 @@ def plan_index(
         check_other_splits(
             directory, manifest, splits=counts, takes=set(names).__contains__
         )
-    return IndexPlan(dataset=directory, name=name, tasks=tuple(tasks))
+    return tasks
 
 
 def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
@@ -198,37 +190,30 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
 
 
 def commit_index(
-    plan: IndexPlan,
-    results: Iterable[tuple[IndexTask, ShardReport, str]],
-    *,
-    inputs: Sequence[str],
+    results: Iterable[tuple[IndexTask, ShardReport, str]], *, inputs: Sequence[str]
 ) -> Manifest:
     """Makes the directory a dataset.
 
     Args:
-        plan: What was to be indexed.
         results: Of every task, in any order.
         inputs: The patterns, for the record.
     """
     by_split: dict[str, list[tuple[ShardReport, str]]] = {}
     for task, report, options in results:
         by_split.setdefault(task.split, []).append((report, options))
+    dataset, name = task.dataset, task.name
     splits = {}
     for split, found in by_split.items():
         found.sort(key=lambda pair: pair[0].shard_index)
-        place = layout.join(plan.dataset, layout.table_path(plan.name, split))
         splits[split] = write_table(
-            plan.dataset,
-            plan.name,
+            dataset,
+            name,
             split,
             ShardTable.of([report for report, _ in found]),
-            replaces=version_of(place),
+            replaces=version_of(layout.join(dataset, layout.table_path(name, split))),
             writer_options=" | ".join(sorted({options for _, options in found})),
             source={"indexed": list(inputs)},
         )
     return commit_dataset(
-        plan.dataset,
-        plan.name,
-        splits,
-        check=lambda: check_files(plan.dataset, splits),
+        dataset, name, splits, check=lambda: check_files(dataset, splits)
     )

@@ -116,3 +116,15 @@ def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
 def waits_for_storage(job: ConversionJob) -> bool:
     """Tells whether inputs or output of a job are where answers take a while."""
     return any(storage_for(path).remote for path in (*job.inputs, job.output))
+
+
+def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Returns a line for each option that differs."""
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            found += [f"{name}.{line}" for line in option_differences(before, after)]
+        elif before != after:
+            found.append(f"{name} was {before!r}, is {after!r}")
+    return found

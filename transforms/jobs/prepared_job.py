@@ -28,9 +28,9 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import load_arrays
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
-from gristmill.transforms.jobs.differences import (
-    file_differences,
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    ShardNames,
     option_differences,
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
@@ -223,7 +223,7 @@ class PreparedJob:
         if found.fingerprint == self.fingerprint:
             return
         differences = option_differences(found.job.options(), self.job.options())
-        differences += file_differences(found.files, self.files)
+        differences += found.files.differences(self.files)
         raise JobChangedError(
             "the output belongs to a conversion with other options or inputs",
             where=f"{self.job.output}, split {self.job.split}",

@@ -30,6 +30,21 @@ PlanKind = Literal["match_shards", "num_shards", "shard_bytes", "records_per_sha
 DEFAULT_SHARD_BYTES = 256 << 20  # 256 MiB
 
 
+def check_positive(**options: int | None) -> None:
+    """Checks that options are positive numbers, where they are given.
+
+    Raises:
+        InputError: One is not.
+    """
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise InputError(
+                f"{name} must be positive",
+                got=value,
+                cure=f"give 1 or more, or leave {name} out",
+            )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     """How many shards to make.

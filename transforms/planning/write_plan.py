@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.commit.write_marker import WriteMarker
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
+from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, check_positive
 
 # A hash makes groups of uneven size. With an aim below the bound, only few of them have
 # to be cut in two.
@@ -60,14 +61,7 @@ class WriteJob:
     def __post_init__(self) -> None:
         layout.check_name(self.name)
         layout.check_split(self.split)
-        for name in ("num_shards", "shard_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(
-                    f"{name} must be positive",
-                    got=value,
-                    cure=f"give 1 or more, or leave {name} out",
-                )
+        check_positive(num_shards=self.num_shards, shard_bytes=self.shard_bytes)
         if self.num_shards is None and self.shard_bytes is None:
             object.__setattr__(self, "shard_bytes", DEFAULT_SHARD_BYTES)
 
@@ -128,6 +122,17 @@ class WritePlan:
     def total(self) -> RecordsDigest:
         """Digest of all records."""
         return RecordsDigest.total(self.digests)
+
+    @property
+    def marker(self) -> WriteMarker:
+        """The marker by which the output belongs to this plan."""
+        job = self.job
+        return WriteMarker(
+            output=job.output,
+            name=job.name,
+            split=job.split,
+            fingerprint=self.fingerprint,
+        )
 
     @functools.cached_property
     def fingerprint(self) -> str:

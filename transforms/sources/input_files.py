@@ -20,7 +20,6 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.tfrecord import frames as tfrecord
 
 _COMPRESSIONS: tuple[tfrecord.Compression, ...] = get_args(tfrecord.Compression)
-_SHOWN = 5
 
 
 class InputFile(NamedTuple):
@@ -102,6 +101,26 @@ class InputFiles:
             compressions=arrays["compressions"],
         )
 
+    def differences(self, new: Self) -> list[str]:
+        """Returns a line for each kind of change to a new list, with some names."""
+
+        def listing(files: InputFiles) -> dict[str, tuple[int, str]]:
+            rows = zip(files.sizes.tolist(), files.versions, strict=True)
+            return dict(zip(files.paths, rows, strict=True))
+
+        before, after = listing(self), listing(new)
+        both = before.keys() & after.keys()
+        kinds = {
+            "gone": before.keys() - after.keys(),
+            "new": after.keys() - before.keys(),
+            "changed": {path for path in both if before[path] != after[path]},
+        }
+        return [
+            f"{len(paths):,} input files {kind}: {_some(sorted(paths), 3)}"
+            for kind, paths in kinds.items()
+            if paths
+        ]
+
     def notes(self) -> list[str]:
         """Returns notes for the user that are no errors."""
         names = Counter(posixpath.basename(path) for path in self.paths)
@@ -147,7 +166,7 @@ def find_inputs(
     if empty and not allow_empty_files:
         raise InputError(
             f"{len(empty):,} input files are empty",
-            where=", ".join(empty[:_SHOWN]) + (", ..." if empty[_SHOWN:] else ""),
+            where=_some(empty, 5),
             expected="at least one record in each file",
             got="0 bytes, as after an interrupted copy",
             cure="copy them again, or leave them out; to accept empty files, give "
@@ -162,6 +181,10 @@ def find_inputs(
         versions=tuple(info.version for info in files),
         compressions=np.array(compressions, np.uint8),
     )
+
+
+def _some(paths: Sequence[str], shown: int) -> str:
+    return ", ".join(paths[:shown]) + (", ..." if len(paths) > shown else "")
 
 
 def _compression(info: FileInfo) -> int:

@@ -16,23 +16,15 @@ from gristmill.dataset.commit.split_files import (
     list_shards,
     remove_split,
 )
-from gristmill.dataset.commit.write_marker import WriteMarker
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Split, read_versioned_manifest
 from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.conversion_job import option_differences
 from gristmill.transforms.jobs.prepared_job import described_shards
 from gristmill.transforms.planning.write_plan import WriteJob, WritePlan
-
-
-def marker_of(plan: WritePlan) -> WriteMarker:
-    """Returns the marker by which the output of a plan belongs to it."""
-    job = plan.job
-    return WriteMarker(
-        output=job.output, name=job.name, split=job.split, fingerprint=plan.fingerprint
-    )
 
 
 def begin_write(
@@ -63,7 +55,7 @@ def begin_write(
         by_group[group] += digest
     plan = WritePlan(job=job, digests=tuple(by_group))
     manifest, version = read_versioned_manifest(job.output)
-    marker = marker_of(plan)
+    marker = plan.marker
     seen = marker.load()
     if manifest is not None:
         check_dataset_name(job.output, manifest, job.name)
@@ -93,12 +85,10 @@ def _check_free(plan: WritePlan, split: Split | None, marker: Content | None) ->
     job = plan.job
     cure = "choose another split or output, or replace it with overwrite=True"
     if split is not None:
-        source = split.source.get("options", {})
-        changed = [
-            f"{name} was {source.get(name)!r}, is {value!r}"
-            for name, value in job.options().items()
-            if name in source and source[name] != value
-        ]
+        options, old = job.options(), split.source.get("options", {})
+        # A conversion has options of its own.
+        before = {name: old.get(name, value) for name, value in options.items()}
+        changed = option_differences(before, options)
         if split.records_digest != plan.total.hex:
             changed.append(
                 f"there were {split.records:,} records, digest {split.records_digest}; "

@@ -15,7 +15,6 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.planning.write_plan import WritePlan
-from gristmill.transforms.writing.begin_write import marker_of
 from gristmill.transforms.writing.write_group import write_group
 
 
@@ -84,7 +83,7 @@ def commit_write(
     place = layout.join(job.output, layout.table_path(job.name, job.split))
     seen = version_of(place)
     # In this order: a write that takes over the output later is not written over.
-    marker = marker_of(plan)
+    marker = plan.marker
     version = marker.check_current()
     split = write_table(
         job.output,

@@ -11,8 +11,6 @@ import array
 import contextlib
 import os
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 import google_crc32c
 import numpy as np
@@ -48,17 +46,10 @@ class RecordSpool:
         except OSError as e:
             raise self._failed(e) from e
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # Closing writes what is buffered, which fails on a full disk. An error that
-        # says so has been raised before.
+    def close(self) -> None:
+        """Closes the file."""
+        # That writes what is buffered, which fails on a full disk. An error that says
+        # so has been raised before.
         with contextlib.suppress(OSError):
             self._file.close()
 

@@ -7,6 +7,7 @@ repeated, or runs twice at once, writes the same bytes under the same names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.planning.write_plan import WritePlan
-from gristmill.transforms.writing.begin_write import marker_of
 from gristmill.transforms.writing.record_spool import RecordSpool
 
 Record = bytes | tuple[bytes, bytes]
@@ -58,7 +58,7 @@ def write_group(
         return
     storage = storage_for(job.output)
     temporary = layout.temporary_dir(job.output, job.name, job.split)
-    with storage.temporary(temporary) as path, RecordSpool(path) as spool:
+    with storage.temporary(temporary) as path, closing(RecordSpool(path)) as spool:
         for record in records:
             if isinstance(record, bytes):
                 spool.add(record)
@@ -103,6 +103,6 @@ def _write_shard(
             read=written.digest,
             written=written.digest,
         )
-        marker_of(plan).check_current()  # Another write may have begun.
+        plan.marker.check_current()  # Another write may have begun.
         place.publish(local, written, report)
     return report

@@ -6,6 +6,7 @@ import itertools
 import os
 import pathlib
 import random
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tests.support.records import AWKWARD_RECORDS, checksums
 
 
 def sorted_records(path: pathlib.Path, records: list[bytes]) -> list[bytes]:
-    with RecordSpool(str(path)) as spool:
+    with closing(RecordSpool(str(path))) as spool:
         for record in records:
             spool.add(record)
         return [r for batch, _ in spool.batches(spool.order()) for r in batch]
@@ -40,7 +41,7 @@ def test_keys_come_before_contents(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[bytes, bytes]]
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "spool"
-    with RecordSpool(str(path)) as spool:
+    with closing(RecordSpool(str(path))) as spool:
         for key, record in pairs:
             spool.add(record, key)
         found = [r for batch, _ in spool.batches(spool.order()) for r in batch]
@@ -56,7 +57,7 @@ def test_parts_share_the_bytes(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], parts: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "spool"
-    with RecordSpool(str(path)) as spool:
+    with closing(RecordSpool(str(path))) as spool:
         for length in lengths:
             spool.add(bytes(length))
         order = spool.order()
@@ -73,7 +74,7 @@ def test_parts_share_the_bytes(
 
 def test_batches_are_small_and_carry_checksums(tmp_path: pathlib.Path) -> None:
     records = [bytes([n % 251]) * 100_000 for n in range(200)]
-    with RecordSpool(str(tmp_path / "spool")) as spool:
+    with closing(RecordSpool(str(tmp_path / "spool"))) as spool:
         for record in records:
             spool.add(record)
         batches = list(spool.batches(np.arange(200)))
@@ -85,7 +86,7 @@ def test_batches_are_small_and_carry_checksums(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_what_the_disk_loses_is_noticed(tmp_path: pathlib.Path, damage: str) -> None:
     path = tmp_path / "spool"
-    with RecordSpool(str(path)) as spool:
+    with closing(RecordSpool(str(path))) as spool:
         for _ in range(100):
             spool.add(bytes(100_000))
         list(spool.batches(np.arange(0)))  # All is in the file now.
@@ -104,6 +105,6 @@ def test_place_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
         RecordSpool(str(tmp_path / "nowhere" / "spool"))
     with (
         pytest.raises(StorageError, match=r"(?s)space.*free some"),
-        RecordSpool("/dev/full") as spool,
+        closing(RecordSpool("/dev/full")) as spool,
     ):
         spool.add(bytes(3_000_000))
