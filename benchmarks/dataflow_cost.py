@@ -208,25 +208,24 @@ def page() -> str:
     table.append(f"| **together** | {total[0]} | {total[1]} |")
     traffic = costs["records"].between_regions
     return f"""\
-# What a terabyte costs
+# Cost of a terabyte
 
-Computed by [benchmarks/dataflow_cost.py](../benchmarks/dataflow_cost.py), which writes
-this page: CPU seconds measured on one machine ({found["records"].cpu}, C4-like text of
-2.2 KB a record, zstd:3, local disk), times prices. **Nothing was measured on Google
-Cloud.** Convert a hundredth of your own data first; then put your prices and
-assumptions into the program's two lists.
+[benchmarks/dataflow_cost.py](../benchmarks/dataflow_cost.py) writes this page. It
+multiplies CPU seconds measured on one machine ({found["records"].cpu}, C4-like text of
+2.2 KB a record, zstd:3, local disk) by prices. **Nothing was measured on Google
+Cloud.** Before a large job, convert 1 % of your data, and put your prices and
+assumptions into the two classes at the top of the program.
 
 {chr(10).join(table)}
 
-If input and output are in another region of North America than the workers, their
-traffic adds ${traffic:.2f}, more than all the rest: submissions are refused in that
-case unless `--cross-region` says that it is meant. Between continents it is several
-times as much.
+If input and output are in another region of North America than the workers, traffic
+adds ${traffic:.2f}, more than everything else together. Such submissions are refused
+unless `--cross-region` is given. Traffic between continents costs several times more.
 
-No data passes through a shuffle, so that Dataflow's price for shuffled bytes does not
-count: what is shuffled is some hundred bytes for each shard.
+No record passes through a shuffle. A job shuffles a few hundred bytes for each shard,
+so Dataflow's price for shuffled bytes does not matter.
 
-## Prices taken
+## Prices
 
 US dollars in us-central1, as published in 2025.
 
@@ -239,24 +238,24 @@ US dollars in us-central1, as published in 2025.
 | 1,000 requests of class B | ${prices.class_b * 1000} |
 | GB between regions of North America | ${prices.gb_between_regions} |
 
-Keeping the result is not counted, nor is the image in its repository.
+The cost of storing the result and the image is not included.
 
-## Assumptions taken
+## Assumptions
 
 | | |
 | --- | ---: |
-| a vCPU is as fast as a core of the machine measured | |
-| part of a vCPU's time that goes into what was measured; the rest into requests, \
-TLS, waiting and the runner | {given.busy} |
+| speed of a vCPU, relative to a core of the measured machine | 1 |
+| share of a vCPU's time spent on the measured work; the rest goes to requests, TLS, \
+waiting and the runner | {given.busy} |
 | minutes from a machine's start to its first shard | {given.start_minutes:.0f} |
 | machines | {given.machines} of {given.vcpus} vCPUs, {given.memory_gb:.0f} GB, \
 {given.disk_gb:.0f} GB of disk |
-| input of a shard, size of an input file | {given.shard_bytes >> 20} MiB |
-| input that one request reads | {given.read_bytes >> 20} MiB |
-| requests for each shard, besides its input | {given.class_a_per_shard} of class A, \
-{given.class_b_per_shard} of class B |
+| input of a shard, and size of an input file | {given.shard_bytes >> 20} MiB |
+| input read by one request | {given.read_bytes >> 20} MiB |
+| requests for each shard, apart from reading its input | \
+{given.class_a_per_shard} of class A, {given.class_b_per_shard} of class B |
 
-Requests are those that a test counts; retries come on top.
+A test counts these requests. Retries are not included.
 """
 
 

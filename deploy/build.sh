@@ -3,14 +3,14 @@
 #
 #   PROJECT=my-project REGION=us-central1 BUCKET=my-bucket deploy/build.sh [convert ...]
 #
-# Without arguments: convert, verify and index. Cloud Build makes the images; with
-# LOCAL=1, docker on this machine does.
+# Without arguments, builds convert, verify and index. Cloud Build builds the images; with
+# LOCAL=1, docker on this machine builds them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-: "${PROJECT:?the project, such as PROJECT=my-project}"
-: "${REGION:?of the image repository and the jobs, such as REGION=us-central1}"
-: "${BUCKET:?where the templates go, such as BUCKET=my-bucket}"
+: "${PROJECT:?set the project, such as PROJECT=my-project}"
+: "${REGION:?set the region of the image repository and the jobs, such as REGION=us-central1}"
+: "${BUCKET:?set the bucket of the templates, such as BUCKET=my-bucket}"
 REPOSITORY=${REPOSITORY:-gristmill}
 TAG=${TAG:-$(date -u +%Y%m%d-%H%M%S)}
 images=$REGION-docker.pkg.dev/$PROJECT/$REPOSITORY
@@ -21,7 +21,7 @@ fi
 
 for pipeline in "$@"; do
   if [[ ! -f deploy/templates/$pipeline.json ]]; then
-    echo "error: there is no template $pipeline" >&2
+    echo "error: no such template: $pipeline; expected convert, verify or index" >&2
     exit 2
   fi
 done

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What the launch scripts share: runs a template with parameters.
+# Functions that the launch scripts share. The main one runs a template:
 #
 #   launch PIPELINE NAME=VALUE...
 #
 # Sourced by launch_convert.sh, launch_verify.sh and launch_index.sh.
 set -euo pipefail
 
-# Ends with how to use a script unless it was given all that it needs.
+# Prints how to use a script and exits, unless enough arguments are given.
 usage_unless() {
   local wanted=$1 usage=$2
   shift 2
@@ -19,9 +19,9 @@ usage_unless() {
 launch() {
   local pipeline=$1
   shift
-  : "${PROJECT:?the project, such as PROJECT=my-project}"
-  : "${REGION:?of the workers, such as REGION=us-central1}"
-  : "${BUCKET:?where the templates are, such as BUCKET=my-bucket}"
+  : "${PROJECT:?set the project, such as PROJECT=my-project}"
+  : "${REGION:?set the region of the workers, such as REGION=us-central1}"
+  : "${BUCKET:?set the bucket of the templates, such as BUCKET=my-bucket}"
   local parameters='^~^' separator=''
   for parameter in "$@"; do
     parameters+=$separator$parameter

@@ -13,6 +13,6 @@ input=$1
 output=$2
 shift 2
 launch convert "input=$input" "output=$output" "$@"
-echo "The job has been asked for, and has NOT finished. Watch it at" >&2
+echo "The job was submitted. It has NOT finished. Watch it at" >&2
 echo "  https://console.cloud.google.com/dataflow/jobs?project=$PROJECT" >&2
-echo "and its shards with: gristmill status $output" >&2
+echo "Show its progress with: gristmill status $output" >&2

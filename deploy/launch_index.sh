@@ -12,5 +12,5 @@ usage_unless 1 "deploy/launch_index.sh FILES [NAME=VALUE...]" "$@"
 files=$1
 shift
 launch index "files=$files" "$@"
-echo "The job has been asked for, and has NOT finished. Watch it at" >&2
+echo "The job was submitted. It has NOT finished. Watch it at" >&2
 echo "  https://console.cloud.google.com/dataflow/jobs?project=$PROJECT" >&2

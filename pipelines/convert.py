@@ -88,6 +88,7 @@ def convert(
             about = {"features": features, "tfds_directory": tfds_directory}
             result = run(todo, progress_dir, **about)
         manifest, repaired = result.manifest, result.repaired_shards
+    assert manifest is not None  # Nothing was to do, or it is done.
     return Outcome(
         output=jobs[0].output,
         manifest=manifest,

@@ -1,4 +1,4 @@
-"""What the launcher of the template `convert` runs."""
+"""Entry point of the template `convert`."""
 
 from gristmill.pipelines.commands.template import main
 

@@ -1,4 +1,4 @@
-"""What the launcher of the template `index` runs."""
+"""Entry point of the template `index`."""
 
 from gristmill.pipelines.commands.template import main
 

@@ -1,4 +1,4 @@
-"""What the launcher of the template `verify` runs."""
+"""Entry point of the template `verify`."""
 
 from gristmill.pipelines.commands.template import main
 

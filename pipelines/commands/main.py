@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from gristmill import __version__
 from gristmill.pipelines.commands.errors import EPILOG, print_error_json
 
 # Command -> its module.
@@ -66,28 +67,12 @@ def find_command(name: str) -> click.Command | None:
     return found
 
 
-def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    del param
-    if value and not ctx.resilient_parsing:
-        from gristmill import __version__
-
-        click.echo(f"gristmill {__version__}")
-        ctx.exit()
-
-
 @click.group(
     cls=_Commands,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Show the version and exit.",
-)
+@click.version_option(__version__, message="gristmill %(version)s")
 def cli() -> None:
     """Convert TFRecords to indexed ArrayRecord datasets, and check and read them."""
 

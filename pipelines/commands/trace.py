@@ -115,19 +115,16 @@ def trace(
             if show:
                 records = batches.read(step, slice(row, row + 1))
                 _print_record(location.record, records, as_json=as_json)
-            return
-        assert record is not None
-        found = batches.find(
-            record,
-            name,
-            first_epoch=first_epoch,
-            stop_epoch=first_epoch + 1 if stop_epoch is None else stop_epoch,
-        )
-        _print_sightings(found, as_json=as_json)
-        if show:
-            number = batches.number_of(name)
-            records = batches.datasets[number].read([record])
-            _print_record(record, records, as_json=as_json)
+        elif record is not None:
+            if stop_epoch is None:
+                stop_epoch = first_epoch + 1
+            found = batches.find(
+                record, name, first_epoch=first_epoch, stop_epoch=stop_epoch
+            )
+            _print_sightings(found, as_json=as_json)
+            if show:
+                records = batches.datasets[batches.number_of(name)].read([record])
+                _print_record(record, records, as_json=as_json)
     except (OutOfRangeError, StateMismatchError) as e:
         raise InputError(**e.facts()) from e
 
@@ -217,45 +214,36 @@ def _print_location(step: int, row: int, found: Location, *, as_json: bool) -> N
         click.echo(json.dumps({"step": step, "row": row} | dataclasses.asdict(found)))
         return
     lines = [
-        ("", f"step {step:,}, row {row:,}: epoch {found.epoch:,}"),
-        ("dataset", found.dataset),
-        ("record", f"{found.record:,}"),
-        ("shard", found.shard),
-        (
-            "",
-            f"record {found.record_in_shard:,} of the shard, in the chunk at byte "
-            f"offset {found.offset_bytes:,}",
-        ),
+        f"step {step:,}, row {row:,}: epoch {found.epoch:,}",
+        f"dataset  {found.dataset}",
+        f"record   {found.record:,}",
+        f"shard    {found.shard}",
+        f"         record {found.record_in_shard:,} of the shard, in the chunk at byte "
+        f"offset {found.offset_bytes:,}",
     ]
     if found.source_path is not None:
-        lines.append(("source", found.source_path))
-    inside = (
-        ""
-        if found.source_compression in (None, "none")
-        else (f" of the decompressed file ({found.source_compression})")
-    )
+        lines.append(f"source   {found.source_path}")
+    inside = ""
+    if found.source_compression not in (None, "none"):
+        inside = f" of the decompressed file ({found.source_compression})"
     if found.source_offset_bytes is not None:
-        lines.append(
-            ("", f"frame at byte offset {found.source_offset_bytes:,}{inside}")
-        )
+        offset = f"{found.source_offset_bytes:,}"
+        lines.append(f"         frame at byte offset {offset}{inside}")
     elif found.source_range_bytes is not None:
         begin, end = found.source_range_bytes
         number = found.source_record_in_range
         which = "somewhere" if number is None else f"record {number:,}"
-        lines.append(("", f"{which} in the bytes {begin:,} to {end:,}{inside}"))
+        lines.append(f"         {which} in the bytes {begin:,} to {end:,}{inside}")
     if found.source_note is not None:
-        lines.append(("note", found.source_note))
-    click.echo(
-        "\n".join(
-            f"{name:9}{text}" if i else text for i, (name, text) in enumerate(lines)
-        )
-    )
+        lines.append(f"note     {found.source_note}")
+    click.echo("\n".join(lines))
 
 
 def _print_sightings(found: list[Sighting], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([sighting._asdict() for sighting in found]))
-    elif not found:
+        return
+    if not found:
         click.echo("not seen in these epochs: it is in the remainder that is dropped")
-    for epoch, step, row in () if as_json else found:
+    for epoch, step, row in found:
         click.echo(f"step {step:,}, row {row:,}: epoch {epoch:,}")

@@ -7,12 +7,11 @@ of a template that is the account of the workers.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from gristmill.dataset.daemon_call import daemon_call
 from gristmill.dataset.errors import GristmillError, InputError, StorageError
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.object_names import listing_of, split_path
@@ -54,19 +53,16 @@ class Use(NamedTuple):
     permissions: frozenset[str]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Bucket:
+class Bucket(NamedTuple):
     """A bucket as Cloud Storage describes it.
 
     Attributes:
-        name: Its name.
         location: Such as `US`, `EU`, `NAM4` or `US-CENTRAL1`; "" if the account may not
             see it.
         regions: The two regions of a configurable dual-region.
         permissions: Those of the requested permissions that are granted.
     """
 
-    name: str
     location: str
     regions: tuple[str, ...]
     permissions: frozenset[str]
@@ -88,15 +84,10 @@ class Bucket:
         return location == region.upper()
 
 
-def uses_of(options: Options, *, temporary: Sequence[str]) -> list[Use]:
-    """Returns the paths that a job reads and writes.
+def uses_of(options: Options, *, temporary: Iterable[str]) -> list[Use]:
+    """Returns the paths that a job reads and writes, if all of them are in buckets.
 
-    Args:
-        options: Options of the pipeline.
-        temporary: Locations for temporary and staged files.
-
-    Raises:
-        InputError: A path is not in a bucket.
+    `temporary` are the locations for temporary and staged files.
     """
     uses = [Use("temporary files", path, _WRITE) for path in temporary]
     if isinstance(options, ConvertOptions):
@@ -120,39 +111,18 @@ def uses_of(options: Options, *, temporary: Sequence[str]) -> list[Use]:
 
 
 def within(call: Callable[[], T], *, seconds: float, what: str) -> T:
-    """Returns what a call returns, or raises an error after a timeout.
-
-    Raises:
-        StorageError: The call has not returned in time.
-    """
-    results: list[T] = []
-    failures: list[Exception] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except Exception as e:  # Raised again by the caller's thread.
-            failures.append(e)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failures:
-        raise failures[0]
-    if not results:
+    """Returns what a call returns, or raises a StorageError after a timeout."""
+    try:
+        return daemon_call(call, thread_name="gristmill-preflight").result(seconds)
+    except TimeoutError as e:
         raise StorageError(
             f"timeout after {seconds:.0f} seconds: {what}",
             cure="check the network, then run the same command again",
-        )
-    return results[0]
+        ) from e
 
 
 def find_credentials() -> Any:
-    """Returns valid credentials.
-
-    Raises:
-        InputError: There are none, or they have expired.
-    """
+    """Returns valid credentials, or raises an InputError."""
     import google.auth
     import google.auth.transport.requests
     from google.auth.exceptions import GoogleAuthError
@@ -187,11 +157,7 @@ def check_buckets(
         cross_region: Whether buckets in other regions are allowed.
 
     Returns:
-        Remarks for the user.
-
-    Raises:
-        InputError: A check failed.
-        StorageError: Cloud Storage cannot be reached.
+        Remarks for the user. A check that fails raises an error.
     """
     notes = []
     places: dict[str, list[Use]] = {}
@@ -243,12 +209,7 @@ def _describe(client: Any, name: str, wanted: frozenset[str], what: str) -> Buck
             bucket.reload(**_limits())
             location = bucket.location or ""
             regions = tuple(bucket.data_locations or ())
-    return Bucket(
-        name=name,
-        location=location,
-        regions=regions,
-        permissions=frozenset(granted),
-    )
+    return Bucket(location, regions, frozenset(granted))
 
 
 def _limits() -> dict[str, Any]:
@@ -284,11 +245,7 @@ def _explained(name: str, what: str) -> Iterator[None]:
 
 
 def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
-    """Checks that an object exists under the prefix of each input pattern.
-
-    Raises:
-        InputError: There is none.
-    """
+    """Checks that an object exists under the prefix of each input pattern."""
     for use in uses:
         if use.what not in ("input", "files"):
             continue
@@ -307,20 +264,9 @@ def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
             )
 
 
-def check_output(options: Options, *, splits: Sequence[str]) -> list[str]:
-    """Checks that there is something to do.
-
-    Args:
-        options: Options of the pipeline.
-        splits: The splits that a conversion writes.
-
-    Returns:
-        Remarks for the user.
-
-    Raises:
-        InputError: All splits are committed already.
-    """
-    if not isinstance(options, ConvertOptions) or options.overwrite:
+def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]:
+    """Checks that not all splits are committed already; returns remarks."""
+    if options.overwrite:
         return []
     try:
         manifest = read_manifest(options.output)

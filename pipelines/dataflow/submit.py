@@ -61,7 +61,7 @@ def submit(
 
     Raises:
         InputError: A check failed.
-        JobError: The job could not be created, or failed while it was waited for.
+        JobError: The job could not be created, or failed with `--wait`.
     """
     beam_options = PipelineOptions(list(beam_arguments))
     pipeline = next(name for name, cls in PIPELINES.items() if isinstance(options, cls))
@@ -99,11 +99,7 @@ def _target(options: Options) -> str:
 def _set_defaults(
     beam_options: PipelineOptions, pipeline: str, options: Options
 ) -> None:
-    """Sets defaults for Beam options that are not given.
-
-    Raises:
-        InputError: The project or the region is not given.
-    """
+    """Sets defaults for Beam options that are not given."""
     cloud = beam_options.view_as(GoogleCloudOptions)
     for name in ("project", "region"):
         if not getattr(cloud, name):
@@ -141,10 +137,8 @@ def _check(
     """Checks what can be checked before the job runs; returns remarks."""
     plan = plan_of(options) if isinstance(options, ConvertOptions) else None
     cloud = beam_options.view_as(GoogleCloudOptions)
-    temporary = dict.fromkeys(
-        filter(None, [cloud.temp_location, cloud.staging_location])
-    )
-    uses = preflight.uses_of(options, temporary=list(temporary))
+    temporary = dict.fromkeys([cloud.temp_location, cloud.staging_location])
+    uses = preflight.uses_of(options, temporary=filter(None, temporary))
     _check_worker_setup(options, beam_options)
     workers = beam_options.view_as(WorkerOptions)
     client = _storage_client(cloud)

@@ -24,7 +24,7 @@ class Outcome:
     """
 
     output: str
-    manifest: Manifest | None
+    manifest: Manifest
     splits: tuple[str, ...]
     committed_before: tuple[str, ...]
     repaired_shards: int
@@ -34,13 +34,10 @@ class Outcome:
     def text(self) -> str:
         """Returns the summary for a person."""
         lines = []
-        manifest = self.manifest
         raw_bytes = 0
         for name in self.splits:
-            if manifest is None:
-                continue
-            split = manifest.splits[name]
-            head = f"{manifest.name}/{name}"
+            split = self.manifest.splits[name]
+            head = f"{self.manifest.name}/{name}"
             if name in self.committed_before:
                 lines.append(
                     f"{head}: committed already, {plural(split.records, 'record')} in "
@@ -89,9 +86,7 @@ class Outcome:
 
     def json(self) -> str:
         """Returns the summary as one JSON object."""
-        manifest = self.manifest
-        fields = {
-            **dataclasses.asdict(self),
-            "manifest": None if manifest is None else json.loads(manifest.encode()),
-        }
-        return json.dumps(fields, ensure_ascii=False)
+        manifest = json.loads(self.manifest.encode())
+        return json.dumps(
+            dataclasses.asdict(self) | {"manifest": manifest}, ensure_ascii=False
+        )

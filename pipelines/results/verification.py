@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Self
 
 from gristmill.dataset.findings import Finding
 from gristmill.dataset.storage.lookup import storage_for
@@ -65,11 +64,3 @@ class Verification:
         """Writes the result to a file, as JSON."""
         data = self.json() + "\n"
         storage_for(path).write(path, data.encode("utf-8", "surrogateescape"))
-
-    @classmethod
-    def read(cls, path: str) -> Self:
-        """Reads what `write` wrote."""
-        data = storage_for(path).read(path).decode("utf-8", "surrogateescape")
-        fields = json.loads(data)
-        fields["findings"] = tuple(Finding(**found) for found in fields["findings"])
-        return cls(**fields)

@@ -273,7 +273,7 @@ def test_build_makes_images_and_templates(gcloud, docker):
 
 def test_build_names_what_is_missing(gcloud):
     assert (
-        "there is no template nothing"
+        "no such template: nothing"
         in run("deploy/build.sh", "nothing", env=gcloud).stdout
     )
     done = run("deploy/build.sh", env={"PROJECT": "", "REGION": "", "BUCKET": ""})

@@ -226,10 +226,7 @@ def test_a_dual_region_of_ones_choice(cloud):
     ],
 )
 def test_near(location, regions, region, near):
-    bucket = Bucket(
-        name="b", location=location, regions=regions, permissions=frozenset()
-    )
-    assert bucket.near(region) is near
+    assert Bucket(location, regions, frozenset()).near(region) is near
 
 
 @pytest.mark.slow
