@@ -172,17 +172,10 @@ class Batches:
 
 
 class SeenRow(NamedTuple):
-    """The record in a row of a step.
-
-    Attributes:
-        dataset: The dataset.
-        name: Its name in a mixture, its path otherwise.
-        epoch: The epoch of the dataset.
-        record: Number of the record in the dataset.
-    """
+    """The record in a row of a step: its number in its dataset, and the epoch."""
 
     dataset: Dataset
-    name: str
+    name: str  # In a mixture; the dataset's path otherwise.
     epoch: int
     record: int
 
@@ -215,11 +208,7 @@ def describe_row(batches: Batches, step: int, row: int) -> str:
 def ordered_weights(
     weights: Mapping[str, Weight], names: tuple[str, ...]
 ) -> tuple[Weight, ...]:
-    """Returns the weights in the order of the names.
-
-    Raises:
-        InputError: They are not the weights of these names.
-    """
+    """Returns the weights in the order of the names, which must be theirs."""
     if set(weights) != set(names):
         raise InputError(
             "the weights are not those of the mixture's datasets",

@@ -66,16 +66,6 @@ def locate(batches: Batches, step: int, row: int) -> Location:
 
     It reads no source file. It reads the index and the footer of the shard; where
     several records share a chunk, also the record's chunk and a few others.
-
-    Args:
-        batches: The global batches.
-        step: Which step.
-        row: Which row of the global batch.
-
-    Raises:
-        OutOfRangeError: There is no such step.
-        InputError: There is no such row.
-        CorruptShardError: The shard does not hold what was written.
     """
     rows = len(batches.schedule.positions(step))
     row = checked_count(row, what="row", least=0, most=rows - 1)
@@ -132,7 +122,7 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
             "source_note": f"the function {function} changed the records: their "
             "lengths in the source were not kept"
         }
-    shard = _relative(info.path, dataset.path)
+    shard = info.path.removeprefix(dataset.path).lstrip("/")
     regions = [
         region
         for region in read_damaged_regions(dataset.path, shard)
@@ -156,11 +146,6 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
             "regions of this input is missing"
         }
     return found | {"source_offset_bytes": offset}
-
-
-def _relative(path: str, directory: str) -> str:
-    """Returns a shard's path relative to its dataset."""
-    return path.removeprefix(directory).lstrip("/")
 
 
 def _one_of(spans: list[SourceSpan], files: Any) -> dict[str, Any]:
@@ -195,11 +180,7 @@ def _runs(
 ) -> IntArray:
     """Returns int64 [runs, 2], how many records and bytes of a range each chunk has.
 
-    Args:
-        info: The shard.
-        begin: First record of the range, in the shard.
-        end: One past its last.
-        lengths_of: Returns the lengths of records by their numbers in the range.
+    The range is of the shard's records, `lengths_of` of numbers within the range.
     """
     footer = _footer(info.path, info.file_bytes or 0, info.records_digest)
     ends = np.cumsum(footer.chunk_records)

@@ -309,7 +309,7 @@ def _by_path(how: _How) -> Recipe:
 
 
 def _content(dataset: Dataset) -> tuple[str | None, int, int]:
-    """Returns what must be the same when a dataset is opened again."""
+    # It must be the same when the dataset is opened again.
     return dataset.records_digest, len(dataset), dataset.num_shards
 
 

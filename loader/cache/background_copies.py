@@ -69,15 +69,11 @@ class BackgroundCopies:
     Its thread ends with it, or with the process.
 
     Args:
-        cache: Where to put the copies.
-        paths: The shards.
+        cache: Where to put the copies of the shards at `paths`.
         version: Returns the version of a shard to copy.
         fetcher: Fetches the shards, `REQUESTS_IN_FLIGHT` at a time.
         requests: Returns how many requests were made for records.
         counter: Counts fetched bytes and evictions.
-
-    Attributes:
-        options: How to make copies.
     """
 
     def __init__(
@@ -102,11 +98,7 @@ class BackgroundCopies:
         self._failures = 0
 
     def want(self, records: Mapping[int, int]) -> None:
-        """Asks for copies of shards; they are made some time later.
-
-        Args:
-            records: How many records were read of each shard that has no copy.
-        """
+        """Asks for copies of shards, by how many records were read of each without."""
         with self._lock:
             self._wanted.update(records)
             if self._thread is None:
@@ -153,18 +145,20 @@ class BackgroundCopies:
             self._trimmed = True
         with self._lock:
             # Shards that save most requests for their bytes come first.
-            order = sorted(self._wanted, key=self._worth, reverse=True)
+            sizes = self._cache.file_bytes
+            worth = {s: n / max(int(sizes[s]), 1) for s, n in self._wanted.items()}
+            order = sorted(worth, key=lambda shard: -worth[shard])
         begun, full, left = time.monotonic(), False, False
         most_bytes = room.most_bytes()
         for shard in order:
-            size = int(self._cache.file_bytes[shard])
+            size = int(sizes[shard])
             if self._cache.has(shard) or self._wrong[shard] >= _TRIES:
                 self._forget(shard)
             elif size > most_bytes:
                 full = True
             elif time.monotonic() - begun >= _HOLD_LOCK_SECONDS:
                 return _PAUSE_SECONDS
-            elif self._copy(shard, room):
+            elif self._copy(shard, size, room):
                 self._forget(shard)
                 most_bytes = room.most_bytes()
             else:
@@ -173,16 +167,12 @@ class BackgroundCopies:
             return _PAUSE_SECONDS
         return self.options.full_pause_seconds if full else None
 
-    def _worth(self, shard: int) -> float:
-        return self._wanted[shard] / max(int(self._cache.file_bytes[shard]), 1)
-
     def _forget(self, shard: int) -> None:
         with self._lock:
             self._wanted.pop(shard, None)
 
-    def _copy(self, shard: int, room: CacheRoom) -> bool:
+    def _copy(self, shard: int, size: int, room: CacheRoom) -> bool:
         """Makes one copy; returns whether it is the shard."""
-        size = int(self._cache.file_bytes[shard])
         room.free(size)
         try:
             with self._cache.write(shard) as copy:

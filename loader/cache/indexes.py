@@ -28,7 +28,7 @@ class IndexCache:
         directory: For these indexes alone: its name comes from the dataset's content.
         paths: The indexes.
         check: Raises if an index is not the one of its shard.
-        fetcher: Fetches them.
+        fetcher: Fetches indexes.
     """
 
     def __init__(

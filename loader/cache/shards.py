@@ -56,9 +56,6 @@ class ShardCache:
         file_bytes: int64 [shards], the size of each shard.
         file_crc32cs: uint32 [shards], its crc32c.
         touch_seconds: The time of last use of a copy is this exact.
-
-    Raises:
-        StorageError: The directory cannot be used.
     """
 
     def __init__(

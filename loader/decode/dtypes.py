@@ -14,11 +14,7 @@ _KINDS = {"b": INTS, "i": INTS, "u": INTS, "f": FLOATS, "O": BYTES}
 
 
 def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Returns the dtype of a feature's values; bytes are objects.
-
-    Raises:
-        InputError: No feature has values of this type.
-    """
+    """Returns the dtype of a feature's values, which must be one; bytes are objects."""
     found = np.dtype(dtype)
     if found.kind == "S" and not found.itemsize:
         return np.dtype(object)
@@ -44,17 +40,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 def constant(
     value: Any, dtype: np.dtype[Any], *, shape: tuple[int, ...], what: str
 ) -> npt.NDArray[Any]:
-    """Returns a default or a padding value as an array.
-
-    Args:
-        value: A single value, or values of the shape.
-        dtype: Type of the array.
-        shape: Shape of the array.
-        what: What the value is, for messages.
-
-    Raises:
-        InputError: The value does not fit dtype and shape.
-    """
+    """Returns a value, or values of the shape, as an array that they must fit."""
     try:
         given = np.array(value, object)
         array = given.astype(dtype)
@@ -83,9 +69,7 @@ def limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
 def first_outside(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:
     """Returns the number of the first value that a dtype cannot hold, None for none.
 
-    Args:
-        values: int64, float32, or int32 in [0, 2^28).
-        dtype: A dtype of the same kind.
+    Values are int64, float32, or int32 in [0, 2^28); the dtype is of the same kind.
     """
     if dtype.kind not in "biu" or not values.size:
         return None

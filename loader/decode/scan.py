@@ -89,12 +89,7 @@ class Scan(NamedTuple):
 
 
 def _words(data: npt.NDArray[np.uint8], names: IntArray) -> npt.NDArray[np.uint64]:
-    """Returns a hash of each name: of its length, first and last letters.
-
-    Args:
-        data: Where the names are.
-        names: Where each begins and ends: int64 [names, 2].
-    """
+    """Returns a hash of each name: of its length, first and last letters."""
     begins, ends = names.T
     words: npt.NDArray[np.uint64] = (ends - begins).astype(np.uint64)
     # Before an empty name is its length, which is 0.
@@ -109,11 +104,7 @@ def _words(data: npt.NDArray[np.uint8], names: IntArray) -> npt.NDArray[np.uint6
 
 
 def scan_examples(records: Sequence[bytes]) -> Scan:
-    """Finds the features of a batch of examples.
-
-    Raises:
-        DecodeError: A record is no `tf.train.Example`.
-    """
+    """Finds the features of a batch of examples; others are a DecodeError."""
     scan, odd = _scan(records)
     if not len(odd):
         return scan
@@ -146,9 +137,8 @@ def lengths_at(
 ) -> tuple[IntArray, IntArray, BoolArray]:
     """Reads the varint at each position.
 
-    Returns:
-        int64 values, int64 positions after, and whether it is below 2^28; where not,
-        value and position mean nothing.
+    Returns values, positions after, and whether it is below 2^28; where not, value and
+    position mean nothing.
     """
     byte = data[at]
     values = (byte & 0x7F).astype(np.int64)
@@ -211,9 +201,8 @@ def _entries(
 ) -> tuple[IntArray, BoolArray]:
     """Reads the entry of the map of features that begins at each position.
 
-    Returns:
-        int64 [5, entries]: begin and end of the name, kind, begin and end of the
-        payload, which is the end of the entry; and whether that is what is there.
+    Returns int64 [5, entries]: begin and end of the name, kind, begin and end of the
+    payload, which is the end of the entry; and whether that is what is there.
     """
     length, name_tag, good = lengths_at(data, at + 1)
     good &= (data[at] == _TAG) & (name_tag + length <= limits)

@@ -57,8 +57,8 @@ class TokenDecoder:
             DecodeError: A record has another size, or a token that `dtype` cannot hold.
         """
         if self.feature is not None:
-            tokens = FixedFeature(self.dtype, shape=(self.length,))
-            arrays = tokens.arrays(self.feature, scan_examples(records))
+            described = FixedFeature(self.dtype, shape=(self.length,))
+            arrays = described.arrays(self.feature, scan_examples(records))
             found: npt.NDArray[Any] = arrays[self.feature]
             return found
         stored = np.dtype(self.stored).newbyteorder("<")
@@ -76,10 +76,7 @@ class TokenDecoder:
             )
         # A bytearray, so that the array can be written to.
         joined = bytearray().join(records)
-        tokens_found = np.frombuffer(joined, stored).reshape(len(records), self.length)
-        return self._cast(tokens_found)
-
-    def _cast(self, tokens: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        tokens = np.frombuffer(joined, stored).reshape(len(records), self.length)
         dtype = np.dtype(self.dtype)
         info = np.iinfo(dtype)
         if tokens.size and not np.can_cast(tokens.dtype, dtype):

@@ -21,11 +21,7 @@ _FEW = 8
 
 
 class BrokenListError(ValueError):
-    """The list of a record is not a valid encoding.
-
-    Attributes:
-        row: The record.
-    """
+    """The list of the record `row` is not a valid encoding."""
 
     def __init__(self, row: int, what: str) -> None:
         super().__init__(what)
@@ -45,18 +41,10 @@ class Values(NamedTuple):
 
 
 def values_of(scan: Scan, column: Column, kind: int) -> Values:
-    """Decodes a feature; a record without it has no values.
+    """Decodes a feature of one kind: `BYTES`, `FLOATS` or `INTS`.
 
-    Args:
-        scan: The batch.
-        column: The feature, of that kind in all records that have it.
-        kind: `BYTES`, `FLOATS` or `INTS`.
-
-    Returns:
-        The values; integers as int32 where all of them are in [0, 2^28).
-
-    Raises:
-        BrokenListError: The list of a record is not a valid encoding.
+    A record without it has no values. Integers are int32 where all of them are in
+    [0, 2^28). A list that is not a valid encoding is a BrokenListError.
     """
     if kind == BYTES:
         return _bytes(scan, column)
@@ -181,9 +169,7 @@ def _bytes(scan: Scan, column: Column) -> Values:
 def _bytes_of(scan: Scan, row: int, at: int, limit: int) -> IntArray:
     """Returns row, begin and end of the values of one record: int64 [3, values]."""
     data, found = scan.buffer, []
-    while at < limit:
-        if data[at] != 0x0A:
-            raise BrokenListError(row, "a broken list of bytes")
+    while at < limit and data[at] == 0x0A:
         size = shift = 0
         while True:
             at += 1
@@ -192,7 +178,7 @@ def _bytes_of(scan: Scan, row: int, at: int, limit: int) -> IntArray:
             if data[at] < 0x80 or shift > 28:
                 break
         at += 1 + size
-        if at > limit:
-            raise BrokenListError(row, "a broken list of bytes")
         found.append((row, at - size, at))
+    if at != limit:
+        raise BrokenListError(row, "a broken list of bytes")
     return np.array(found, np.int64).T

@@ -19,11 +19,10 @@ _LAST_SECONDS = 2
 
 
 class ReadAhead(Generic[T]):
-    """The items of an iterator, read ahead by a thread.
+    """The items of an iterator, at most `depth` of them read ahead by a thread.
 
     Args:
         iterator: Used and closed by the thread alone, as it may be unsafe to share.
-        depth: Most items that are ready at a time.
         close: Closes the iterator. It is called once.
         check: Raises if a process behind the iterator has died; its argument is how
             many seconds the caller of `get` has waited.

@@ -135,10 +135,7 @@ class BatchSource:
 class BatchesAhead:
     """`Schedule.batch` for a caller that asks for step after step. Safe for threads.
 
-    Args:
-        schedule: The batches.
-        rows: The rows wanted of each.
-        rows_at_once: About how many rows to compute together.
+    It computes about `rows_at_once` rows together.
     """
 
     def __init__(self, schedule: Schedule, rows: Rows, *, rows_at_once: int = 8192):

@@ -124,8 +124,7 @@ class WindowReads:
 
     @property
     def _stop(self) -> int:
-        steps = self._schedule.steps
-        stop = self._schedule.stop
+        steps, stop = self._schedule.steps, self._schedule.stop
         return stop if steps is None else min(stop, steps * self._schedule.batch_size)
 
     def _load(self, begin: int, end: int) -> _Window:

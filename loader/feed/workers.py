@@ -35,10 +35,8 @@ _starting = threading.Lock()
 class Workers:
     """The worker processes of one feed; none if it reads in threads.
 
-    Args:
-        processes: The processes.
-        silent_seconds: How long to wait for a batch when a worker has exited with code
-            0, before that counts as a failure.
+    If a worker has exited with code 0, that counts as a failure after the feed has
+    waited for a batch for `silent_seconds`.
     """
 
     def __init__(
@@ -135,9 +133,8 @@ def _new_processes(before: set[BaseProcess], workers: int) -> list[BaseProcess]:
     return []  # Grain says what went wrong, when the first batch is asked for.
 
 
-def prepare_worker(index: int, count: int) -> None:
+def prepare_worker(*_: int) -> None:
     """Runs first in a worker."""
-    del index, count
     # JAX may have read the environment already.
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

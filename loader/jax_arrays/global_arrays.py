@@ -59,9 +59,6 @@ def global_arrays(batch: Any, sharding: Any, rows: RowsRead | None) -> Any:
         sharding: A sharding, or a pytree of shardings that is a prefix of the batch's.
         rows: Which rows these are. None if all processes have equally many, which
             follow each other in the order of the processes.
-
-    Raises:
-        InputError: The batch and the sharding do not match.
     """
     leaves, tree = jax.tree_util.tree_flatten_with_path(batch)
     shardings = _spread(sharding, batch)

@@ -27,6 +27,7 @@ import bisect
 import dataclasses
 import functools
 import heapq
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -89,7 +90,20 @@ class Phase:
 
     @functools.cached_property
     def _tree(self) -> _Node:
-        return _huffman_tree(self.weights)
+        """Huffman's tree of the datasets with a weight; equals keep their order."""
+        denominator = math.lcm(*(weight.denominator for weight in self.weights))
+        heap: list[tuple[int, int, _Node]] = []
+        for dataset, weight in enumerate(self.weights):
+            share = int(weight * denominator)
+            if share:
+                heapq.heappush(heap, (share, dataset, _Leaf(share, dataset)))
+        made = itertools.count(len(self.weights))
+        while len(heap) > 1:
+            light, _, left = heapq.heappop(heap)
+            heavy, _, right = heapq.heappop(heap)
+            fork = _Fork(light + heavy, left, right)
+            heapq.heappush(heap, (fork.weight, next(made), fork))
+        return heap[0][2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,24 +348,6 @@ class _Fork:
 
 
 _Node: TypeAlias = _Leaf | _Fork
-
-
-def _huffman_tree(weights: Sequence[Fraction]) -> _Node:
-    """The tree of the datasets with a weight; equals keep the order of the datasets."""
-    denominator = math.lcm(*(weight.denominator for weight in weights))
-    heap: list[tuple[int, int, _Node]] = [
-        (int(weight * denominator), dataset, _Leaf(int(weight * denominator), dataset))
-        for dataset, weight in enumerate(weights)
-        if weight
-    ]
-    heapq.heapify(heap)
-    made = len(weights)
-    while len(heap) > 1:
-        light, _, left = heapq.heappop(heap)
-        heavy, _, right = heapq.heappop(heap)
-        heapq.heappush(heap, (light + heavy, made, _Fork(light + heavy, left, right)))
-        made += 1
-    return heap[0][2]
 
 
 def _divided(values: Any, by: int) -> tuple[Any, Any]:

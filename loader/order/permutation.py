@@ -169,15 +169,8 @@ class _Network:
         left_size = 2 * max(1, (math.isqrt(size) + 1) // 2)
         right_size = -(-size // left_size)
         # JSON tells ["a", 12] from ["a1", 2]; its ASCII form has no variants.
-        material = json.dumps(
-            [
-                "gristmill permutation",
-                PERMUTATION_VERSION,
-                size,
-                permutation.seed,
-                permutation.name,
-            ]
-        )
+        key = PERMUTATION_VERSION, size, permutation.seed, permutation.name
+        material = json.dumps(["gristmill permutation", *key])
         digest = hashlib.shake_256(material.encode()).digest(8 * (2 + ROUNDS))
         keys = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
         return cls(

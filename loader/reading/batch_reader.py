@@ -8,6 +8,7 @@ a batch are requested at once, and decoded as they arrive.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import operator
@@ -33,7 +34,6 @@ from gristmill.loader.reading.decode_chunks import (
     deliver,
 )
 from gristmill.loader.reading.fetch_chunks import fetch_planned, transposed_error
-from gristmill.loader.reading.freed_memory import keep_freed_memory
 from gristmill.loader.reading.read_plan import Wanted, plan_reads
 from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits, ShardFile
 from gristmill.loader.reading.shard_list import OpenShards, ShardList
@@ -86,7 +86,7 @@ class BatchReader:
                 expected="'always', 'never', or None for records with checksums",
                 got=repr(verify),
             )
-        keep_freed_memory()
+        _keep_freed_memory()
         self.shards = shards
         self.open_shards = OpenShards(shards, limits)
         self._limits = limits
@@ -259,6 +259,24 @@ class BatchReader:
         except CorruptShardError as e:
             raise corrupt_record(plan, 0, got=e.got or e.what) from e
         deliver(plan, records, out)
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Keeps memory that a batch has freed for the next one.
+
+    Feeds of records of 100 KB take a third less processor time.
+
+    glibc returns blocks above 128 KiB to the system when they are freed, and the end of
+    the heap when more than that is free. The next batch then gets its memory page by
+    page, each zeroed by the kernel. Both limits grow by themselves when a larger block
+    is freed, to 32 and 64 MiB at most (mallopt(3), M_MMAP_THRESHOLD). So one such block
+    is freed before the first batch. It is never touched, so it takes no memory. Limits
+    that the user has set, such as MALLOC_TRIM_THRESHOLD_, stay as they are. Other
+    allocators are not affected.
+    """
+    # The largest block that counts is 32 MiB with its header.
+    bytearray((32 << 20) - (64 << 10))
 
 
 def _by_shard(wanted: list[Wanted]) -> dict[int, int]:

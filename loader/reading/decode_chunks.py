@@ -33,14 +33,8 @@ def decode_planned(
 ) -> None:
     """Decodes chunks and puts their wanted records into the batch.
 
-    Args:
-        plan: The chunks.
-        pieces: The physical bytes of each, with the buffer protocol.
-        out: The batch.
-        limits: Which chunks are large.
-
-    Raises:
-        CorruptShardError: A chunk is damaged, or a record does not have its checksum.
+    Pieces are the physical bytes of each chunk, with the buffer protocol. A damaged one
+    or a record without its checksum is a CorruptShardError.
     """
     headers = blocks_before(plan.end, plan.begin)
     pieces = list(pieces)

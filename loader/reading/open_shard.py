@@ -41,13 +41,8 @@ def open_shard(
     """Opens a shard.
 
     By default the index is the file where a conversion would have put it, if there is
-    one, and otherwise made of the shard's footer; `footers` keeps these.
-
-    Raises:
-        CorruptShardError: The shard is truncated or damaged, or not the one that was
-            indexed.
-        InvalidDatasetError: The index is damaged.
-        StorageError: A file does not exist or cannot be read.
+    one, and otherwise made of the shard's footer; `footers` keeps these. A shard that
+    is damaged, or not the one that was indexed, is a CorruptShardError.
     """
     file = _open_bytes(path)
     if index_path is None:

@@ -17,19 +17,12 @@ _FEW_RECORDS = 40
 
 
 class Wanted(NamedTuple):
-    """Records of one shard that are in a batch.
-
-    Attributes:
-        shard: The shard.
-        places: int64 [n], their places in the batch.
-        numbers: int64 [n], their numbers in the shard, ascending.
-        compare: Whether to compare the records with their checksums.
-    """
+    """Records of one shard that are in a batch."""
 
     shard: ShardFile
-    places: IntArray
-    numbers: IntArray
-    compare: bool
+    places: IntArray  # In the batch.
+    numbers: IntArray  # In the shard, ascending.
+    compare: bool  # With their checksums.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,10 +102,9 @@ class ReadPlan:
 
 
 def plan_reads(wanted: Sequence[Wanted], *, name: str) -> ReadPlan:
-    """Finds the chunks of at least one record, and checks what the indexes say.
+    """Finds the chunks of at least one record.
 
-    Raises:
-        InvalidDatasetError: An index contradicts itself.
+    An index that contradicts itself is an InvalidDatasetError.
     """
     files = [item.shard for item in wanted]
     chunk, begin, end, count, row = np.concatenate(
@@ -163,7 +155,6 @@ def _expected(item: Wanted) -> IntArray:
 
 
 def _bad_index(shard: ShardFile, number: int, name: str) -> InvalidDatasetError:
-    """Returns the error about an index that contradicts itself about a record."""
     return InvalidDatasetError(
         "shard index contradicts itself",
         where=f"{name}, index {shard.index.path}, record {number:,}",

@@ -38,13 +38,7 @@ _INDEX_BYTES_PER_RECORD = 8.125
 class RemoteShards:
     """Opens shards in object storage. Safe to share by threads.
 
-    Args:
-        paths: The shards.
-        index_paths: Their indexes.
-        table: The dataset's description of them.
-        options: How to read.
-        cache_dir: Where to keep indexes; see `cache_root`.
-        cache: Where to keep whole shards, None for nowhere.
+    Indexes are kept in a directory of `cache_root`, and whole shards in `cache`.
 
     Attributes:
         fetcher: Fetches records and indexes.
@@ -108,13 +102,7 @@ class RemoteShards:
         data = None if self._cache is None else self._cache.find(shard)
         if data is None:
             return None
-        return ShardFile(
-            path=self._paths[shard],
-            data=data,
-            index=index,
-            transposed=False,
-            number=shard,
-        )
+        return ShardFile(path=self._paths[shard], data=data, index=index, number=shard)
 
     def delete_copy(self, shard: int) -> None:
         """Deletes the local copy of a shard."""
@@ -140,7 +128,6 @@ class RemoteShards:
             path=path,
             data=StoredBytes(path),
             index=index,
-            transposed=False,
             version=self._version(shard),
             number=shard,
         )

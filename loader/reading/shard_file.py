@@ -77,7 +77,7 @@ class ShardFile:
     path: str
     data: Bytes
     index: ShardIndex
-    transposed: bool
+    transposed: bool = False
     version: str | None = None
     number: int | None = None
 

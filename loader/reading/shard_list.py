@@ -28,31 +28,22 @@ _SPARE_FILES = 256
 _COUNTING_THREADS = 32
 
 
-class StoredShards(Protocol):
-    """What opens shards in object storage; see `remote_shards.RemoteShards`."""
+class _StoredShards(Protocol):
+    """What opens shards in object storage: `remote_shards.RemoteShards`."""
 
     fetcher: RangeFetcher
     counter: CacheCounter
 
     @property
-    def keeps_indexes(self) -> bool:
-        """Whether indexes are opened as a whole, and not for some records."""
-
+    def keeps_indexes(self) -> bool: ...
     def open(
         self, shards: Sequence[int], records: Sequence[IntArray]
-    ) -> list[ShardFile]:
-        """Opens shards, or local copies of them."""
-
-    def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:
-        """Returns the local copy of a shard, None if there is none."""
-
-    def delete_copy(self, shard: int) -> None:
-        """Deletes the local copy of a shard."""
-
+    ) -> list[ShardFile]: ...
+    def copy(self, shard: int, index: ShardIndex) -> ShardFile | None: ...
+    def delete_copy(self, shard: int) -> None: ...
     def count_records(
         self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
-    ) -> None:
-        """Counts records that were read, by shard."""
+    ) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +69,7 @@ class ShardList:
     file_bytes: IntArray
     name: str
     index_paths: Sequence[str] | None = None
-    remote: StoredShards | None = None
+    remote: _StoredShards | None = None
     footers: FooterCache | None = None
 
     @property
@@ -130,18 +121,18 @@ class ShardList:
         records, size = int(self.file_records[shard]), int(self.file_bytes[shard])
         taken = int(self.ends[shard]) - self.first_record(shard)
         end = int(self.starts[shard]) + taken
+        found = opened.index.records, opened.index.file_bytes
         if (
-            records not in (-1, opened.index.records)
-            or size not in (-1, opened.index.file_bytes)
-            or end > opened.index.records
+            records not in (-1, found[0])
+            or size not in (-1, found[1])
+            or end > found[0]
         ):
             raise CorruptShardError(
                 "shard is not the one that the dataset describes",
                 where=f"{self.name}, shard {opened.path}",
                 expected=f"{records if records >= 0 else end:,} records"
                 + (f", {size:,} bytes" if size >= 0 else ""),
-                got=f"{opened.index.records:,} records, "
-                f"{opened.index.file_bytes:,} bytes",
+                got="{:,} records, {:,} bytes".format(*found),
                 cure="restore the shard and its index from a copy, or convert this "
                 "shard again",
             )
@@ -255,9 +246,7 @@ def count_files(
 ) -> list[CountedFile]:
     """Counts the records of ArrayRecord files by their footers, many at a time.
 
-    Raises:
-        CorruptShardError: A file is truncated, damaged, or no ArrayRecord file.
-        StorageError: A file does not exist or cannot be read.
+    A file that is damaged, or no ArrayRecord file, is a CorruptShardError.
     """
     if not paths:
         return []

@@ -33,7 +33,7 @@ class PartialIndexes:
         paths: The indexes.
         check: Raises if an index is not the one of its shard.
         stat: Returns size and version of the index at a path.
-        fetcher: Fetches parts of indexes.
+        fetcher: Fetches their parts.
     """
 
     def __init__(
@@ -86,8 +86,7 @@ class PartialIndexes:
         indexes = self._parse(shards, maps)
         rest = []
         for index in indexes:
-            begin, end = index.report_range()
-            ranges = np.array([(HEADER_BYTES, index.head_bytes), (begin, end)])
+            ranges = np.array([(HEADER_BYTES, index.head_bytes), index.report_range()])
             rest.append((ranges[:, 0], ranges[:, 1]))
         self._fill(shards, maps, rest)
         for shard, data, index in zip(shards, maps, indexes, strict=True):

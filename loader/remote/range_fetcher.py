@@ -67,11 +67,8 @@ class ReadCounts:
 class RangeFetcher:
     """Fetches ranges of objects. Safe to share by threads, not across a fork.
 
-    Args:
-        options: How to read.
-
     Attributes:
-        options: As given.
+        options: How to read.
         counts: What was requested so far.
         limit: How many requests are in flight, over all calls.
     """

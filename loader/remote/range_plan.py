@@ -22,14 +22,7 @@ _MOST_RANGE_BYTES = 8 << 20
 
 
 class RangePlan(NamedTuple):
-    """Ranges to request. Arrays are [ranges].
-
-    Attributes:
-        firsts: First of the wanted pieces in each range.
-        ends: One past its last piece.
-        begin_bytes: Where each range begins.
-        end_bytes: One past its last byte.
-    """
+    """Ranges to request, half-open, and the wanted pieces in each: int64 [ranges]."""
 
     firsts: IntArray
     ends: IntArray

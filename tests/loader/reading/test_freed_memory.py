@@ -1,4 +1,7 @@
-"""Memory of one batch serves the next one."""
+"""Memory of one batch serves the next one.
+
+Covers: loader/reading/batch_reader.py.
+"""
 
 import os
 import pathlib
