@@ -72,9 +72,6 @@ def graph_of(options: Options) -> beam.PTransform[beam.pvalue.PBegin, Any]:
     """Returns a pipeline whose workers list the inputs and plan the shards.
 
     Building the graph reads only the small metadata of a TFDS directory.
-
-    Raises:
-        InputError: The options cannot be used.
     """
     if isinstance(options, ConvertOptions):
         conversion = conversion_of(options)._asdict()

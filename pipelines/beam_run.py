@@ -30,7 +30,6 @@ T = TypeVar("T")
 
 def run_pipeline(
     transform: beam.PTransform[beam.pvalue.PBegin, beam.PCollection[T]],
-    label: str,
     beam_options: Sequence[str],
     *,
     results_dir: str,
@@ -42,20 +41,16 @@ def run_pipeline(
 
     Args:
         transform: Applied to a pipeline; gives one element.
-        label: Its label.
         beam_options: Options of the pipeline, including `--runner`.
         results_dir: A directory that the workers and this process can both access.
 
     Returns:
         The element. If the runner repeated the last step, the first one that it gave:
         a repeated step finds the work done and counts nothing.
-
-    Raises:
-        GristmillError: A step of gristmill failed, or the result did not arrive.
     """
     path = layout.join(results_dir, f".result-{uuid.uuid4().hex}")
     pipeline = beam.Pipeline(options=PipelineOptions(list(beam_options)))
-    _ = pipeline | label >> transform | "HandOver" >> beam.Map(_hand_over, path)
+    _ = pipeline | transform | "HandOver" >> beam.Map(_hand_over, path)
     try:
         with _dead_workers_noticed():
             _wait(pipeline.run())

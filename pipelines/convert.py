@@ -76,17 +76,15 @@ def convert(
     repaired = 0
     manifest = preparations[0].committed
     if todo:
-        run = (
-            functools.partial(_run_here, workers=workers)
-            if beam_options is None
-            else functools.partial(_run_beam, beam_options=beam_options)
-        )
+        about = {"features": features, "tfds_directory": tfds_directory}
         with (
-            tempfile.TemporaryDirectory(prefix="gristmill-") as progress_dir,
-            show(todo, progress_dir) if show else nullcontext(),
+            tempfile.TemporaryDirectory(prefix="gristmill-") as directory,
+            show(todo, directory) if show else nullcontext(),
         ):
-            about = {"features": features, "tfds_directory": tfds_directory}
-            result = run(todo, progress_dir, **about)
+            if beam_options is None:
+                result = _run_here(todo, directory, workers=workers, **about)
+            else:
+                result = _run_beam(todo, directory, beam_options=beam_options, **about)
         manifest, repaired = result.manifest, result.repaired_shards
     assert manifest is not None  # Nothing was to do, or it is done.
     return Outcome(
@@ -165,4 +163,4 @@ def _run_beam(
         **about,
     )
     results_dir = layout.join(prepared[0].job.output, layout.INDEX_DIR)
-    return run_pipeline(transform, "Convert", beam_options, results_dir=results_dir)
+    return run_pipeline(transform, beam_options, results_dir=results_dir)

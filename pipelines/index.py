@@ -32,10 +32,6 @@ def index(
 
     Returns:
         The dataset, and its directory.
-
-    Raises:
-        InputError: The files do not form a dataset.
-        CorruptShardError: A file is damaged, or is not an ArrayRecord file.
     """
     tasks = plan_index(
         options.files,
@@ -50,7 +46,6 @@ def index(
 
         manifest = run_pipeline(
             IndexArrayRecords(**dataclasses.asdict(options)),
-            "Index",
             beam_options,
             results_dir=layout.join(dataset, layout.INDEX_DIR),
         )

@@ -83,7 +83,6 @@ def _verify_on_beam(
     with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
         found = run_pipeline(
             VerifyDataset(dataset, quick=quick),
-            "Verify",
             beam_options,
             results_dir=shared_dir or directory,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Sequence
 
 import click
@@ -16,13 +17,6 @@ def split_arguments(
 
     An option that both know is the command's. So is one that neither knows, and click
     reports it. Beam's options may be written with hyphens.
-
-    Args:
-        command: The command, or None if there is none of that name.
-        arguments: The command's name and its arguments.
-
-    Returns:
-        The arguments of the command, and those for Beam.
     """
     ours = {} if command is None else _options(command)
     beams = _beam_options()
@@ -78,8 +72,6 @@ def _values(action: argparse.Action, following: Sequence[str]) -> int:
     if isinstance(action.nargs, int):
         return action.nargs
     # "?", "*" and "+": all up to the next option.
-    most = 1 if action.nargs == "?" else len(following)
-    count = 0
-    while count < most and not following[count : count + 1][0].startswith("-"):
-        count += 1
-    return count
+    values = itertools.takewhile(lambda text: not text.startswith("-"), following)
+    count = len(list(values))
+    return min(count, 1) if action.nargs == "?" else count

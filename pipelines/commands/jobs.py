@@ -112,11 +112,7 @@ def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
 def _beam_options(
     launch: LaunchOptions, workers: int | None, given: Sequence[str]
 ) -> list[str] | None:
-    """Returns the options for Beam, or None to run without it.
-
-    Raises:
-        InputError: An option was given that has no effect on such a run.
-    """
+    """Returns the options for Beam, None to run without it. Refuses useless options."""
     from gristmill.dataset.errors import InputError
 
     if launch.runner is None:

@@ -17,10 +17,8 @@ def inspect(*, dataset: str, as_json: bool) -> None:
     from gristmill.pipelines.results.contents import manifest_text
 
     manifest = open_manifest(dataset)
-    if as_json:
-        click.echo(manifest.encode(), nl=False)
-    else:
-        click.echo(manifest_text(manifest, dataset))
+    text = manifest.encode() if as_json else manifest_text(manifest, dataset)
+    click.echo(text, nl=not as_json)
 
 
 @click.command(epilog=EPILOG)

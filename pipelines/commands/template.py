@@ -29,9 +29,6 @@ def command_line(
         arguments: Arguments of the launcher. Those that are no parameter of the
             pipeline are passed to Beam.
         image: Container image of the workers, unless the arguments name one.
-
-    Raises:
-        InputError: A parameter is missing or has no value.
     """
     options = {option.name: option for option in template_options(pipeline)}
     given: dict[str, str] = {}
@@ -40,20 +37,22 @@ def command_line(
     remaining = iter(arguments)
     for argument in remaining:
         name, equals, value = argument.partition("=")
-        option = options.get(name.removeprefix("--"))
-        if option is not None and name.startswith("--"):
-            if not equals:
-                value = "true" if option.kind == "flag" else next(remaining, "")
-            if not value:
-                raise InputError(
-                    f"parameter {option.name} has no value",
-                    cure=f"give {option.name}=VALUE among the template's parameters",
-                )
-            given[option.name] = value
-        elif name in (_RUNNER, _IMAGE):
-            beam[name] = value if equals else next(remaining, "")
-        else:
+        option = options.get(name.removeprefix("--")) if name[:2] == "--" else None
+        if option is None and name not in (_RUNNER, _IMAGE):
             others.append(argument)
+            continue
+        if not equals:
+            is_flag = option is not None and option.kind == "flag"
+            value = "true" if is_flag else next(remaining, "")
+        if option is None:
+            beam[name] = value
+        elif value:
+            given[option.name] = value
+        else:
+            raise InputError(
+                f"parameter {option.name} has no value",
+                cure=f"give {option.name}=VALUE among the template's parameters",
+            )
     line = [pipeline]
     positional: list[str] = []
     for option in options.values():

@@ -22,16 +22,10 @@ _EXTRAS = ("beam", "gcs")
 
 
 def write_source(directory: pathlib.Path) -> pathlib.Path:
-    """Copies the installed package to a directory where it can be built.
-
-    Args:
-        directory: An empty directory.
+    """Copies the installed package to an empty directory, where it can be built.
 
     Returns:
         Path of its `setup.py`.
-
-    Raises:
-        InputError: This installation has no list of requirements.
     """
     ignored = shutil.ignore_patterns("__pycache__")
     top = pathlib.Path(gristmill.__file__)
@@ -45,7 +39,12 @@ def write_source(directory: pathlib.Path) -> pathlib.Path:
             shutil.copy(checkout / name, directory / name)
     else:
         shutil.copytree(top.parent, directory / "gristmill", ignore=ignored)
-        setup.write_text(_setup(_requirements()), encoding="utf-8")
+        setup.write_text(
+            "from setuptools import find_packages, setup\n\n"
+            f'setup(name="gristmill", version={gristmill.__version__!r}, '
+            f"packages=find_packages(), install_requires={_requirements()!r})\n",
+            encoding="utf-8",
+        )
     return setup
 
 
@@ -66,11 +65,3 @@ def _requirements() -> list[str]:
         if extra is None or extra[1] in _EXTRAS:
             found.append(needed.strip())
     return list(dict.fromkeys(found))
-
-
-def _setup(requirements: list[str]) -> str:
-    return (
-        "from setuptools import find_packages, setup\n\n"
-        f'setup(name="gristmill", version={gristmill.__version__!r}, '
-        f"packages=find_packages(), install_requires={requirements!r})\n"
-    )

@@ -74,7 +74,6 @@ class _ProgressReader:
         return self._done
 
     def read(self) -> _Progress:
-        """Returns the current progress."""
         output = self._prepared[0].job.output
         done = self._finished(layout.join(output, layout.INDEX_DIR))
         input_bytes = sum(self._shard_bytes[key] for key in done)

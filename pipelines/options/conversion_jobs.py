@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -9,11 +10,17 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.options.definitions import ConvertOptions
-from gristmill.pipelines.options.sizes import parse_size
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.map_function import split_name
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
 from gristmill.transforms.tfds.directory import is_tfds_directory, tfds_jobs
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{p}b": 1000**i for i, p in enumerate("kmgtp", 1)},
+    **{f"{p}ib": 1024**i for i, p in enumerate("kmgtp", 1)},
+}
 
 
 class Conversion(NamedTuple):
@@ -31,11 +38,7 @@ class Conversion(NamedTuple):
 
 
 def conversion_of(options: ConvertOptions) -> Conversion:
-    """Returns the jobs that the options describe. Reads only a TFDS directory.
-
-    Raises:
-        InputError: The options contradict each other, or cannot be used.
-    """
+    """Returns the jobs that the options describe. Reads only a TFDS directory."""
     output = options.output.rstrip("/") or options.output
     fields: dict[str, Any] = {
         "plan": plan_of(options),
@@ -65,11 +68,7 @@ def conversion_of(options: ConvertOptions) -> Conversion:
 
 
 def plan_of(options: ConvertOptions) -> PlanOptions:
-    """Returns the plan that the options describe, or the default one.
-
-    Raises:
-        InputError: They describe more than one.
-    """
+    """Returns the plan that the options describe, or the default one."""
     size = options.shard_size
     given = {
         "num_shards": options.num_shards,
@@ -88,3 +87,19 @@ def plan_of(options: ConvertOptions) -> PlanOptions:
     for kind, value in wanted.items():
         return PlanOptions(kind=cast("PlanKind", kind), value=value)
     return PlanOptions()
+
+
+def parse_size(text: str) -> int:
+    """Returns a size in bytes.
+
+    >>> parse_size("256MiB"), parse_size("1.5 kB"), parse_size("4096")
+    (268435456, 1500, 4096)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match.group(2) not in _UNITS:
+        raise InputError(
+            "not a size",
+            expected="a number and a unit, such as 256MiB, 1.5GB or 4096",
+            got=repr(text),
+        )
+    return int(float(match.group(1)) * _UNITS[match.group(2)])

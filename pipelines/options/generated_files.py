@@ -27,29 +27,19 @@ TABLES = {**PIPELINES, "launch": LaunchOptions}
 _TABLE = re.compile(r"<!-- options: (\w+) -->\n(?:\|.*\n)*\n?")
 
 _ABOUT = {
-    "convert": (
-        "gristmill convert",
-        "Converts TFRecord files to a sharded, indexed and committed ArrayRecord "
-        "dataset.",
-    ),
-    "index": (
-        "gristmill index",
-        "Makes existing ArrayRecord files a committed dataset, in place.",
-    ),
-    "verify": (
-        "gristmill verify",
-        "Checks every byte of a dataset against its checksums. The job fails if "
-        "anything is wrong.",
-    ),
+    "convert": "Converts TFRecord files to a sharded, indexed and committed "
+    "ArrayRecord dataset.",
+    "index": "Makes existing ArrayRecord files a committed dataset, in place.",
+    "verify": "Checks every byte of a dataset against its checksums. The job fails if "
+    "anything is wrong.",
 }
 
 
 def metadata(pipeline: str) -> dict[str, Any]:
     """Returns the metadata of a template."""
-    name, description = _ABOUT[pipeline]
     return {
-        "name": name,
-        "description": description,
+        "name": f"gristmill {pipeline}",
+        "description": _ABOUT[pipeline],
         "streaming": False,
         "parameters": [_parameter(option) for option in template_options(pipeline)],
     }
@@ -114,16 +104,10 @@ def with_tables(document: str) -> str:
 
 
 def generated_files(root: pathlib.Path) -> dict[pathlib.Path, str]:
-    """Returns the content of every file that is generated from the options.
-
-    Args:
-        root: The root of a checkout.
-    """
+    """Returns the content of every file that is generated, from a checkout's root."""
+    templates = root / "deploy" / "templates"
     found = {
-        root / "deploy" / "templates" / f"{pipeline}.json": json.dumps(
-            metadata(pipeline), indent=2
-        )
-        + "\n"
+        templates / f"{pipeline}.json": json.dumps(metadata(pipeline), indent=2) + "\n"
         for pipeline in PIPELINES
     }
     cli = root / "docs" / "cli.md"

@@ -73,12 +73,6 @@ def read_status(dataset: str) -> Status:
     """Reads the progress of a conversion.
 
     Lists one directory and reads the small files that describe the work.
-
-    Args:
-        dataset: Directory of the dataset.
-
-    Raises:
-        NotADatasetError: No conversion has started there.
     """
     dataset = dataset.rstrip("/") or dataset
     storage = storage_for(dataset)

@@ -1,11 +1,12 @@
-"""The jobs that options describe."""
+"""The jobs that options describe, and sizes among the options."""
 
 from __future__ import annotations
 
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.dataset.errors import InputError
+from gristmill.pipelines.options.conversion_jobs import conversion_of, parse_size
 from gristmill.pipelines.options.definitions import ConvertOptions, options_of
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
@@ -21,3 +22,27 @@ def test_defaults_are_those_of_what_the_options_make():
     shown = {option.name: option.shown for option in options_of(ConvertOptions)}
     assert (shown["split"], shown["shard_size"]) == (default.split, "256MiB")
     assert default.plan.value == 256 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("1kB", 1000),
+        ("1KiB", 1024),
+        ("1.5MB", 1_500_000),
+        ("256MiB", 256 << 20),
+        ("2 GiB", 2 << 30),
+        ("1tb", 10**12),
+        ("1PiB", 1 << 50),
+    ],
+)
+def test_sizes(text, size_bytes):
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1XB", "1 2", "1e3", "0x10"])
+def test_what_is_no_size(text):
+    with pytest.raises(InputError, match="not a size"):
+        parse_size(text)
