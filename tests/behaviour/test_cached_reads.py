@@ -153,7 +153,7 @@ def test_a_cache_too_small_for_all_serves_what_it_has(
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("share", [pytest.param(0.02, marks=pytest.mark.slow), 1.0])
+@pytest.mark.parametrize("share", [pytest.param(0.002, marks=pytest.mark.slow), 1.0])
 def test_filling_takes_a_share_of_the_time_while_records_are_read(
     server: GcsServer, tmp_path: pathlib.Path, share: float
 ) -> None:
