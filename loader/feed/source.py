@@ -153,9 +153,11 @@ class BatchesAhead:
             return self._batches[step - self._first]
 
     def _from(self, step: int) -> list[MixedBatch]:
-        last = step + self._steps
-        if self._schedule.steps is not None:
-            last = max(min(last, self._schedule.steps), step + 1)
+        # Batches without end end where int64 does, like `Schedule.positions`.
+        steps = self._schedule.steps
+        if steps is None:
+            steps = self._schedule.stop // self._schedule.batch_size
+        last = max(min(step + self._steps, steps), step + 1)
         positions = [
             self._schedule.positions(number, self._rows) for number in range(step, last)
         ]

@@ -322,7 +322,7 @@ def parse_shuffle(shuffle: ShuffleName | Shuffle) -> Shuffle:
     """
     if isinstance(shuffle, Shuffle):
         return shuffle
-    if shuffle not in _NAMED:
+    if not isinstance(shuffle, str) or shuffle not in _NAMED:
         raise InputError(
             "unknown shuffle",
             expected=f"one of {', '.join(_NAMED)}, or a shuffle",

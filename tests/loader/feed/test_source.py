@@ -62,6 +62,18 @@ def test_rows_by_their_numbers() -> None:
         assert found.tolist() == schedule.batch(step, rows).records.tolist()
 
 
+@pytest.mark.parametrize("mixture", [None, Mixture.of([1])])
+def test_the_last_steps_below_the_limit_of_positions(mixture) -> None:
+    order = DatasetOrder(num_records=100)
+    schedule = Schedule(orders=(order,), mixture=mixture, batch_size=8)
+    last = schedule.stop // 8 - 1
+    for step in (last - 1, last):
+        found = BatchesAhead(schedule, slice(None)).batch(step)
+        assert found.records.tolist() == schedule.batch(step).records.tolist()
+    with pytest.raises(OutOfRangeError):
+        BatchesAhead(schedule, slice(None)).batch(last + 1)
+
+
 def test_the_shuffle_is_asked_once_for_several_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

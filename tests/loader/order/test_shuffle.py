@@ -234,8 +234,9 @@ def test_shuffles_by_name():
     assert parse_shuffle("global") == GlobalShuffle()
     assert parse_shuffle("block") == BlockShuffle()
     assert parse_shuffle(BlockShuffle(block_records=3)).block_records == 3
-    with pytest.raises(InputError, match="unknown shuffle"):
-        parse_shuffle("Global")
+    for other in ("Global", ["global"], {"kind": "global"}, None):
+        with pytest.raises(InputError, match="unknown shuffle"):
+            parse_shuffle(other)
 
 
 @pytest.mark.parametrize("field", ["block_records", "window_blocks"])
