@@ -265,6 +265,11 @@ def _footer(file: BinaryIO, path: str) -> tuple[Footer, int]:
     size = os.fstat(descriptor).st_size
 
     def read(begin: int, end: int) -> bytes:
-        return os.pread(descriptor, end - begin, begin)
+        pieces = []
+        # A mounted bucket may return fewer bytes than asked for.
+        while begin < end and (piece := os.pread(descriptor, end - begin, begin)):
+            pieces.append(piece)
+            begin += len(piece)
+        return b"".join(pieces)
 
     return read_footer(read, size, path=path), size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pathlib
 import random
 import subprocess
@@ -299,6 +300,20 @@ class TestReading:
         path.write_bytes(array_record_file(chunks, footer))
         with pytest.raises(CorruptShardError):
             self.read(path)
+
+    def test_a_footer_that_arrives_in_pieces(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        path = tmp_path / "shard"
+        records = text_records(50)
+        write(path, records)
+        whole = os.pread
+
+        def in_pieces(descriptor: int, size: int, offset: int) -> bytes:
+            return whole(descriptor, min(size, 10), offset)
+
+        monkeypatch.setattr(os, "pread", in_pieces)
+        assert self.read(path).crc32cs.tolist() == checksums(records).tolist()
 
     def test_a_file_without_records(self, tmp_path: pathlib.Path):
         path = tmp_path / "none"
