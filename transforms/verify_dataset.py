@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -56,16 +57,21 @@ def _verify(task: VerifyResult | VerifyTask) -> VerifyResult:
 
 
 def _sum_up(results: Iterable[VerifyResult], dataset: str) -> VerifyResult:
-    """Adds up results. Their order is not fixed: findings are sorted."""
+    """Adds up results. Beam calls it on sums again, so findings are only joined."""
     results = list(results)
-    unique = {(f.path, f.what): f for result in results for f in result.findings}
     return VerifyResult(
         dataset,
         sum(result.shards for result in results),
         sum(result.records for result in results),
         sum(result.raw_bytes for result in results),
-        tuple(unique[key] for key in sorted(unique)),
+        tuple(itertools.chain.from_iterable(result.findings for result in results)),
     )
+
+
+def _sort_findings(result: VerifyResult) -> VerifyResult:
+    """Sorts findings, as the order of results is not fixed."""
+    unique = {(finding.path, finding.what): finding for finding in result.findings}
+    return result._replace(findings=tuple(unique[key] for key in sorted(unique)))
 
 
 @dataclasses.dataclass
@@ -104,5 +110,6 @@ class VerifyDataset(
             | "SpreadShards" >> beam.Reshuffle()
             | "VerifyShards" >> beam.Map(_verify)
             | "SumUp" >> beam.CombineGlobally(_sum_up, self.dataset)
+            | "SortFindings" >> beam.Map(_sort_findings)
         )
         return verified

@@ -21,6 +21,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.verify import verify as verify_all
+from gristmill.transforms import verify_dataset
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import ShardCheck, verify_shard
 from gristmill.transforms.indexing.index_shard import (
@@ -293,6 +294,25 @@ def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> 
 def test_finding_reads_as_one_line() -> None:
     assert str(Finding("a", "bad", "1", "2")) == "a: bad (expected 1, got 2)"
     assert str(Finding("a", "missing")) == "a: missing"
+
+
+def test_findings_are_sorted_once(
+    whole: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Sorted in every sum, as many findings as shards would take hours."""
+    dataset = pathlib.Path(shutil.copytree(whole, tmp_path / "copy"))
+    for path in (dataset / "index").glob("*.index"):
+        path.unlink()
+    calls = []
+
+    def counted(values):
+        calls.append(len(values))
+        return sorted(values)
+
+    monkeypatch.setattr(verify_dataset, "sorted", counted, raising=False)
+    (result,) = run(VerifyDataset(str(dataset)))
+    assert result.shards == len(result.findings) == 3
+    assert calls == [3]
 
 
 @pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
