@@ -45,7 +45,10 @@ def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
         last = min(int(np.searchsorted(ends, count)) + 1, len(ends))
         begin, end = footer.chunk_offsets[[0, last]].tolist()
         with storage.open(path, offset=begin, end=end) as file:
-            for chunks in walk_chunks(file, footer, path=path, last_chunk=last):
+            # One chunk at a time: a damaged one keeps no record before it back.
+            for chunks in walk_chunks(
+                file, footer, path=path, last_chunk=last, range_bytes=1
+            ):
                 records = chunks.encoded().decode()[:count]
                 yield from records
                 count -= len(records)

@@ -138,10 +138,14 @@ class ShardWriter:
         try:
             with open(self._path, "rb", buffering=0) as file:
                 return self._read_back(file, check)
-        except (CorruptShardError, OSError) as e:
-            # On a full disk, the official writer closes without an error.
-            found = e.summary if isinstance(e, CorruptShardError) else e.strerror
-            raise self._failed(f"the finished file cannot be read: {found}") from e
+        # On a full disk, the official writer closes without an error.
+        except CorruptShardError as e:
+            raise self._unreadable(e.summary) from e
+        except OSError as e:
+            raise self._unreadable(e.strerror or str(e)) from e
+
+    def _unreadable(self, found: str) -> StorageError:
+        return self._failed(f"the finished file cannot be read: {found}")
 
     def _read_back(self, file: BinaryIO, check: Check) -> WrittenShard:
         crc32cs = np.frombuffer(self._crc32cs, np.uint32)

@@ -6,7 +6,8 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.arrayrecord.footer import read_footer
+from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.shard_reader import first_records
 from tests.support.datasets import convert
 
@@ -23,6 +24,19 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 40, 41, 119, 120, 121])
 def test_as_many_as_asked_for_in_order(dataset: str, count: int) -> None:
     assert list(first_records(dataset, "train", count)) == RECORDS[:count]
+
+
+def test_records_before_a_damaged_chunk_come_first(tmp_path: pathlib.Path) -> None:
+    damaged = convert(tmp_path, FILES[:1], group_size=7)
+    (path,) = pathlib.Path(damaged).glob("*.array_record*")
+    data = bytearray(path.read_bytes())
+    footer = read_footer(lambda a, b: bytes(data[a:b]), len(data), path=str(path))
+    data[int(footer.chunk_offsets[2]) + 50] ^= 0xFF
+    path.write_bytes(data)
+    found = first_records(damaged, "train", 40)
+    assert [next(found) for _ in range(14)] == FILES[0][:14]
+    with pytest.raises(CorruptShardError):
+        next(found)
 
 
 def test_a_split_that_is_not_there(dataset: str) -> None:

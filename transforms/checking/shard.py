@@ -65,8 +65,8 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
     the index, the digest of all records with the table, and the index's chunk offsets
     with the shard's own footer.
 
-    Memory: 4 MiB of the file, or one chunk if that is larger, and some 20 bytes a
-    record.
+    Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
+    some 20 bytes a record.
 
     Args:
         task: Which shard.
