@@ -3,6 +3,7 @@
 Covers: loader/cache/background_copies.py, loader/cache/cache_counts.py.
 """
 
+import contextlib
 import dataclasses
 import gc
 import itertools
@@ -88,9 +89,12 @@ def copied_soon(dataset: loader.Dataset, **options: float) -> loader.Dataset:
 
 
 def copies(tmp_path: pathlib.Path) -> dict[str, int]:
-    """Returns the sizes of all copies by name."""
-    found = (tmp_path / "cache" / "shards").glob("*/*.shard")
-    return {path.name: path.stat().st_size for path in found}
+    """Returns the sizes of all copies by name, while others may delete them."""
+    sizes = {}
+    for path in (tmp_path / "cache" / "shards").glob("*/*.shard"):
+        with contextlib.suppress(FileNotFoundError):
+            sizes[path.name] = path.stat().st_size
+    return sizes
 
 
 def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
