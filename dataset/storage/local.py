@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, cast
 
 from gristmill.dataset.storage.base import Content, FileInfo, changed_error, explained
+from gristmill.dataset.storage.directory_lock import locked
 from gristmill.dataset.storage.local_patterns import matching, status_of_match
 
 
@@ -33,10 +34,11 @@ def _infos(paths: Iterable[str]) -> list[FileInfo]:
     return found
 
 
-def _give_name(local_path: str, path: str, *, new: bool) -> bool:
+def _give_name(local_path: str, path: str, *, found: str, new: bool) -> bool:
     """Renames a file atomically, and returns whether it has the name.
 
-    It has not if the name is to be `new` and another file has it.
+    It has not if the name is to be `new` and another file has it. `found` is the
+    version of the file that it replaces.
     """
     if new:
         try:
@@ -44,13 +46,28 @@ def _give_name(local_path: str, path: str, *, new: bool) -> bool:
         except FileExistsError:
             return False
         except OSError as e:
-            # Without hard links, two writers can both see that the name is free.
+            # Without hard links, writers on two machines can both find the name free.
             if e.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
                 raise
         else:
             return True
+    if found:
+        _make_later(local_path, int(found))
     os.replace(local_path, path)
     return True
+
+
+def _make_later(path: str, than_ns: int) -> None:
+    """Gives a file a later time of change than the one that it replaces has.
+
+    Clocks of file systems tick every few milliseconds: two files in succession could
+    have the same version.
+    """
+    for step_ns in (1, 2_000_000_000):  # Some file systems keep full seconds.
+        status = os.stat(path)
+        if status.st_mtime_ns > than_ns:
+            return
+        os.utime(path, ns=(status.st_atime_ns, than_ns + step_ns))
 
 
 def _sync_directory(directory: str) -> None:
@@ -175,8 +192,13 @@ class LocalStorage:
             # Without it, a power failure can leave an empty file under this name.
             with open(local_path, "rb") as file:
                 os.fsync(file.fileno())
-            found = None if replaces is None else self._version(path)
-            if found == replaces and _give_name(local_path, path, new=found == ""):
+            # No other writer comes between the look and the rename.
+            with locked(directory):
+                found = self._version(path)
+                placed = replaces in (None, found) and _give_name(
+                    local_path, path, found=found, new=replaces == ""
+                )
+            if placed:
                 _sync_directory(directory)
             elif not (
                 os.path.exists(path) and filecmp.cmp(local_path, path, shallow=False)
@@ -190,9 +212,13 @@ class LocalStorage:
             explained("delete the file", path),
             contextlib.suppress(FileNotFoundError),
         ):
-            if version is not None and version != (found := _info(path).version):
-                raise changed_error(path, expected=version, got=found)
-            os.unlink(path)
+            if version is None:
+                os.unlink(path)
+                return
+            with locked(os.path.dirname(path) or "."):
+                if version != (found := _info(path).version):
+                    raise changed_error(path, expected=version, got=found)
+                os.unlink(path)
 
     def delete_all(self, files: Iterable[FileInfo]) -> None:
         for info in files:
