@@ -92,6 +92,7 @@ def convert(
         manifest=manifest,
         splits=tuple(job.split for job in jobs),
         committed_before=before,
+        check=jobs[0].check,
         repaired_shards=repaired,
         notes=tuple(note for p in preparations for note in p.prepared.files.notes()),
         seconds=time.monotonic() - started,

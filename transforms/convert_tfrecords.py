@@ -101,6 +101,8 @@ def _make_shard(task: ShardTask | ShardResult, progress_dir: str | None) -> Shar
             ("raw-bytes", report.written.raw_bytes),
             ("quarantined-regions", report.quarantined_regions),
             ("dropped-records", report.dropped_records),
+            ("added-records", report.added_records),
+            ("changed-records", report.changed_records),
         ):
             beam.metrics.Metrics.counter("gristmill", name).inc(value)
     return result

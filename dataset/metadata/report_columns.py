@@ -26,9 +26,12 @@ _MORE_COLUMNS = {
     "read_raw_bytes": "<i8",
     "read_low": "<u8",
     "read_high": "<u8",
+    "changed_records": "<i8",
 }
+_READ_COLUMNS = ("read_records", "read_raw_bytes", "read_low", "read_high")
 _more_values = operator.attrgetter(
-    "shard_index", "read.records", "read.raw_bytes", "read.low", "read.high"
+    *("shard_index", "read.records", "read.raw_bytes", "read.low", "read.high"),
+    "changed_records",
 )
 
 
@@ -71,7 +74,7 @@ class ShardReports(Sequence[ShardReport]):
     def _reports(self, begin: int, end: int) -> Iterator[ShardReport]:
         fields = self.table.report_fields(begin, end)
         more = [self._more[name][begin:end].tolist() for name in _MORE_COLUMNS]
-        for own, shard_index, *read in zip(fields, *more, strict=True):
+        for own, shard_index, *read, changed in zip(fields, *more, strict=True):
             records, raw_bytes, low, high = read
             yield ShardReport(
                 shard_index=shard_index,
@@ -79,13 +82,19 @@ class ShardReports(Sequence[ShardReport]):
                 read=RecordsDigest(
                     records=records, raw_bytes=raw_bytes, low=low, high=high
                 ),
+                changed_records=changed,
                 **own,
             )
 
     @property
     def read(self) -> RecordsDigest:
         """The digest of all records read."""
-        return total_digest(*(self._more[name] for name in list(_MORE_COLUMNS)[1:]))
+        return total_digest(*(self._more[name] for name in _READ_COLUMNS))
+
+    @property
+    def changed_records(self) -> int:
+        """Records of which the user's function returned only others."""
+        return int(self._more["changed_records"].sum())
 
 
 class ReportCollector:

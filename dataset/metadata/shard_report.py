@@ -52,6 +52,7 @@ class ShardReport:
         written: Digest of the records in the shard, counted from the finished file.
         dropped_records: Records for which the user's function returned nothing.
         added_records: Records that it returned beyond one for each.
+        changed_records: Records of which it returned only others.
         quarantined_regions: Damaged regions of the inputs that were set aside.
         quarantined_bytes: Their size.
         spans: Where the records came from, in order.
@@ -66,13 +67,17 @@ class ShardReport:
     written: RecordsDigest
     dropped_records: int = 0
     added_records: int = 0
+    changed_records: int = 0
     quarantined_regions: int = 0
     quarantined_bytes: int = 0
     spans: tuple[SourceSpan, ...] = ()
 
     def to_json(self) -> bytes:
         """Returns the report as compact JSON."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":")).encode()
+        fields = dataclasses.asdict(self)
+        if not self.changed_records:  # Most conversions have no function.
+            del fields["changed_records"]
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: bytes, *, where: str) -> ShardReport:

@@ -6,7 +6,7 @@ import json
 
 from gristmill.dataset.example import Values, decode_example
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.pipelines.results.formatting import plural, size_text
+from gristmill.pipelines.results.formatting import map_text, plural, size_text
 
 _TEXT_WIDTH = 72
 _VALUES_SHOWN = 8
@@ -32,17 +32,16 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
             f"  written   {split.writer_options}",
             f"  digest    {split.records_digest}",
         ]
-        if "inputs" in split.source:
-            lines.append(
-                f"  source    {', '.join(split.source['inputs'])} "
-                f"({plural(split.source['files'], 'file')})"
-            )
-        if split.quarantined_regions or split.dropped_records or split.added_records:
-            lines.append(
-                f"  left out  {split.quarantined_regions:,} damaged regions, "
-                f"{split.dropped_records:,} dropped records; "
-                f"{split.added_records:,} added"
-            )
+        inputs, files = map(split.source.get, ("inputs", "files"))
+        if isinstance(inputs, list) and isinstance(files, int):
+            named = ", ".join(map(str, inputs))
+            lines.append(f"  source    {named} ({plural(files, 'file')})")
+        if (mapped := map_text(split)) is not None:
+            lines.append(f"  --map     {mapped}")
+        if split.quarantined_regions:
+            regions = plural(split.quarantined_regions, "damaged region")
+            size = size_text(split.quarantined_bytes)
+            lines.append(f"  left out  {regions}, {size}: see quarantine/")
     return "\n".join(lines)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.pipelines.results.formatting import plural, size_text
+from gristmill.dataset.arrayrecord.writer_options import Check
+from gristmill.dataset.metadata.manifest import Manifest, Split
+from gristmill.pipelines.results.formatting import map_text, plural, size_text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,7 @@ class Outcome:
         manifest: The committed dataset.
         splits: The splits of the conversion.
         committed_before: Those that were committed already, with nothing to do.
+        check: How finished shards were compared with what was written to them.
         repaired_shards: Shards made again because their range began at another offset.
         notes: Remarks for the user.
         seconds: Duration.
@@ -27,6 +29,7 @@ class Outcome:
     manifest: Manifest
     splits: tuple[str, ...]
     committed_before: tuple[str, ...]
+    check: Check
     repaired_shards: int
     notes: tuple[str, ...]
     seconds: float
@@ -54,15 +57,12 @@ class Outcome:
                 f"{plural(split.source['records'], 'record')} from "
                 f"{plural(split.source['files'], 'file')}"
             )
+            if (mapped := map_text(split)) is not None:
+                lines.append(f"  --map        {mapped}")
             lines.append(
                 f"  written      {size_text(split.file_bytes)} with "
                 f"{split.writer_options}"
             )
-            if split.dropped_records or split.added_records:
-                lines.append(
-                    f"  --map        {split.dropped_records:,} records dropped, "
-                    f"{split.added_records:,} added"
-                )
             if split.quarantined_regions:
                 regions = plural(split.quarantined_regions, "damaged region")
                 lines.append(
@@ -70,7 +70,8 @@ class Outcome:
                     f"{size_text(split.quarantined_bytes)}: see "
                     f"{self.output}/quarantine/"
                 )
-            lines.append(f"  digest       {split.records_digest}, in = out")
+            lines.append(f"  compared     {self._compared(split)}")
+            lines.append(f"  digest       {split.records_digest}")
         if self.repaired_shards:
             lines.append(
                 f"  {plural(self.repaired_shards, 'shard')} made again from the right "
@@ -83,6 +84,15 @@ class Outcome:
             + (f", {rate:,.1f} MB/s" if raw_bytes else "")
         )
         return "\n".join(lines)
+
+    def _compared(self, split: Split) -> str:
+        """Says what was compared before the commit."""
+        what = {
+            "records": "every record in the shards",
+            "sample": "all lengths, and the records of one chunk in 64,",
+        }[self.check]
+        mapped = split.source["options"]["map"] is not None
+        return f"{what} with what {'--map returned' if mapped else 'was read'}"
 
     def json(self) -> str:
         """Returns the summary as one JSON object."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gristmill.dataset.metadata.manifest import Split
+
 
 def size_text(size_bytes: float) -> str:
     """Returns a size with a unit.
@@ -25,3 +27,19 @@ def plural(count: int, thing: str) -> str:
     ('1 shard', '2,000 shards')
     """
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def map_text(split: Split) -> str | None:
+    """Returns what a user's function did to the records of a split.
+
+    None if there was no function.
+    """
+    changed = split.source.get("changed_records")
+    counted = isinstance(changed, int)
+    if not (counted or split.dropped_records or split.added_records):
+        return None
+    text = (
+        f"{plural(split.dropped_records, 'record')} dropped, "
+        f"{split.added_records:,} added"
+    )
+    return f"{text}, {changed:,} changed" if counted else text

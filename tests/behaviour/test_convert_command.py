@@ -5,9 +5,11 @@ Covers: pipelines/results/conversion.py, pipelines/local/progress.py.
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +116,12 @@ def test_overwrite(source, tmp_path):
 
 
 MAP_MODULE = """
+def twice(record):
+    return [record, record]
+
+def copy(record):
+    return bytes(bytearray(record))
+
 def shout(record):
     if record.startswith(b"0"):
         return None
@@ -134,12 +142,69 @@ def test_map(source, tmp_path):
     assert records_of(tmp_path / "out") == [
         out for record in kept for out in (record.upper(), b"!")
     ]
-    assert f"{600 - len(kept)} records dropped, {len(kept)} added" in text
+    counts = (
+        f"{600 - len(kept)} records dropped, {len(kept)} added, {len(kept)} changed"
+    )
+    assert counts in text
+    # They are compared with what the function returned, not with what was read.
+    assert "every record in the shards with what --map returned" in text
+    assert counts in succeeded("inspect", "out", cwd=tmp_path)
     done = gristmill("convert", pattern, "bad", "--map", "mine:fail", cwd=tmp_path)
     assert done.returncode == 1
     assert "KeyError: 'nothing here'" in done.stderr
-    assert "mine.py, line 8, in fail" in done.stderr
+    assert "mine.py, line 14, in fail" in done.stderr
     assert "part-0.tfrecord, byte offset 0" in done.stderr
+
+
+def test_the_summary_says_what_was_compared(source, tmp_path):
+    (tmp_path / "mine.py").write_text(MAP_MODULE)
+
+    def convert(*options: str) -> str:
+        return succeeded("convert", source / "*.tfrecord", *options, cwd=tmp_path)
+
+    text = convert("plain")
+    assert "--map" not in text
+    assert "every record in the shards with what was read" in text
+    text = convert("sample", "--check", "sample")
+    assert "all lengths, and the records of one chunk in 64, with what was" in text
+    text = convert("same", "--map", "mine:copy")
+    assert "0 records dropped, 0 added, 0 changed" in text
+    found = json.loads(convert("twice", "--map", "mine:twice", "--json"))
+    train = found["manifest"]["splits"]["train"]
+    assert found["check"] == "records"
+    assert (train["records"], train["source"]["records"]) == (1200, 600)
+    assert (train["dropped_records"], train["added_records"]) == (0, 600)
+    assert train["source"]["changed_records"] == 0
+
+
+@pytest.mark.slow
+def test_the_summary_of_a_beam_run(source, tmp_path):
+    (tmp_path / "mine.py").write_text(MAP_MODULE)
+    command = ("convert", source / "*.tfrecord", "out", "--map", "mine:shout")
+    here = succeeded(*command, cwd=tmp_path)
+    shutil.move(tmp_path / "out", tmp_path / "here")
+    beam = succeeded(*command, "--runner", "FnApiRunner", cwd=tmp_path)
+    assert "changed" in here
+    assert beam.splitlines()[:-1] == here.splitlines()[:-1]  # The last has the time.
+
+
+def test_changed_records_are_counted_over_two_runs(source, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os\n\n\n"
+        "def shout(record):\n"
+        f"    if record == {expected_records()[-1]!r} and os.path.exists('fail'):\n"
+        "        raise ValueError\n"
+        "    return record.upper()\n"
+    )
+    (tmp_path / "fail").touch()
+    command = ("convert", source / "*.tfrecord", "out", "--map", "mine:shout")
+    command += ("--num-shards", "3", "--workers", "1")
+    assert gristmill(*command, cwd=tmp_path).returncode == 1
+    assert len(list((tmp_path / "out/index").glob("*.index"))) == 2
+    (tmp_path / "fail").unlink()
+    text = succeeded(*command, cwd=tmp_path)
+    changed = sum(record != record.upper() for record in expected_records())
+    assert f"0 added, {changed} changed" in text
 
 
 def test_corrupt_input(source, tmp_path):

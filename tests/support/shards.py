@@ -30,6 +30,7 @@ def report(shard: int = 0, *, spans: int = 2, **changes) -> ShardReport:
         "written": written,
         "dropped_records": 3,
         "added_records": 1,
+        "changed_records": 5,
         "quarantined_regions": 2,
         "quarantined_bytes": 77,
         "spans": tuple(

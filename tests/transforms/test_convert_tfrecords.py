@@ -259,6 +259,8 @@ class TestJobs:
             "raw-bytes": 23,
             "quarantined-regions": 1,
             "dropped-records": 2,
+            "added-records": 0,
+            "changed-records": 0,
         }
         assert read_output(tmp_path / "out") == [b"long enough", b"long as well"]
 

@@ -41,6 +41,7 @@ class _Tally:
     read: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
     dropped_records: int = 0
     added_records: int = 0
+    changed_records: int = 0
     spans: list[SourceSpan] = dataclasses.field(default_factory=list)
 
 
@@ -148,6 +149,7 @@ def _convert(
             written=written.digest,
             dropped_records=tally.dropped_records,
             added_records=tally.added_records,
+            changed_records=tally.changed_records,
             quarantined_regions=quarantine.regions,
             quarantined_bytes=quarantine.bytes,
             spans=tuple(tally.spans),
@@ -263,6 +265,7 @@ def _write_mapped(
         results = call(function, record, source=f"{path}, byte offset {offset:,}")
         if results:
             tally.added_records += len(results) - 1
+            tally.changed_records += record not in results
         else:
             tally.dropped_records += 1
         writer.write(results, [google_crc32c.value(result) for result in results])

@@ -163,6 +163,7 @@ def finish_split(
             where=layout.join(job.output, layout.QUARANTINE_DIR),
         )
     read = reports.read
+    mapped = {} if job.map is None else {"changed_records": reports.changed_records}
     split = write_table(
         job.output,
         job.name,
@@ -180,6 +181,7 @@ def finish_split(
             "records": read.records,
             "raw_bytes": read.raw_bytes,
             "records_digest": read.hex,
+            **mapped,
             "options": job.options(),
         },
     )
