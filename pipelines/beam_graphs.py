@@ -33,7 +33,7 @@ class VerifyAndReport(
 
     Attributes:
         dataset: The directory of a committed dataset.
-        quick: Whether to check metadata, presence and sizes only.
+        quick: Whether to leave out the contents of shards and indexes.
         report: A file to write the result to, as JSON, or None.
     """
 

@@ -26,7 +26,7 @@ def verify(
 
     Args:
         dataset: Its directory.
-        quick: Whether to check metadata, presence and sizes only.
+        quick: Whether to leave out the contents of shards and indexes.
         report: A file to write the result to, as JSON.
         workers: Number of processes on this machine; by default its number of cores.
         beam_options: Options of the Beam pipeline, including `--runner`; None to run
@@ -49,8 +49,9 @@ def verify(
 
 def _verify_here(dataset: str, quick: bool, workers: int) -> Verification:
     findings, tasks = plan_verify(dataset)
-    records = raw_bytes = 0
+    records = raw_bytes = None
     if not quick:
+        records = raw_bytes = 0
         count = max(1, min(workers, len(tasks)))
         for check in map_unordered(verify_shard, tasks, workers=count):
             findings += check.findings

@@ -23,23 +23,24 @@ class VerifyResult(NamedTuple):
     Attributes:
         dataset: Its directory.
         shards: Shards that were checked.
-        records: Records that were decoded and compared.
-        raw_bytes: Their size.
-        findings: What is wrong, sorted by file; empty if the dataset is whole.
+        records: Records that were decoded and compared; None if none was to be.
+        raw_bytes: Their size; None likewise.
+        findings: What is wrong with what was checked, sorted by file.
     """
 
     dataset: str
     shards: int
-    records: int
-    raw_bytes: int
+    records: int | None
+    raw_bytes: int | None
     findings: tuple[Finding, ...]
 
 
 def _plan(dataset: str, quick: bool) -> Iterator[VerifyResult | VerifyTask]:
     findings, tasks = plan_verify(dataset)
-    shards = len(tasks) if quick else 0
-    yield VerifyResult(dataset, shards, 0, 0, tuple(findings))
-    if not quick:
+    if quick:
+        yield VerifyResult(dataset, len(tasks), None, None, tuple(findings))
+    else:
+        yield VerifyResult(dataset, 0, 0, 0, tuple(findings))
         yield from tasks
 
 
@@ -62,10 +63,15 @@ def _sum_up(results: Iterable[VerifyResult], dataset: str) -> VerifyResult:
     return VerifyResult(
         dataset,
         sum(result.shards for result in results),
-        sum(result.records for result in results),
-        sum(result.raw_bytes for result in results),
+        _total(result.records for result in results),
+        _total(result.raw_bytes for result in results),
         tuple(itertools.chain.from_iterable(result.findings for result in results)),
     )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    counts = list(counts)
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def _sort_findings(result: VerifyResult) -> VerifyResult:
@@ -91,7 +97,7 @@ class VerifyDataset(
 
     Attributes:
         dataset: The directory of a committed dataset.
-        quick: Whether to check only metadata, presence and sizes.
+        quick: Whether to leave out the contents of shards and indexes.
     """
 
     dataset: str

@@ -201,7 +201,8 @@ class VerifyOptions:
     quick: bool = _option(
         "flag",
         "Metadata only",
-        "Check metadata, presence and sizes only; in a bucket also file checksums.",
+        "Check metadata, names and sizes only, in a bucket also the checksums of "
+        "shards; read no shard and no index.",
         default=False,
     )
     report: str | None = _option(

@@ -11,6 +11,10 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.results.formatting import plural, size_text
 
 _FINDINGS_SHOWN = 20
+_CURE = (
+    "restore these files from a copy; or delete them and run the same `gristmill "
+    "convert` again, which makes missing shards"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,46 +23,71 @@ class Verification:
 
     Attributes:
         dataset: Directory of the dataset.
-        quick: Whether only metadata, presence and sizes were checked.
+        quick: Whether the contents of shards and indexes were left out.
         shards: Shards checked.
-        records: Records decoded and compared; 0 if quick.
-        raw_bytes: Their size.
-        findings: What is wrong; empty if the dataset is whole.
+        records: Records decoded and compared; None if quick.
+        raw_bytes: Their size; None if quick.
+        findings: What is wrong with what was checked.
         seconds: Duration, 0 if not known.
     """
 
     dataset: str
     quick: bool
     shards: int
-    records: int
-    raw_bytes: int
+    records: int | None
+    raw_bytes: int | None
     findings: Sequence[Finding]
     seconds: float = 0.0
+
+    @property
+    def checked(self) -> tuple[str, ...]:
+        """What was compared with `dataset.json` and the tables of shards."""
+        names = ("metadata", "names of files", "sizes of shards")
+        if not self.quick:
+            return (*names, "every byte of shards and indexes", "every record")
+        # The listing of a bucket has the checksum of every object.
+        return (*names, "checksums of shards") if self._in_bucket else names
+
+    @property
+    def not_checked(self) -> tuple[str, ...]:
+        """What was not looked at."""
+        if not self.quick:
+            return ()
+        shards = () if self._in_bucket else ("contents of shards",)
+        return (*shards, "contents of indexes")
+
+    @property
+    def _in_bucket(self) -> bool:
+        return "://" in self.dataset
 
     def text(self) -> str:
         """Returns the result for a person."""
         lines = [str(finding) for finding in self.findings[:_FINDINGS_SHOWN]]
         if len(self.findings) > _FINDINGS_SHOWN:
             lines.append(f"... and {len(self.findings) - _FINDINGS_SHOWN:,} more")
-        checked = (
-            # The listing of a bucket has the checksum of every object.
-            f"metadata, sizes{' and checksums' if '://' in self.dataset else ''} of "
-            f"{plural(self.shards, 'shard')}"
-            if self.quick
-            else f"{plural(self.records, 'record')} ({size_text(self.raw_bytes)}) in "
-            f"{plural(self.shards, 'shard')}, every byte"
-        )
-        verdict = (
-            f"DAMAGED: {plural(len(self.findings), 'finding')}"
-            if self.findings
-            else "whole"
-        )
-        lines.append(f"{self.dataset}: {verdict}; {checked} in {self.seconds:,.1f} s")
+        if self.findings:
+            verdict = f"DAMAGED: {plural(len(self.findings), 'finding')}"
+        else:
+            verdict = "nothing wrong in what was checked" if self.quick else "whole"
+        what = plural(self.shards, "shard")
+        if self.records is not None and self.raw_bytes is not None:
+            records = plural(self.records, "record")
+            what = f"{records} ({size_text(self.raw_bytes)}) in {what}, every byte"
+        lines.append(f"{self.dataset}: {verdict}; {what} in {self.seconds:,.1f} s")
+        if self.quick:
+            lines.append(f"  checked      {', '.join(self.checked)}")
+            lines.append(
+                f"  NOT checked  {', '.join(self.not_checked)}: leave out --quick"
+            )
+        if self.findings:
+            lines.append(f"  to do        {_CURE}")
         return "\n".join(lines)
 
     def json(self) -> str:
         """Returns the result as one JSON object."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+        fields = dataclasses.asdict(self)
+        fields |= {"checked": self.checked, "not_checked": self.not_checked}
+        return json.dumps(fields, ensure_ascii=False)
 
     def write(self, path: str) -> None:
         """Writes the result to a file, as JSON."""
