@@ -176,7 +176,7 @@ class ConvertTFRecords(
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
             | "ConvertShards" >> beam.Map(_make_shard, self.progress_dir)
-            | "GatherResults" >> beam.CombineGlobally(_GatherFn())  # type: ignore[no-untyped-call]
+            | "GatherResults" >> beam.CombineGlobally(_GatherFn()).without_defaults()  # type: ignore[no-untyped-call]
             | "Commit"
             >> beam.Map(
                 lambda found: commit_shards(
@@ -202,7 +202,8 @@ class ConvertTFRecords(
                 | "ListInputs" >> beam.FlatMap(_list_inputs)
                 | "SpreadCounts" >> beam.Reshuffle()
                 | "CountRecords" >> beam.Map(_count)
-                | "GatherCounts" >> beam.CombineGlobally(ToListCombineFn())
+                | "GatherCounts"
+                >> beam.CombineGlobally(ToListCombineFn()).without_defaults()
                 | "PlanShards" >> beam.FlatMap(_plan, self.overwrite)
                 | "SpreadShards" >> beam.Reshuffle()
             )

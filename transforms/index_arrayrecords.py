@@ -66,7 +66,8 @@ class IndexArrayRecords(
             )
             | "SpreadFiles" >> beam.Reshuffle()
             | "IndexFiles" >> beam.Map(_index)
-            | "GatherReports" >> beam.CombineGlobally(ToListCombineFn())
+            | "GatherReports"
+            >> beam.CombineGlobally(ToListCombineFn()).without_defaults()
             | "Commit" >> beam.Map(commit_index, inputs=files)
         )
         return committed

@@ -115,7 +115,7 @@ class VerifyDataset(
             | "ListShards" >> beam.FlatMap(_plan, self.quick)
             | "SpreadShards" >> beam.Reshuffle()
             | "VerifyShards" >> beam.Map(_verify)
-            | "SumUp" >> beam.CombineGlobally(_sum_up, self.dataset)
+            | "SumUp" >> beam.CombineGlobally(_sum_up, self.dataset).without_defaults()
             | "SortFindings" >> beam.Map(_sort_findings)
         )
         return verified

@@ -38,6 +38,7 @@ from tests.support.conversion import (
     read_output,
     varied_records,
 )
+from tests.support.graphs import graph_of
 from tests.support.records import frames_of, write_tfrecords
 
 RUNNERS = {
@@ -325,3 +326,12 @@ class TestPickle:
             again = pickle.loads(pickle.dumps(error))
             assert type(again) is kind
             assert str(again) == str(error)
+
+
+@pytest.mark.parametrize(("plan", "most"), [(PLANS[0], 28), (PLANS[1], 36)])
+def test_the_graph_is_a_short_chain_without_side_inputs(tmp_path, plan, most):
+    # A side input would carry all results through the runner a second time.
+    job = job_of(tmp_path / "in", tmp_path / "out", plan=plan)
+    graph = graph_of(ConvertTFRecords(jobs=(job,)))
+    assert not graph.side_inputs
+    assert len(graph.leaves) <= most

@@ -15,6 +15,7 @@ from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms import IndexArrayRecords
 from tests.support.conversion import contents
+from tests.support.graphs import graph_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import text_records, write_array_records
 
@@ -62,3 +63,7 @@ def test_damage_commits_nothing(folder):
     with pytest.raises(CorruptShardError, match="cannot read this ArrayRecord file"):
         run(IndexArrayRecords(files=(f"{folder}/*",)))
     assert not (folder / "dataset.json").exists()
+
+
+def test_the_graph_has_no_side_input():
+    assert not graph_of(IndexArrayRecords(files=("old/*",))).side_inputs

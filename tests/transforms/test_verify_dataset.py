@@ -31,6 +31,7 @@ from gristmill.transforms.indexing.index_shard import (
 )
 from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
 from tests.support.conversion import convert, job_of
+from tests.support.graphs import graph_of
 from tests.support.memory import peak_memory
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (
@@ -347,3 +348,7 @@ def test_memory_is_bounded_by_windows(tmp_path: pathlib.Path) -> None:
     with peak_memory() as peak:
         assert verify(dataset) == []
     assert peak.bytes < 6 << 20
+
+
+def test_the_graph_has_no_side_input():
+    assert not graph_of(VerifyDataset("dataset")).side_inputs
