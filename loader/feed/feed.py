@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from multiprocessing.util import Finalize
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import grain
 
@@ -72,6 +72,12 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         self._step = checked_count(start_step, what="start_step", least=0)
         self._order = state_of(batches, self._step)
         self._meter = Meter()
+
+    @property
+    def _parent(self) -> NoReturn:
+        # Grain asserts that there is one, also where a trainer asks by `hasattr`, as
+        # MaxText does when it drops its iterators.
+        raise AttributeError(f"{type(self).__name__} has no parent")
 
     def __repr__(self) -> str:
         return (

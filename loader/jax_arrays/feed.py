@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import grain
 import numpy as np
@@ -83,6 +83,12 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             None, _close, (weakref.ref(self),), exitpriority=_EXIT_PRIORITY
         )
         super().__init__()
+
+    @property
+    def _parent(self) -> NoReturn:
+        # Grain asserts that there is one, also where a trainer asks by `hasattr`, as
+        # MaxText does when it drops its iterators.
+        raise AttributeError(f"{type(self).__name__} has no parent")
 
     def __repr__(self) -> str:
         # Not of the feed: it is at a later step than the caller.

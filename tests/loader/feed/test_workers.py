@@ -54,6 +54,12 @@ def feed_of(batches, **options):
     return batches.feed(process_index=0, process_count=1, **options)
 
 
+def test_a_feed_has_no_parent_and_may_be_asked(batches):
+    # MaxText asks when it drops its iterators; Grain's own property asserts there.
+    with feed_of(batches) as feed:
+        assert not hasattr(feed, "_parent")
+
+
 def exhaust(feed):
     for _ in feed:
         pass

@@ -79,6 +79,89 @@ def test_the_iterator_resumes_at_every_element(path):
         assert [next(resumed) for _ in seen[step : step + 9]] == seen[step : step + 9]
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_a_state_of_grain_is_one_of_ours_and_back(path, number):
+    theirs = list(datasets(grain.sources.ArrayRecordDataSource(path)))[number]
+    ours = list(datasets(loader.ArrayRecordDataSource(path)))[number]
+    of_grain = iter(theirs.to_iter_dataset())
+    together = iter(loader.read_together(ours, records=8))
+    for element in of_grain:
+        assert next(together) == element
+        state = of_grain.get_state()
+        assert together.get_state() == state
+        together.set_state(state)  # From here on, what was read ahead is read again.
+    assert list(together) == []
+    assert together.get_state() == of_grain.get_state() == {"next_index": len(ours)}
+    together.set_state({"next_index": 0})
+    assert list(together) == list(theirs.to_iter_dataset())
+
+
+def test_how_many_are_read_at_a_time_is_not_in_the_state(path):
+    source = grain.MapDataset.source(loader.ArrayRecordDataSource(path))
+    before = iter(loader.read_together(source, records=8))
+    for _ in range(21):
+        next(before)
+    after = iter(loader.read_together(source, records=5))
+    after.set_state(before.get_state())
+    assert list(after) == list(before) == RECORDS[21:]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"parent": {"next_index": 1}, "next_index_in_buffer": 44},
+        {"next_index": 54},
+        {"next_index": -1},
+        {"next_index": 1.5},
+        {},
+        None,
+    ],
+)
+def test_a_state_of_something_else_is_refused_and_changes_nothing(path, state):
+    source = grain.MapDataset.source(loader.ArrayRecordDataSource(path))
+    iterator = iter(loader.read_together(source, records=8))
+    assert next(iterator) == RECORDS[0]
+    with pytest.raises(InputError, match="next_index"):
+        iterator.set_state(state)
+    assert list(iterator) == RECORDS[1:]
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_workers_have_the_elements_that_grain_gives_them(path, sequential):
+    source = grain.MapDataset.source(loader.ArrayRecordDataSource(path))
+    for worker in range(3):
+        theirs, ours = source.to_iter_dataset(), loader.read_together(source, records=8)
+        for dataset in (theirs, ours):
+            dataset.set_slice(slice(worker, None, 3), sequential)
+        assert list(ours) == list(theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_pipeline_goes_on_with_the_other_one_in_worker_processes(path, workers):
+    """Both ways: a checkpoint of Grain's pipeline, and one of the faster one."""
+
+    def pipeline(batched: bool):
+        source = loader.ArrayRecordDataSource(path)
+        records = grain.MapDataset.source(source).shuffle(seed=1).repeat(2)
+        elements = (
+            loader.read_together(records, records=8)
+            if batched
+            else records.to_iter_dataset()
+        )
+        options = grain.MultiprocessingOptions(num_workers=workers)
+        return iter(elements.batch(5, batch_fn=list).mp_prefetch(options))
+
+    whole = list(pipeline(False))
+    for batched in (False, True):
+        first, second = pipeline(batched), pipeline(not batched)
+        seen = [next(first) for _ in range(7)]
+        second.set_state(first.get_state())
+        assert seen + list(second) == whole
+        first.close()
+        second.close()
+
+
 def test_no_records_at_a_time_are_refused(path):
     source = grain.MapDataset.source(loader.ArrayRecordDataSource(path))
     with pytest.raises(InputError, match="records"):

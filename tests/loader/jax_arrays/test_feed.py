@@ -54,6 +54,12 @@ def sharding(*spec, **axes):
 ROWS = sharding("data")
 
 
+def test_arrays_of_a_feed_have_no_parent_and_may_be_asked(batches):
+    # MaxText asks when it drops its iterators; Grain's own property asserts there.
+    with loader.to_jax(feed_of(batches), ROWS) as arrays:
+        assert not hasattr(arrays, "_parent")
+
+
 class Counted:
     """A feed of n batches, each of its own number, that fails at one of them."""
 
