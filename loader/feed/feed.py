@@ -99,9 +99,11 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         asked_at = time.perf_counter()
         while True:
             self.start_prefetch()
-            if self._reading is None:
+            reading = self._reading  # Another thread may close the feed.
+            if reading is None:
+                self._check_open()
                 raise StopIteration
-            read = self._reading.get()
+            read = reading.get()
             if read.step == self._step:
                 break
             # Ctrl-C came after the last batch was taken and before it was counted.
@@ -117,8 +119,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             InputError: The feed is closed, decode does not pickle, or a worker is
                 importing a script that starts a feed.
         """
-        if self._closed:
-            raise InputError("the feed is closed", cure="make another feed")
+        self._check_open()
         steps = self.batches.steps
         if self._reading is not None or (steps is not None and self._step >= steps):
             return
@@ -138,14 +139,18 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             iterator = iterate_in_threads(source, threads=self._prefetch)
             workers = Workers()
         count = None if steps is None else steps - self._step
-        self._reading = ReadAhead(
+        reading = ReadAhead(
             _read_batches(iterator, count, packed=prefix is not None),
             depth=self._prefetch,
             close=functools.partial(_close, iterator, prefix),
             check=workers.check,
             kill=workers.kill,
         )
-        self._stop = Finalize(self, self._reading.close, exitpriority=_EXIT_PRIORITY)
+        self._stop = Finalize(self, reading.close, exitpriority=_EXIT_PRIORITY)
+        self._reading = reading
+        if self._closed:  # By another thread, which found nothing to stop.
+            self._stop_reading()
+            self._check_open()
 
     def get_state(self) -> dict[str, Any]:
         """Returns the next step and what determines the order, as JSON values.
@@ -185,6 +190,10 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("the feed is closed", cure="make another feed")
 
     def _stop_reading(self) -> None:
         if self._reading is not None:

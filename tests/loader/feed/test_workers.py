@@ -27,6 +27,8 @@ from gristmill.dataset.errors import (
     UserFunctionError,
     WorkerDiedError,
 )
+from gristmill.loader.feed import feed as feed_module
+from gristmill.loader.feed import read_ahead
 from gristmill.loader.feed import shared_memory as shared_batch
 from gristmill.loader.feed import workers as feed_workers
 from gristmill.loader.feed.feed import Feed
@@ -339,11 +341,25 @@ def test_whoever_waits_for_a_batch_is_told_that_the_feed_was_closed(batches):
         closing = threading.Thread(target=feed.close)
         closing.start()
         try:
-            with pytest.raises(InputError, match="closed while a batch was read"):
+            with pytest.raises(InputError, match=r"the feed (is|was) closed"):
                 asked.result(60)
         finally:
             release.set()
             closing.join()
+
+
+def test_a_feed_that_is_closed_while_it_starts_is_closed(batches, monkeypatch):
+    class ClosedMeanwhile(read_ahead.ReadAhead):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            feed.close()
+
+    monkeypatch.setattr(feed_module, "ReadAhead", ClosedMeanwhile)
+    feed = feed_of(batches)
+    for _ in range(2):
+        with pytest.raises(InputError, match="the feed is closed"):
+            next(feed)
+    assert feed.stats.ready_batches == 0
 
 
 def test_a_batch_goes_when_the_trainer_is_done_with_it(batches):
@@ -375,7 +391,7 @@ def test_a_feed_may_be_closed_before_its_first_batch_is_there(batches):
         workers = multiprocessing.active_children()
         assert len(workers) == 2
     assert gone(workers, within_seconds=15)
-    assert threading.active_count() <= before + 2  # Grain's own, for shared memory
+    assert threading.active_count() <= before + 4  # a pool of Grain, for shared memory
 
 
 @pytest.mark.parametrize(
