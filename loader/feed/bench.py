@@ -13,7 +13,7 @@ from gristmill.loader.feed.source import BatchSource, Decode
 from gristmill.loader.feed.stats import FeedStats, ReadBatch
 from gristmill.loader.order.schedule import ALL_ROWS
 
-Limit = Literal["decoding", "io", "trainer"]
+Limit = Literal["io", "read", "decode", "trainer"]
 
 # The feed is not the limit where the trainer waits less than this share of its time.
 _WAITING_SHARE = 0.05
@@ -31,8 +31,8 @@ class Alone:
         io_seconds: Time that reading waited for storage.
         read_seconds: Processor time of reading: decompression, checks, copies.
         decode_seconds: Time that decode took.
-        storage_bytes: Bytes read from storage and not from memory, where the system
-            reports them.
+        storage_bytes: Bytes read from local disks and not from memory, where the
+            system reports them; None if a dataset is in object storage.
     """
 
     batches: int
@@ -57,14 +57,23 @@ class Measured:
         alone: Batches made one after the other.
         fed: What a feed did for a trainer.
         step_seconds: How long the trainer took for a step.
-        limit: The slowest part: decoding (of chunks and of records), io, or the
-            trainer.
     """
 
     alone: Alone
     fed: FeedStats
     step_seconds: float
-    limit: Limit
+
+    @property
+    def limit(self) -> Limit:
+        """The slowest part: the trainer, or the largest share of the time alone."""
+        if self.fed.waiting_share < _WAITING_SHARE:
+            return "trainer"
+        shares: dict[Limit, float] = {
+            "io": self.alone.io_seconds,
+            "read": self.alone.read_seconds,
+            "decode": self.alone.decode_seconds,
+        }
+        return max(shares, key=shares.__getitem__)
 
 
 def measure(
@@ -106,12 +115,7 @@ def measure(
     )
     with feed:
         fed = _measure_feed(feed, step_seconds, seconds * 3 / 4)
-    limit: Limit = "decoding"
-    if fed.waiting_share < _WAITING_SHARE:
-        limit = "trainer"
-    elif alone.io_seconds > alone.seconds / 2:
-        limit = "io"
-    return Measured(alone=alone, fed=fed, step_seconds=step_seconds, limit=limit)
+    return Measured(alone=alone, fed=fed, step_seconds=step_seconds)
 
 
 def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> Alone:
@@ -131,6 +135,8 @@ def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> A
     # Waiting for a processor is not waiting for storage.
     queued = (_queued_seconds() - queued) * wall / (wall + decoding)
     stored_now = _storage_bytes()
+    if any(dataset.read_options for dataset in batches.datasets):
+        stored_now = None
     return Alone(
         batches=len(read),
         records=sum(batch.records for batch in read),

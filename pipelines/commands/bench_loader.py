@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
 _LIMITS = {
     "trainer": ("the trainer", "run with --step-ms 0 to see what the machine can feed"),
     "io": (
-        "I/O: reading waits for storage",
+        "waiting for storage",
         "read more at a time (--workers, --prefetch), or larger ranges "
         "(--shuffle block)",
     ),
-    "decoding": ("decoding: processors are busy", "use --workers, up to {cores} cores"),
+    "read": ("decompression and checks: processors are busy", ""),
+    "decode": ("decode: processors are busy in the function of --decode", ""),
 }
 
 
@@ -139,7 +139,7 @@ def bench_loader(
         return
     how = f"{workers or 'no'} workers, batches of {batch_size:,}, {shuffle} shuffle"
     click.echo(f"{opened!r}"[1:-1])
-    click.echo(_text(measured, how))
+    click.echo(measured_text(measured, how, workers=workers))
 
 
 def _json(measured: Measured) -> str:
@@ -148,12 +148,21 @@ def _json(measured: Measured) -> str:
         "records_per_second": fed.records_per_second,
         "record_bytes_per_second": fed.record_bytes_per_second,
         "waiting_share": fed.waiting_share,
+        "limit": measured.limit,
     }
     return json.dumps(document)
 
 
-def _text(measured: Measured, how: str) -> str:
-    from gristmill.pipelines.results.formatting import size_text
+def measured_text(measured: Measured, how: str, *, workers: int) -> str:
+    """Returns what was measured as text.
+
+    Args:
+        measured: It.
+        how: The options of the feed, for the reader.
+        workers: The number of worker processes that the feed had.
+    """
+    from gristmill.pipelines.local.pool import default_workers
+    from gristmill.pipelines.results.formatting import plural, size_text
 
     alone, fed = measured.alone, measured.fed
 
@@ -164,6 +173,13 @@ def _text(measured: Measured, how: str) -> str:
         return f"{seconds / alone.seconds:.0%}"
 
     limit, advice = _LIMITS[measured.limit]
+    if not advice:
+        cores = default_workers()
+        advice = (
+            f"use --workers, up to {plural(cores, 'core')}"
+            if workers < cores
+            else f"--workers uses all of {plural(cores, 'core')} already"
+        )
     lines = [
         (
             "alone",
@@ -184,7 +200,7 @@ def _text(measured: Measured, how: str) -> str:
             f"{fed.startup_seconds:.1f} s for the first",
         ),
         ("limit", limit),
-        ("", advice.format(cores=os.cpu_count())),
+        ("", advice),
     ]
     cache = fed.cache
     if cache.hits or cache.misses:
@@ -192,6 +208,6 @@ def _text(measured: Measured, how: str) -> str:
         filled = f"{size_text(cache.filled_bytes)} fetched, {cache.evictions:,} evicted"
         lines.insert(4, ("cache", f"{local:.0%} of records from copies; {filled}"))
     if alone.storage_bytes is not None:
-        stored = f"{size_text(alone.storage_bytes)} from storage, the rest from memory"
+        stored = f"{size_text(alone.storage_bytes)} from disk, the rest from memory"
         lines.insert(2, ("", stored))
     return "\n".join(f"  {name:10}{text}" for name, text in lines)

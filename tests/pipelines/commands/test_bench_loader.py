@@ -16,7 +16,9 @@ from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset.errors import InputError
-from gristmill.loader.feed.bench import measure
+from gristmill.loader.feed.bench import Alone, Measured, measure
+from gristmill.loader.feed.stats import FeedStats
+from gristmill.pipelines.commands.bench_loader import measured_text
 from gristmill.pipelines.commands.main import cli
 from tests.support.buckets import upload
 from tests.support.datasets import convert
@@ -41,11 +43,42 @@ def bench_json(*arguments: object) -> dict[str, Any]:
     return json.loads(bench(*arguments, "--json", "--seconds", 0.4))
 
 
+@pytest.mark.parametrize(
+    ("io", "read", "decode", "waited", "limit", "words"),
+    [
+        (0.0, 1.0, 0.0, 9, "read", "decompression and checks: processors are busy"),
+        (0.1, 0.3, 0.6, 9, "decode", "the function of --decode"),
+        (0.4, 0.3, 0.3, 9, "io", "waiting for storage"),
+        (0.9, 0.1, 0.0, 0.1, "trainer", "the trainer"),
+    ],
+)
+def test_the_limit_is_the_largest_share(io, read, decode, waited, limit, words):
+    alone = Alone(
+        batches=1,
+        records=9,
+        record_bytes=90,
+        io_seconds=io,
+        read_seconds=read,
+        decode_seconds=decode,
+        storage_bytes=None,
+    )
+    fed = FeedStats(batches=3, records=9, wait_seconds=waited, busy_seconds=10.0)
+    measured = Measured(alone=alone, fed=fed, step_seconds=0.0)
+    assert measured.limit == limit
+    text = measured_text(measured, "how", workers=0)
+    assert f"{io:.0%} waiting for storage" in text
+    assert words in next(line for line in text.splitlines() if "  limit " in line)
+    # Advice to use more processes is no help where all cores have one.
+    more = "use --workers, up to"
+    assert (more in text) == (limit in ("read", "decode"))
+    assert more not in measured_text(measured, "how", workers=10_000)
+
+
 @pytest.mark.alone
-def test_a_trainer_that_takes_no_time_is_limited_by_decoding(dataset):
+def test_a_trainer_that_takes_no_time_is_limited_by_reading(dataset):
     found = bench_json(dataset, "--batch-size", 500)
     alone, fed = found["alone"], found["fed"]
-    assert found["limit"] == "decoding"
+    assert found["limit"] == "read"
     assert found["waiting_share"] > 0.2
     assert alone["records"] == alone["batches"] * 500
     assert alone["read_seconds"] > alone["io_seconds"]
@@ -75,7 +108,7 @@ def test_a_decode_takes_its_share(dataset, tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     found = bench_json(dataset, "--decode", "slow_module:decode", "--batch-size", 50)
-    assert found["limit"] == "decoding"
+    assert found["limit"] == "decode"
     assert found["alone"]["decode_seconds"] > found["alone"]["read_seconds"]
 
 
@@ -89,6 +122,7 @@ def test_slow_storage_is_the_limit(dataset, tmp_path, monkeypatch):
         server.latency_seconds = 0.2
         found = bench_json("gs://bucket/c4", "--batch-size", 20)
     assert found["limit"] == "io"
+    assert found["alone"]["storage_bytes"] is None  # They did not come from a disk.
     assert found["alone"]["io_seconds"] > 3 * found["alone"]["read_seconds"]
 
 
