@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.local.pool import map_unordered
+from gristmill.pipelines.local.progress import conversion_shown, counter_shown
 from gristmill.pipelines.results.conversion import Outcome
 from gristmill.transforms.conversion.begin_job import begin_job, count_file
 from gristmill.transforms.conversion.commit_shards import (
@@ -31,8 +31,6 @@ from gristmill.transforms.sources.input_files import InputFiles
 
 _SMALL_SHARD_BYTES = 64 << 20
 
-ShowProgress = Callable[[Sequence[PreparedJob], str], AbstractContextManager[None]]
-
 
 def convert(
     jobs: Sequence[ConversionJob],
@@ -42,7 +40,7 @@ def convert(
     features: Mapping[str, Any] | None = None,
     tfds_directory: str | None = None,
     beam_options: Sequence[str] | None = None,
-    show: ShowProgress | None = None,
+    show_progress: bool = False,
 ) -> Outcome:
     """Converts TFRecord files, and returns when the dataset is committed.
 
@@ -54,8 +52,7 @@ def convert(
         tfds_directory: The TFDS directory of the inputs, if any.
         beam_options: Options of the Beam pipeline, including `--runner`; None to run
             without Beam.
-        show: Shows progress. It gets the prepared jobs, and a directory where workers
-            on this machine write their progress.
+        show_progress: Whether to show progress on standard error.
 
     Raises:
         GristmillError: The conversion failed. Finished shards are kept.
@@ -67,7 +64,9 @@ def convert(
         begin_job(
             job,
             overwrite=overwrite,
-            count_files=functools.partial(_count_files, workers=workers),
+            count_files=functools.partial(
+                _count_files, workers=workers, show_progress=show_progress
+            ),
         )
         for job in jobs
     ]
@@ -79,7 +78,7 @@ def convert(
         about = {"features": features, "tfds_directory": tfds_directory}
         with (
             tempfile.TemporaryDirectory(prefix="gristmill-") as directory,
-            show(todo, directory) if show else nullcontext(),
+            conversion_shown(todo, directory, show=show_progress),
         ):
             if beam_options is None:
                 result = _run_here(todo, directory, workers=workers, **about)
@@ -100,13 +99,17 @@ def convert(
 
 
 def _count_files(
-    job: ConversionJob, files: InputFiles, *, workers: int
+    job: ConversionJob, files: InputFiles, *, workers: int, show_progress: bool
 ) -> Iterable[FileCount]:
     count = functools.partial(_count_numbered, job, files)
     threads = 2 if waits_for_storage(job) else 1
-    counts = dict(
-        map_unordered(count, range(len(files)), workers=workers, threads=threads)
-    )
+    found = map_unordered(count, range(len(files)), workers=workers, threads=threads)
+    sizes = files.sizes.tolist()
+    counts = {}
+    with counter_shown("counting", "files", sizes, show=show_progress) as counter:
+        for file, counted in found:
+            counts[file] = counted
+            counter.add(sizes[file], counted.records, sizes[file])
     return [counts[file] for file in range(len(files))]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.local.pool import default_workers, map_unordered
+from gristmill.pipelines.local.progress import counter_shown
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.indexing.index_shard import (
     commit_index,
@@ -21,6 +22,7 @@ def index(
     *,
     workers: int | None = None,
     beam_options: Sequence[str] | None = None,
+    show_progress: bool = False,
 ) -> tuple[Manifest, str]:
     """Makes existing ArrayRecord files a dataset, in place.
 
@@ -29,6 +31,7 @@ def index(
         workers: Number of processes on this machine; by default its number of cores.
         beam_options: Options of the Beam pipeline, including `--runner`; None to run
             without Beam.
+        show_progress: Whether to show progress on standard error; not with Beam.
 
     Returns:
         The dataset, and its directory.
@@ -51,5 +54,11 @@ def index(
         )
         return manifest, dataset
     count = min(workers or default_workers(), len(tasks))
-    results = list(map_unordered(index_shard, tasks, workers=count))
+    sizes = [task.file_bytes for task in tasks]
+    results = []
+    with counter_shown("indexing", "files", sizes, show=show_progress) as counter:
+        for result in map_unordered(index_shard, tasks, workers=count):
+            results.append(result)
+            task, report, _ = result
+            counter.add(task.file_bytes, report.read.records, report.read.raw_bytes)
     return commit_index(results, inputs=options.files), dataset

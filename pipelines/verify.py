@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from gristmill.pipelines.local.pool import default_workers, map_unordered
+from gristmill.pipelines.local.progress import counter_shown
 from gristmill.pipelines.results.verification import Verification
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
@@ -21,6 +22,7 @@ def verify(
     report: str | None = None,
     workers: int | None = None,
     beam_options: Sequence[str] | None = None,
+    show_progress: bool = False,
 ) -> Verification:
     """Verifies a committed dataset.
 
@@ -31,6 +33,7 @@ def verify(
         workers: Number of processes on this machine; by default its number of cores.
         beam_options: Options of the Beam pipeline, including `--runner`; None to run
             without Beam.
+        show_progress: Whether to show progress on standard error; not with Beam.
 
     Raises:
         NotADatasetError: The dataset is not committed.
@@ -40,23 +43,30 @@ def verify(
     if beam_options is not None:
         found = _verify_on_beam(dataset, quick, report, beam_options)
     else:
-        found = _verify_here(dataset, quick, workers or default_workers())
+        found = _verify_here(
+            dataset, quick, workers or default_workers(), show_progress
+        )
     found = dataclasses.replace(found, seconds=time.monotonic() - started)
     if report is not None:
         found.write(report)
     return found
 
 
-def _verify_here(dataset: str, quick: bool, workers: int) -> Verification:
+def _verify_here(
+    dataset: str, quick: bool, workers: int, show_progress: bool
+) -> Verification:
     findings, tasks = plan_verify(dataset)
     records = raw_bytes = None
     if not quick:
-        records = raw_bytes = 0
         count = max(1, min(workers, len(tasks)))
-        for check in map_unordered(verify_shard, tasks, workers=count):
-            findings += check.findings
-            records += check.records
-            raw_bytes += check.raw_bytes
+        sizes = {task.path: task.file_bytes for task in tasks}
+        with counter_shown(
+            "verifying", "shards", list(sizes.values()), show=show_progress
+        ) as counter:
+            for check in map_unordered(verify_shard, tasks, workers=count):
+                findings += check.findings
+                counter.add(sizes[check.path], check.records, check.raw_bytes)
+        _, _, records, raw_bytes = counter.read()
     return Verification(
         dataset=dataset,
         quick=quick,

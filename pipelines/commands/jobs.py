@@ -156,7 +156,6 @@ def run_conversion(
     """Converts, and shows progress on standard error."""
     from gristmill.pipelines.convert import convert
     from gristmill.pipelines.local.pool import default_workers
-    from gristmill.pipelines.local.progress import show_progress
     from gristmill.pipelines.options.conversion_jobs import conversion_of
 
     return convert(
@@ -164,7 +163,7 @@ def run_conversion(
         workers=workers or default_workers(),
         overwrite=options.overwrite,
         beam_options=beam_options,
-        show=show_progress,
+        show_progress=True,
     )
 
 
@@ -178,7 +177,7 @@ def index(options: IndexOptions, *, as_json: bool, **where: Any) -> None:
     from gristmill.pipelines.index import index
     from gristmill.pipelines.results.contents import manifest_text
 
-    manifest, directory = index(options, **where)
+    manifest, directory = index(options, show_progress=True, **where)
     text = manifest.encode() if as_json else manifest_text(manifest, directory)
     click.echo(text, nl=not as_json)
 
@@ -188,7 +187,7 @@ def verify(options: VerifyOptions, *, as_json: bool, **where: Any) -> None:
     """Check every byte of a dataset against its checksums."""
     from gristmill.pipelines.verify import verify
 
-    found = verify(**dataclasses.asdict(options), **where)
+    found = verify(**dataclasses.asdict(options), show_progress=True, **where)
     click.echo(found.json() if as_json else found.text())
     if found.findings:
         sys.exit(EXIT_DAMAGED)

@@ -1,27 +1,21 @@
-"""The progress bar of a conversion, from the files in its output.
+"""The progress of a command on standard error: a bar, or lines without a terminal.
 
-Works for every runner: a shard is finished when its index exists. Workers on this
-machine also write small progress files.
+That of a conversion is read from the files in its output, so it works for every runner:
+a shard is finished when its index exists. Workers on this machine also write small
+progress files. Other work is counted where its results arrive.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata import layout
@@ -30,24 +24,60 @@ from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 _REFRESH_SECONDS = 0.5
 _PLAIN_LINE_SECONDS = 15.0
+_WIDE = 110  # Columns of a terminal that has room for the number of records.
 _REMOTE_LISTING_SECONDS = 15.0
 
 
 class _Progress(NamedTuple):
-    shards: int  # Finished ones, including those of earlier runs.
-    input_bytes: int  # Stored input bytes that are converted, approximately.
+    items: int  # Finished ones, including those of earlier runs.
+    stored_bytes: int  # Stored bytes that are done, approximately.
     records: int  # Read by this run.
     raw_bytes: int  # Their size.
 
 
-class _ProgressReader:
+class _Source(Protocol):
+    """What a bar shows: `items` things called `noun`, and how far they are."""
+
+    noun: str
+    items: int
+    stored_bytes: int
+
+    def read(self) -> _Progress: ...
+
+
+class Counter:
+    """Counts what is done, where the results of workers arrive.
+
+    Args:
+        noun: What there are many of, such as `shards`.
+        items: How many.
+        stored_bytes: Their size.
+    """
+
+    def __init__(self, noun: str, items: int, stored_bytes: int):
+        self.noun, self.items, self.stored_bytes = noun, items, stored_bytes
+        self._progress = _Progress(0, 0, 0, 0)
+
+    def add(self, stored_bytes: int, records: int, raw_bytes: int) -> None:
+        """Counts one item that is done."""
+        done = zip(self._progress, (1, stored_bytes, records, raw_bytes), strict=True)
+        self._progress = _Progress(*map(sum, done))
+
+    def read(self) -> _Progress:
+        """Returns what is done so far."""
+        return self._progress
+
+
+class _ConversionReader:
     """Reads the progress of a conversion."""
+
+    noun = "shards"
 
     def __init__(self, prepared: Sequence[PreparedJob], progress_dir: str):
         self._prepared = prepared
         self._progress_dir = progress_dir
-        self.shards = sum(job.plan.shards for job in prepared)
-        self.input_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
+        self.items = sum(job.plan.shards for job in prepared)
+        self.stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
         self._shard_bytes: dict[str, int] = {}
         self._indexes: dict[str, str] = {}
         self._done: set[str] = set()
@@ -76,7 +106,7 @@ class _ProgressReader:
     def read(self) -> _Progress:
         output = self._prepared[0].job.output
         done = self._finished(layout.join(output, layout.INDEX_DIR))
-        input_bytes = sum(self._shard_bytes[key] for key in done)
+        stored_bytes = sum(self._shard_bytes[key] for key in done)
         records = raw_bytes = 0
         for entry in os.scandir(self._progress_dir):
             with open(entry.path) as file:
@@ -86,55 +116,116 @@ class _ProgressReader:
             records += int(numbers[0])
             raw_bytes += int(numbers[1])
             if entry.name not in done:
-                input_bytes += min(
+                stored_bytes += min(
                     int(numbers[1]), self._shard_bytes.get(entry.name, 0)
                 )
-        return _Progress(len(done), input_bytes, records, raw_bytes)
+        return _Progress(len(done), stored_bytes, records, raw_bytes)
 
 
 @contextlib.contextmanager
-def show_progress(prepared: Sequence[PreparedJob], progress_dir: str) -> Iterator[None]:
-    """Shows a progress bar while the body runs; plain lines without a terminal.
+def conversion_shown(
+    prepared: Sequence[PreparedJob], progress_dir: str, *, show: bool
+) -> Iterator[None]:
+    """Shows the progress of a conversion while the body runs, if it is to be shown.
 
     Args:
         prepared: The jobs of the conversion.
         progress_dir: Directory where workers on this machine write their progress.
+        show: Whether to show it.
     """
-    reader = _ProgressReader(prepared, progress_dir)
+    if show:
+        with _shown("converting", _ConversionReader(prepared, progress_dir)):
+            yield
+    else:
+        yield
+
+
+@contextlib.contextmanager
+def counter_shown(
+    label: str,
+    noun: str,
+    sizes: Sequence[int],
+    *,
+    show: bool,
+    line_seconds: float = _PLAIN_LINE_SECONDS,
+) -> Iterator[Counter]:
+    """Shows the progress of counted work while the body runs, if it is to be shown.
+
+    Args:
+        label: What is being done, such as `verifying`.
+        noun: What there are many of, such as `shards`.
+        sizes: How many bytes each has.
+        show: Whether to show it.
+        line_seconds: How often a line is printed where there is no terminal.
+    """
+    counter = Counter(noun, len(sizes), sum(sizes))
+    if show:
+        with _shown(label, counter, line_seconds=line_seconds):
+            yield counter
+    else:
+        yield counter
+
+
+@contextlib.contextmanager
+def _shown(
+    label: str, source: _Source, *, line_seconds: float = _PLAIN_LINE_SECONDS
+) -> Iterator[None]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+
     console = Console(stderr=True)
     started = time.monotonic()
     stop = threading.Event()
     bar = Progress(
-        TextColumn("[bold]converting"),
+        TextColumn(f"[bold]{label}"),
         BarColumn(bar_width=None),
-        TextColumn("{task.percentage:>3.0f}%  {task.fields[text]}"),
-        TimeElapsedColumn(),
+        TextColumn("{task.percentage:>3.0f}%  {task.fields[text]} "),
+        # On a narrow terminal the bar gets shorter, not the times.
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
         TextColumn("left"),
-        TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
     )
-    task = bar.add_task("", total=max(reader.input_bytes, 1), text="")
+    task = bar.add_task("", total=max(source.stored_bytes, 1), text="")
+
+    def show() -> str:
+        progress = source.read()
+        rate = progress.raw_bytes / 1e6 / max(time.monotonic() - started, 1e-3)
+        parts = [
+            f"{progress.items:,}/{source.items:,} {source.noun}",
+            f"{progress.records:,} records",
+            f"{rate:,.1f} MB/s",
+        ]
+        if console.is_terminal and console.width < _WIDE:
+            del parts[1]
+        text = "  ".join(parts)
+        bar.update(task, completed=progress.stored_bytes, text=text)
+        return (
+            f"{100 * progress.stored_bytes / max(source.stored_bytes, 1):.0f}%  {text}"
+        )
 
     def refresh() -> None:
-        next_line = started + _PLAIN_LINE_SECONDS
-        while not stop.wait(_REFRESH_SECONDS):
+        next_line = started + line_seconds
+        while not stop.wait(min(_REFRESH_SECONDS, line_seconds)):
             try:
-                progress = reader.read()
+                line = show()
             except (GristmillError, OSError, ValueError):
                 continue  # Files appear and disappear meanwhile; try again soon.
             now = time.monotonic()
-            rate = progress.raw_bytes / 1e6 / max(now - started, 1e-3)
-            text = (
-                f"{progress.shards:,}/{reader.shards:,} shards  "
-                f"{progress.records:,} records  {rate:,.1f} MB/s"
-            )
-            bar.update(task, completed=progress.input_bytes, text=text)
             if not console.is_terminal and now >= next_line:
-                next_line = now + _PLAIN_LINE_SECONDS
-                percent = 100 * progress.input_bytes / max(reader.input_bytes, 1)
-                console.print(f"{percent:.0f}%  {text}", highlight=False)
+                next_line = now + line_seconds
+                elapsed = datetime.timedelta(seconds=round(now - started))
+                console.print(f"{label}  {line}  {elapsed} elapsed", highlight=False)
 
     with bar:
         thread = threading.Thread(target=refresh, daemon=True)
@@ -145,3 +236,5 @@ def show_progress(prepared: Sequence[PreparedJob], progress_dir: str) -> Iterato
             stop.set()
             # No longer than that: storage may not answer.
             thread.join(_REFRESH_SECONDS)
+            if isinstance(source, Counter):  # Asks no storage.
+                show()

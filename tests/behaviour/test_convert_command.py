@@ -1,6 +1,6 @@
 """`gristmill convert`, as a shell calls it: here and by Beam's runners.
 
-Covers: pipelines/results/conversion.py, pipelines/local/progress.py.
+Covers: pipelines/results/conversion.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import pty
 import shutil
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from tests.support.shell import (
     RECORDS,
     expected_records,
     gristmill,
+    on_terminal,
     records_of,
     succeeded,
     write_source,
@@ -323,29 +323,9 @@ def test_progress_bar_on_a_terminal(tmp_path):
     records = text_records(1500) * 40
     for file in range(4):
         write_tfrecords(tmp_path / f"in-{file}.tfrecord", records)
-    main, child = pty.openpty()
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "gristmill", "convert"),
-            *("in-*.tfrecord", "out", "--num-shards", "8"),
-        ],
-        cwd=tmp_path,
-        stderr=child,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": "120", "TERM": "xterm-256color"},
+    text = on_terminal(
+        "convert", "in-*.tfrecord", "out", "--num-shards", "8", cwd=tmp_path
     )
-    os.close(child)
-    seen = b""
-    while True:
-        try:
-            block = os.read(main, 4096)
-        except OSError:  # The other end is closed: that is how a terminal ends.
-            break
-        if not block:
-            break
-        seen += block
-    assert process.wait(timeout=60) == 0
-    text = seen.decode("utf-8", "replace")
     assert "converting" in text
     assert "/8 shards" in text
     assert "MB/s" in text

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import pty
+import re
 import subprocess
 import sys
 
@@ -33,6 +36,29 @@ def succeeded(*arguments: str, cwd: pathlib.Path) -> str:
     done = gristmill(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def on_terminal(*arguments: str, cwd: pathlib.Path, columns: int = 120) -> str:
+    """Runs a command that succeeds, and returns what a terminal of that width shows."""
+    main, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gristmill", *map(str, arguments)],
+        cwd=cwd,
+        stderr=child,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"},
+    )
+    os.close(child)
+    seen = b""
+    try:
+        while block := os.read(main, 4096):
+            seen += block
+    except OSError:
+        pass  # The other end is closed: that is how a terminal ends.
+    finally:
+        os.close(main)
+    assert process.wait(timeout=60) == 0
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode("utf-8", "replace"))
 
 
 def write_source(directory: pathlib.Path) -> pathlib.Path:

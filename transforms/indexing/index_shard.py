@@ -39,6 +39,7 @@ class IndexTask(NamedTuple):
         split: The split that the file belongs to.
         shard: Its number in the split.
         file: Its name in the directory.
+        file_bytes: Its size when it was listed.
     """
 
     dataset: str
@@ -46,6 +47,7 @@ class IndexTask(NamedTuple):
     split: str
     shard: int
     file: str
+    file_bytes: int
 
 
 def plan_index(
@@ -95,9 +97,9 @@ def plan_index(
     counts: dict[str, int] = {}
     stated: dict[str, int] = {}
     tasks = []
-    for file, match in zip(names, parsed, strict=True):
+    for file, match, size in zip(names, parsed, files.sizes.tolist(), strict=True):
         own = layout.check_split(split or (match["split"] if match else "train"))
-        tasks.append(IndexTask(directory, name, own, counts.get(own, 0), file))
+        tasks.append(IndexTask(directory, name, own, counts.get(own, 0), file, size))
         counts[own] = counts.get(own, 0) + 1
         if match and not split:
             stated[own] = int(match[3])

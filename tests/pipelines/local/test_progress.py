@@ -1,0 +1,61 @@
+"""What commands show while they run."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from gristmill.pipelines.local.progress import counter_shown
+from tests.support.records import text_records, write_tfrecords
+from tests.support.shell import on_terminal, succeeded
+
+
+def test_lines_without_a_terminal(capfd):
+    lines = ""
+    with counter_shown(
+        "verifying", "shards", [300, 100], show=True, line_seconds=0.01
+    ) as counter:
+        counter.add(300, 12_000, 2_000_000)
+        for _ in range(6000):
+            lines += capfd.readouterr().err
+            if "\n" in lines:
+                break
+            time.sleep(0.01)
+    line = lines.splitlines()[0]
+    pattern = (
+        r"verifying  75%  1/2 shards  12,000 records  [\d,.]+ MB/s  0:00:\d\d elapsed"
+    )
+    assert re.fullmatch(pattern, line), line
+    assert counter.read() == (1, 300, 12_000, 2_000_000)
+
+
+def test_nothing_is_shown_unless_asked_for(capfd):
+    with counter_shown("verifying", "shards", [9], show=False) as counter:
+        counter.add(9, 5, 7)
+    assert counter.read() == (1, 9, 5, 7)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_every_long_command_shows_its_progress(tmp_path):
+    write_tfrecords(tmp_path / "in.tfrecord", text_records(300))
+    convert = ("convert", "in.tfrecord", "texts", "--records-per-shard", "100")
+    text = on_terminal(*convert, cwd=tmp_path)
+    # By records, the inputs are counted first.
+    assert re.search(
+        r"counting \S+ 100%  1/1 files  300 records .* elapsed, .* left", text
+    )
+    assert re.search(r"converting .* elapsed, .* left", text)
+    text = on_terminal("verify", "texts", cwd=tmp_path)
+    assert re.search(r"verifying \S+ 100%  3/3 shards  300 records .* left", text)
+    text = on_terminal(*("index", "texts/*array_record*", "--overwrite"), cwd=tmp_path)
+    assert re.search(r"indexing \S+ 100%  3/3 files  300 records .* left", text)
+    # On a narrow terminal the times are still there.
+    text = on_terminal("verify", "texts", cwd=tmp_path, columns=80)
+    pattern = (
+        r"verifying \S+ 100%  3/3 shards  [\d.]+ MB/s  \d:\d\d:\d\d elapsed, \S+ left"
+    )
+    assert re.search(pattern, text)
+    assert "\x1b" not in succeeded("verify", "texts", cwd=tmp_path)
