@@ -27,6 +27,7 @@ from gristmill.dataset.errors import (
     InvalidDatasetError,
     StorageError,
 )
+from gristmill.dataset.mapped_file import is_damaged, map_file
 from gristmill.dataset.metadata.shard_report import ShardReport
 
 MAGIC = b"GMINDEX\n"
@@ -192,6 +193,11 @@ class ShardIndex:
             np.concatenate([chunk_end, crc_at + 4]),
         )
 
+    @property
+    def damaged(self) -> bool:
+        """Whether a page of the index, which is mapped, could not be read."""
+        return is_damaged(self._body)
+
     def report(self) -> ShardReport:
         """Returns the report of the shard."""
         return ShardReport.from_json(bytes(self._report), where=self.path)
@@ -303,7 +309,7 @@ def map_footer(path: str) -> ShardIndex:
 def _mapped(path: str) -> bytes | mmap.mmap:
     try:
         with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return map_file(file)
     except OSError as e:
         raise StorageError(
             "cannot open shard index",

@@ -21,7 +21,6 @@ import fcntl
 import hashlib
 import itertools
 import math
-import mmap
 import os
 import time
 import weakref
@@ -33,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.mapped_file import map_file
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.loader.cache.host_files import cache_root, disk_errors, locked
 from gristmill.loader.indices import IntArray, checked_count
@@ -99,8 +99,7 @@ class ShardCache:
                 size = os.fstat(file.fileno()).st_size
                 if size == int(self.file_bytes[shard]) > 0:
                     self.touch([shard])
-                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                    return memoryview(mapped)
+                    return memoryview(map_file(file))
         except OSError:
             return None  # Not there, or just deleted.
         self.delete(shard)  # It was truncated.

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.dataset.errors import StorageError, UserFunctionError
+
 # The alignment that processors and devices need for arrays.
 _ALIGNMENT_BYTES = 64
 _DIRECTORY = "/dev/shm"
@@ -38,7 +40,9 @@ def new_prefix() -> str:
 
 
 def pack(batch: Any, *, prefix: str) -> Any:
-    """Returns anything that pickles as one array of Grain's; `unpack` undoes it.
+    """Returns a batch as one array of Grain's; `unpack` undoes it.
+
+    What does not pickle is a UserFunctionError; no room for it is a StorageError.
 
     The bytes are the number of parts (int64), the end of each part (int64), and the
     parts, each from the next multiple of 64 on: a pickle, and the arrays that it
@@ -48,7 +52,16 @@ def pack(batch: Any, *, prefix: str) -> Any:
     from grain.multiprocessing import SharedMemoryArray
 
     arrays: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(batch, protocol=5, buffer_callback=arrays.append)
+    try:
+        head = pickle.dumps(batch, protocol=5, buffer_callback=arrays.append)
+    except Exception as e:  # Objects may raise anything when they are pickled.
+        raise UserFunctionError(
+            "what decode returned does not pickle, so no worker can send it",
+            where=f"worker process {os.getpid()}",
+            got=f"{type(e).__name__}: {e}",
+            cure="return arrays, numbers, texts, and lists, tuples or dicts of these; "
+            "or use workers=0",
+        ) from e
     parts = [memoryview(head), *(array.raw() for array in arrays)]
     begins, ends = [], []
     end = 8 * (1 + len(parts))
@@ -58,12 +71,34 @@ def pack(batch: Any, *, prefix: str) -> Any:
         ends.append(end)
     name = f"{prefix}{os.getpid()}-{next(_numbers)}"
     with creating:
-        memory = SharedMemory(name=name, create=True, size=end)
+        memory = _new_block(name, end)
     packed = SharedMemoryArray.from_shared_memory(memory, (end,), np.uint8)
     packed[: 8 * (1 + len(parts))].view(np.int64)[:] = [len(parts), *ends]
     for begin, end, part in zip(begins, ends, parts, strict=True):
         packed[begin:end] = np.frombuffer(part, np.uint8)
     return packed
+
+
+def _new_block(name: str, size_bytes: int) -> SharedMemory:
+    """Makes a block with its memory: to write where there is none would be SIGBUS."""
+    memory = None
+    try:
+        memory = SharedMemory(name=name, create=True, size=size_bytes)
+        with open(f"{_DIRECTORY}/{name}", "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+    except OSError as e:
+        if memory is not None:
+            memory.close()
+            memory.unlink()
+        raise StorageError(
+            "no room for a batch in shared memory",
+            where=_DIRECTORY,
+            expected=f"room for {size_bytes:,} bytes",
+            got=os.strerror(e.errno) if e.errno else str(e),
+            cure=f"make room in {_DIRECTORY}, which carries batches from workers "
+            "(containers have 64 MB by default: --shm-size), or use fewer workers",
+        ) from e
+    return memory
 
 
 def unpack(packed: Any) -> Any:

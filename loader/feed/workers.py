@@ -169,8 +169,9 @@ def _died(got: str, code: int) -> WorkerDiedError:
         cure = "check whether the kernel ran out of memory (dmesg); use fewer workers "
         cure += "or a smaller prefetch"
     elif code == -signal.SIGBUS:
-        cure = "make room in /dev/shm, which carries batches (containers have 64 MB by "
-        cure += "default: --shm-size), or use fewer workers"
+        # Not shards or shared memory: these have errors of their own.
+        cure = "a file that decode has mapped was truncated, or a disk or memory "
+        cure += "failed: see dmesg"
     elif code == 1:
         cure = "see its output above. Workers import the script: put its top level "
         cure += "under if __name__ == '__main__':"

@@ -13,8 +13,8 @@ import itertools
 import logging
 import operator
 import os
-from collections.abc import Mapping
-from typing import Literal, cast
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar, cast
 
 import google_crc32c
 import numpy as np
@@ -23,9 +23,12 @@ from gristmill.dataset.arrayrecord.official_reader import OfficialReader
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import (
     CorruptShardError,
+    GristmillError,
     InputError,
     InvalidDatasetError,
+    StorageError,
 )
+from gristmill.dataset.mapped_file import damage_seen
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.biased_lock import BiasedLock
 from gristmill.loader.reading.decode_chunks import (
@@ -41,7 +44,10 @@ from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
 
 Verify = Literal["always", "never"]
+T = TypeVar("T")
 
+# How often to read a batch before a page that cannot be read is an error.
+_TRIES = 2
 # Small chunks that are read one by one are read by one thread at a time: threads that
 # fight for the interpreter's lock after each decompression take twice as long.
 _SMALL_CHUNK_BYTES = 8 << 10
@@ -105,7 +111,37 @@ class BatchReader:
                 It names dataset, shard, record and byte offset.
             InvalidDatasetError: An index is damaged, or lacks checksums although
                 `verify` is `always`.
+            StorageError: The disk cannot read a shard or its index.
         """
+        return self._undamaged(functools.partial(self._read, records))
+
+    def _undamaged(self, read: Callable[[list[ShardFile]], T]) -> T:
+        """Returns what `read` does; reads again where a page of a map cannot be read.
+
+        It adds the shards that it uses to the list that it is given.
+        """
+        for _ in range(_TRIES):
+            used: list[ShardFile] = []
+            try:
+                out = read(used)
+            except GristmillError:
+                if not (damaged := _damaged(used)):
+                    raise
+            else:
+                if not (damaged := _damaged(used)):
+                    return out
+            # Opened again, a truncated file has another size than its index says.
+            self.open_shards.drop(damaged)
+        raise StorageError(
+            "the disk cannot read a file of the dataset",
+            where=f"{self.shards.name}, shard {damaged[0].path}, or its index "
+            f"{damaged[0].index.path}",
+            got="a page of the file that is there, and cannot be read (SIGBUS)",
+            cure="look for errors of the disk or the mount (dmesg), and restore the "
+            "file from a copy",
+        )
+
+    def _read(self, records: IntArray, used: list[ShardFile]) -> list[bytes]:
         if len(records) == 1:
             record = self._read_lone(int(records[0]))
             if record is not None:
@@ -134,17 +170,20 @@ class BatchReader:
                     cure="make an index with `gristmill index`, or open the dataset "
                     "without verify='always'",
                 )
+            used.append(shard)
             places = order[begin:end], numbers[begin:end]
             wanted = Wanted(shard, *places, self._checks(shard))
             if shard.transposed:
                 self._read_officially(wanted, out)
             elif shard.version is None:
                 local.append(wanted)
-                if not remote and len(local) >= most_used:
-                    self._read_local(local, out)
-                    local = []
             else:
                 stored.append(wanted)
+            if not remote and len(used) >= most_used:
+                self._read_local(local, out)
+                local = []
+                if not _damaged(used):
+                    used[:] = [item.shard for item in stored]
         if local and remote:
             local, damaged = self._read_copies(local, out)
             stored += damaged
@@ -192,21 +231,30 @@ class BatchReader:
             count=count,
             max_decoded_bytes=index.max_chunk_decoded_bytes,
         )
-        if found is None or not self._checks(shard):
+        if found is None or (damage_seen() and shard.damaged):
+            return None
+        if not self._checks(shard):
             return found
         return found if google_crc32c.value(found) == index.crc32cs[row] else None
 
     def offset_bytes(self, record: int) -> int:
         """Returns the physical offset, in its file, of a record's chunk."""
         shards, in_shard = self.shards.find(np.array([record], np.int64))
-        (shard,) = self.open_shards.get_many(shards.tolist(), [in_shard]).values()
-        return shard.index.find_records(in_shard.tolist())[0][1]
+
+        def find(used: list[ShardFile]) -> int:
+            opened = self.open_shards.get_many(shards.tolist(), [in_shard])
+            used += opened.values()
+            return used[0].index.find_records(in_shard.tolist())[0][1]
+
+        return self._undamaged(find)
 
     def _checks(self, shard: ShardFile) -> bool:
         return self._verify != "never" and shard.has_crc32cs
 
     def _read_local(self, wanted: list[Wanted], out: list[bytes]) -> None:
         """Reads records of local shards, or of local copies."""
+        if not wanted:
+            return
         plan = plan_reads(wanted, name=self.shards.name)
         data = [shard.data for shard in plan.files]
         for part in plan.parts(self._limits.part_bytes):
@@ -277,6 +325,10 @@ def _keep_freed_memory() -> None:
     """
     # The largest block that counts is 32 MiB with its header.
     bytearray((32 << 20) - (64 << 10))
+
+
+def _damaged(used: list[ShardFile]) -> list[ShardFile]:
+    return [shard for shard in used if shard.damaged] if damage_seen() else []
 
 
 def _by_shard(wanted: list[Wanted]) -> dict[int, int]:

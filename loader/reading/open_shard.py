@@ -6,7 +6,6 @@ Readers of one machine share the maps, and records that are not needed are not r
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, Footer, read_footer
 from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.mapped_file import map_file
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import (
     ShardIndex,
@@ -92,8 +92,7 @@ def _open_bytes(path: str) -> _OpenFile:
         if not size:  # An empty file cannot be mapped.
             return _OpenFile(0, b"", None, stamp)
         # A memoryview can be sliced without a copy.
-        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        return _OpenFile(size, data, None, stamp)
+        return _OpenFile(size, memoryview(map_file(file)), None, stamp)
 
 
 def _found_index(path: str) -> str | None:

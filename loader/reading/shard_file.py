@@ -6,6 +6,7 @@ import dataclasses
 from typing import Protocol
 
 from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, logical
+from gristmill.dataset.mapped_file import is_damaged
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -85,6 +86,11 @@ class ShardFile:
     def has_crc32cs(self) -> bool:
         """Whether the index has a checksum of every record."""
         return len(self.index.crc32cs) == self.index.records
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a page of the maps of shard and index could not be read."""
+        return is_damaged(self.data) or self.index.damaged
 
     def logical(self, begin: int, end: int) -> bytes | memoryview:
         """Returns the bytes of a half-open physical range without block headers."""

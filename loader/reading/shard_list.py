@@ -201,6 +201,14 @@ class OpenShards:
             self._open.pop(shard, None)
         return self.get_many([shard], [records])[shard]
 
+    def drop(self, files: Sequence[ShardFile]) -> None:
+        """Closes some shards: they are opened again when they are needed."""
+        dropped = set(map(id, files))
+        with self._lock:
+            for shard, file in list(self._open.items()):
+                if id(file) in dropped:
+                    del self._open[shard]
+
     def close(self) -> None:
         """Closes all shards. Reading opens them again."""
         with self._lock:

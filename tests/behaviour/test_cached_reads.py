@@ -364,6 +364,27 @@ def test_a_damaged_copy_is_deleted_and_its_records_are_fetched(
     assert fully(dataset)
 
 
+@pytest.mark.parametrize("verify", [None, "never"])
+@pytest.mark.parametrize("suffix", [".shard", ".index"])
+def test_what_is_truncated_in_the_cache_while_it_is_mapped_is_fetched_again(
+    server: GcsServer, tmp_path: pathlib.Path, suffix: str, verify: Any
+) -> None:
+    filled(open_c4(tmp_path), tmp_path)
+    dataset = loader.open(
+        "gs://bucket/c4",
+        verify=verify,
+        read_options=OPTIONS,
+        cache_dir=tmp_path / "cache",
+        cache_bytes=PLENTY,
+    )
+    assert dataset[ORDER] == EXPECTED
+    for path in (tmp_path / "cache").rglob(f"00000000{suffix}"):
+        os.truncate(path, 0)
+    forget(server)
+    assert dataset[ORDER] == EXPECTED
+    assert server.requests
+
+
 def test_a_shard_that_was_replaced_gets_no_copy_and_its_copy_stays_right(
     server: GcsServer, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
