@@ -93,7 +93,9 @@ def convert(
         committed_before=before,
         check=jobs[0].check,
         repaired_shards=repaired,
-        notes=tuple(note for p in preparations for note in p.prepared.files.notes()),
+        notes=tuple(
+            note for p in preparations for note in (*p.notes, *p.prepared.files.notes())
+        ),
         seconds=time.monotonic() - started,
     )
 

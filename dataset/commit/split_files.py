@@ -63,17 +63,21 @@ def list_shards(
 
     They are all that TFDS's names give to the split, and `others`, without `keep`.
     """
-    storage = storage_for(output)
     prefix, others, keep = shard_prefix(name, split), set(others), set(keep)
-    found = []
+    return [
+        info
+        for info, shard in shard_files(output)
+        if (shard in others or shard.startswith(prefix)) and shard not in keep
+    ]
+
+
+def shard_files(output: str) -> Iterator[tuple[FileInfo, str]]:
+    """Lists the files that can belong to shards of any split, each with its shard."""
     for directory in _SUFFIXES:
-        for info in storage.list(layout.join(output, directory)):
+        for info in storage_for(output).list(layout.join(output, directory)):
             file = posixpath.basename(info.path)
             for shard in shards_of(layout.join(directory, file)):
-                ours = shard in others or shard.startswith(prefix)
-                if ours and shard not in keep:
-                    found.append(info)
-    return found
+                yield info, shard
 
 
 def remove_split(

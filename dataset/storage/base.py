@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -104,7 +105,11 @@ class Storage(Protocol):
         """Writes a small file atomically: readers see the old one or the new one."""
 
     def temporary(self, directory: str) -> contextlib.AbstractContextManager[str]:
-        """Gives a unique local path for a file that is published to `directory`."""
+        """Gives a unique local path for a file that is to be published.
+
+        Args:
+            directory: For such files alone: nothing is published to it.
+        """
 
     def publish(
         self,
@@ -132,8 +137,26 @@ class Storage(Protocol):
     def delete_all(self, files: Iterable[FileInfo]) -> None:
         """Deletes the listed versions of files, concurrently, as `delete` does."""
 
+    def delete_unfinished(self, directory: str) -> None:
+        """Deletes what killed processes left directly in a directory in a `write`.
+
+        A `write` by a process that lives succeeds all the same.
+        """
+
+    def is_in_use(self, directory: str) -> bool:
+        """Tells whether a process of this machine has `temporary` files there."""
+
     def delete_tree(self, directory: str) -> None:
-        """Deletes a directory with all its files, if it exists."""
+        """Deletes a directory with all its files, unless it `is_in_use`."""
+
+
+def is_unfinished(name: str) -> bool:
+    """Tells whether a file was, by its name, to be renamed when it was complete.
+
+    >>> is_unfinished(".0123456789abcdef.tmp")
+    True
+    """
+    return re.fullmatch(r"\.[0-9a-f]{16}\.tmp", name) is not None
 
 
 def changed_error(

@@ -1,4 +1,12 @@
-"""Exclusion between writers of one local directory, which ends with its process."""
+"""Locks of local directories, which leave no file and end with their process.
+
+The directory itself is locked (`flock`), and the system unlocks it when the process
+dies. Readers need no lock.
+
+Whether processes on other machines are kept out depends on the file system. NFS and
+most others do not pass locks of directories on. Where directories cannot be locked at
+all, nobody is kept out.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +28,6 @@ _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK, errno.E
 def locked(directory: str, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Keeps other threads and processes out that lock the same directory.
 
-    The directory itself is locked (`flock`): no lock file is left behind, and the
-    system unlocks it when the process dies. Readers need no lock.
-
-    Whether it keeps processes on other machines out depends on the file system. NFS
-    and most others do not pass locks of directories on. Where directories cannot be
-    locked at all, nobody is kept out.
-
     Args:
         directory: It must exist.
         wait_seconds: How long to wait for the lock.
@@ -34,28 +35,76 @@ def locked(directory: str, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[No
     Raises:
         StorageError: Another process held the lock all that time.
     """
+    with _opened(directory) as descriptor:
+        _lock(descriptor, directory, fcntl.LOCK_EX, wait_seconds)
+        yield
+
+
+@contextlib.contextmanager
+def in_use(directory: str) -> Iterator[None]:
+    """Makes a directory if there is none, and keeps it from being deleted.
+
+    Any number of threads and processes can use it. None of them may wait for `locked`.
+    """
+    with contextlib.ExitStack() as stack:
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                _make(directory)
+                descriptor = stack.enter_context(_opened(directory))
+                _lock(descriptor, directory, fcntl.LOCK_SH, WAIT_SECONDS)
+                # It may have been deleted before it was locked.
+                if os.path.samestat(os.fstat(descriptor), os.stat(directory)):
+                    break
+            stack.close()
+        yield
+
+
+@contextlib.contextmanager
+def unless_in_use(directory: str) -> Iterator[bool]:
+    """Yields whether no process of this machine uses a directory: none does meanwhile.
+
+    Raises FileNotFoundError if there is no such directory.
+    """
+    with _opened(directory) as descriptor:
+        yield _lock(descriptor, directory, fcntl.LOCK_EX, None)
+
+
+def _make(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except FileExistsError:
+        # It may have been a directory that was deleted since.
+        if os.path.lexists(directory) and not os.path.isdir(directory):
+            raise
+
+
+@contextlib.contextmanager
+def _opened(directory: str) -> Iterator[int]:
+    """Opens a directory, and unlocks it in the end."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _lock(descriptor, directory, wait_seconds)
-        try:
-            yield
-        finally:
-            # To close it is not enough: a process that was forked meanwhile has the
-            # descriptor, too.
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        yield descriptor
     finally:
+        # To close it is not enough: a process that was forked meanwhile has the
+        # descriptor, too.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
-def _lock(descriptor: int, directory: str, wait_seconds: float) -> None:
-    deadline = time.monotonic() + wait_seconds
+def _lock(
+    descriptor: int, directory: str, operation: int, wait_seconds: float | None
+) -> bool:
+    """Waits for a lock, or returns False if there is no time to wait."""
+    started = time.monotonic()
     pause_seconds = 0.001
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
         except BlockingIOError as e:
-            if time.monotonic() >= deadline:
+            if wait_seconds is None:
+                return False
+            if time.monotonic() - started >= wait_seconds:
                 raise StorageError(
                     "another process keeps the directory locked",
                     where=directory,
@@ -69,6 +118,6 @@ def _lock(descriptor: int, directory: str, wait_seconds: float) -> None:
         except OSError as e:
             if e.errno not in _NO_LOCKS:
                 raise
-            return
+            return True
         else:
-            return
+            return True

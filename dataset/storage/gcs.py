@@ -376,6 +376,12 @@ class GcsStorage:
 
         list(self._pool.map(delete, files))
 
+    def delete_unfinished(self, directory: str) -> None:
+        pass  # An object is there when all of it has arrived.
+
+    def is_in_use(self, directory: str) -> bool:
+        return False  # Temporary files are on the machines that write them.
+
     def delete_tree(self, directory: str) -> None:
         found = self._listing(directory, _below(directory), deep=True)
         self.delete_all(found)

@@ -6,15 +6,25 @@ import contextlib
 import errno
 import filecmp
 import os
+import pathlib
 import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, cast
 
-from gristmill.dataset.storage.base import Content, FileInfo, changed_error, explained
-from gristmill.dataset.storage.directory_lock import locked
+from gristmill.dataset.errors import StorageError
+from gristmill.dataset.storage.base import (
+    Content,
+    FileInfo,
+    changed_error,
+    explained,
+    is_unfinished,
+)
+from gristmill.dataset.storage.directory_lock import in_use, locked, unless_in_use
 from gristmill.dataset.storage.local_patterns import matching, status_of_match
+
+_WRITES = 3  # Attempts of which another process deletes the file.
 
 
 def _info_of(path: str, status: os.stat_result) -> FileInfo:
@@ -32,6 +42,19 @@ def _infos(paths: Iterable[str]) -> list[FileInfo]:
         with contextlib.suppress(FileNotFoundError):
             found.append(_info(path))
     return found
+
+
+@contextlib.contextmanager
+def _unfinished(directory: str) -> Iterator[str]:
+    """Gives a path for a file that is to be renamed; deletes it in the end."""
+    with explained("create the directory", directory):
+        os.makedirs(directory or ".", exist_ok=True)
+    path = os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _give_name(local_path: str, path: str, *, found: str, new: bool) -> bool:
@@ -161,21 +184,25 @@ class LocalStorage:
         return [self.load(path) for path in paths]
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
-        with self.temporary(os.path.dirname(path)) as temporary:
-            with explained("write the file", path), open(temporary, "wb") as file:
-                file.write(data)
-            self.publish(temporary, path, replaces=replaces)
+        for left in reversed(range(_WRITES)):
+            try:
+                with _unfinished(os.path.dirname(path)) as temporary:
+                    with explained("write the file", path):
+                        pathlib.Path(temporary).write_bytes(data)
+                    self.publish(temporary, path, replaces=replaces)
+            except StorageError as e:
+                # Another process took the file for one that a killed process left.
+                if not left or not isinstance(e.__cause__, FileNotFoundError):
+                    raise
+            else:
+                return
 
     @contextlib.contextmanager
     def temporary(self, directory: str) -> Iterator[str]:
-        with explained("create the directory", directory):
-            os.makedirs(directory or ".", exist_ok=True)
-        path = os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
-        try:
-            yield path
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        with contextlib.ExitStack() as stack:
+            with explained("create the directory", directory):
+                stack.enter_context(in_use(directory))
+            yield stack.enter_context(_unfinished(directory))
 
     def publish(
         self,
@@ -224,12 +251,31 @@ class LocalStorage:
         for info in files:
             self.delete(info.path, version=info.version)
 
+    def delete_unfinished(self, directory: str) -> None:
+        with (
+            explained("delete unfinished files", directory),
+            contextlib.suppress(FileNotFoundError),
+        ):
+            for name in os.listdir(directory):
+                if is_unfinished(name):
+                    self.delete(os.path.join(directory, name))
+
+    def is_in_use(self, directory: str) -> bool:
+        with explained("look into the directory", directory):
+            try:
+                with unless_in_use(directory) as free:
+                    return not free
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
     def delete_tree(self, directory: str) -> None:
         with (
             explained("delete the directory", directory),
             contextlib.suppress(FileNotFoundError),
+            unless_in_use(directory) as free,
         ):
-            shutil.rmtree(directory)
+            if free:
+                shutil.rmtree(directory)
 
     def _version(self, path: str) -> str:
         found = self.stat(path)

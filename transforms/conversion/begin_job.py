@@ -22,6 +22,11 @@ from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifes
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import finished_shard
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.jobs.empty_claim import (
+    delete_shards,
+    replaced_note,
+    replaced_shards,
+)
 from gristmill.transforms.jobs.map_function import code_digest, load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
 from gristmill.transforms.planning.shard_plan import (
@@ -50,10 +55,12 @@ class TakenOutput:
     Attributes:
         prepared: The job.
         committed: The dataset, if it holds the finished split; nothing is to do then.
+        notes: Remarks for the user.
     """
 
     prepared: PreparedJob
     committed: Manifest | None
+    notes: tuple[str, ...] = ()
 
 
 def list_inputs(job: ConversionJob) -> InputFiles:
@@ -183,8 +190,12 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         )
     found, seen = PreparedJob.load_versioned(*where, own=prepared)
     committed = None if manifest is None else manifest.splits.get(job.split)
-    if found is not None:
-        prepared.check_same(found)
+    stale: set[str] = set()
+    notes: tuple[str, ...] = ()
+    if seen.job and (found is None or found.fingerprint != prepared.fingerprint):
+        stale = replaced_shards(prepared, manifest, found)
+        check_inputs_stay(*where, inputs=prepared.files.paths, shards=stale)
+        notes = (replaced_note(prepared, found),)
     if committed is not None:
         # The description can be of another job than the committed split.
         if committed.source.get("job") != prepared.fingerprint:
@@ -193,13 +204,14 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
                 where=f"{job.output}, split {job.split}",
                 cure="choose another --split or output, or replace it with --overwrite",
             )
-        if not check_split(job.output, committed):
+        if not notes and not check_split(job.output, committed):
             return TakenOutput(prepared=prepared, committed=manifest)
         # What is missing by now is made again, and committed again.
-    elif found is None:
-        _check_no_strangers(prepared)
+    elif notes or found is None:
+        _check_no_strangers(prepared, written=stale)
     prepared.store(replaces=seen)
-    return TakenOutput(prepared=prepared, committed=None)
+    delete_shards(job.output, stale)
+    return TakenOutput(prepared=prepared, committed=None, notes=notes)
 
 
 def _read_manifest(
@@ -222,22 +234,26 @@ def _kind(names: ShardNames) -> tuple[str, str]:
 
 
 def _check_no_strangers(
-    prepared: PreparedJob, *, old: PreparedJob | None = None
+    prepared: PreparedJob,
+    *,
+    old: PreparedJob | None = None,
+    written: Iterable[str] = (),
 ) -> None:
     """Refuses to write among shards that no job of ours is known to have written.
 
     Args:
         prepared: The job.
         old: One whose shards are to go, as far as it wrote what has their names.
+        written: Shards that are to go in any case.
     """
     job = prepared.job
     shards = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
-    written: set[str] = set()
+    written = set(written)
     if old is not None:
         numbers = range(old.plan.shards)
         shards.update(map(old.shard_path, numbers))
         # Waiting, not computing, as in `find_inputs`.
         with concurrent.futures.ThreadPoolExecutor(64) as pool:
             reports = pool.map(functools.partial(finished_shard, old), numbers)
-            written = {report.path for report in reports if report is not None}
+            written |= {report.path for report in reports if report is not None}
     check_no_strangers(job.output, job.name, job.split, shards=shards, written=written)

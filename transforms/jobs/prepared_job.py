@@ -23,6 +23,7 @@ from gristmill.dataset.errors import (
     InputError,
     InvalidDatasetError,
     JobChangedError,
+    StorageChangedError,
     StorageError,
 )
 from gristmill.dataset.metadata import layout
@@ -103,7 +104,9 @@ class PreparedJob:
     def store(self, *, replaces: DescriptionVersions) -> None:
         """Writes the description beside the output, the file list last.
 
-        Of several conversions that begin at once, one gets to write the first file.
+        Of several conversions that begin at once, one gets to write the first file. The
+        output is its own: it replaces the list of one that had written the first file
+        before.
 
         Args:
             replaces: Of the description that is there.
@@ -128,21 +131,34 @@ class PreparedJob:
             "job": dataclasses.asdict(job) | {"output": None},
         }
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        place = layout.join(job.output, layout.job_path(job.name, job.split))
         storage.write(
-            layout.join(job.output, layout.job_path(job.name, job.split)),
+            place,
             # Names of files can hold bytes that are no UTF-8: as in `dataset.json`.
             text.encode("utf-8", "backslashreplace"),
             replaces=replaces.job,
         )
-        inputs = layout.inputs_path(job.name, job.split)
-        storage.write(
-            layout.join(job.output, inputs), out.getvalue(), replaces=replaces.inputs
-        )
+        inputs = layout.join(job.output, layout.inputs_path(job.name, job.split))
+        try:
+            storage.write(inputs, out.getvalue(), replaces=replaces.inputs)
+        except StorageChangedError:
+            # A conversion that lost the output to this one wrote its list afterwards.
+            listed = version_of(inputs)
+            found = storage.load(place)
+            if found is None or not self._is_described_by(found.data):
+                raise
+            storage.write(inputs, out.getvalue(), replaces=listed)
 
     @classmethod
     def load(cls, output: str, name: str, split: str) -> Self | None:
-        """Reads the description from beside the output; None if there is none."""
-        return cls.load_versioned(output, name, split)[0]
+        """Reads the description from beside the output; None if there is none.
+
+        Raises InvalidDatasetError if it cannot be read, or lacks its list of files.
+        """
+        found, versions = cls.load_versioned(output, name, split)
+        if found is None and versions.job:
+            raise missing_list(output, name, split)
+        return found
 
     @classmethod
     def load_versioned(
@@ -156,6 +172,7 @@ class PreparedJob:
             split: The split.
             own: The job that asks. It is the one described where its fingerprint is
                 there, but not its list of files: an earlier run ended in between.
+                Another job that lacks its list is None, with its version.
 
         Raises:
             InvalidDatasetError: It cannot be read.
@@ -169,15 +186,9 @@ class PreparedJob:
         )
         if found is None:
             return None, versions
-        if listed is None and own is not None and own._is_described_by(found.data):
-            return own, versions
         if listed is None:
-            raise InvalidDatasetError(
-                "description of a conversion lacks its list of files",
-                where=inputs,
-                got="a conversion that is starting now, or that stopped at its start",
-                cure="wait for the other conversion, or start over with --overwrite",
-            )
+            is_own = own is not None and own._is_described_by(found.data)
+            return own if is_own else None, versions
         arrays = load_arrays(listed.data, where=inputs, version=_VERSION)
         try:
             text = found.data.decode("utf-8", "surrogateescape")
@@ -211,26 +222,21 @@ class PreparedJob:
             return False
         return bool(fingerprint == self.fingerprint)
 
-    def check_same(self, found: PreparedJob) -> None:
-        """Checks that output found in place belongs to this very job.
-
-        Args:
-            found: The job described beside the output.
-
-        Raises:
-            JobChangedError: It does not; the message names the differences.
-        """
-        if found.fingerprint == self.fingerprint:
-            return
+    def differences(self, found: PreparedJob) -> str:
+        """Says what another job, described beside the output, has different."""
         differences = option_differences(found.job.options(), self.job.options())
         differences += found.files.differences(self.files)
-        raise JobChangedError(
-            "the output belongs to a conversion with other options or inputs",
-            where=f"{self.job.output}, split {self.job.split}",
-            got="; ".join(differences) or "the plan of shards differs",
-            cure="repeat the earlier command to finish it, choose another output, or "
-            "replace the earlier work with --overwrite",
-        )
+        return "; ".join(differences) or "the plan of shards differs"
+
+
+def missing_list(output: str, name: str, split: str) -> InvalidDatasetError:
+    """Returns the error for a description without its list of files."""
+    return InvalidDatasetError(
+        "description of a conversion lacks its list of files",
+        where=layout.join(output, layout.inputs_path(name, split)),
+        got="a conversion that is starting now, or that stopped at its start",
+        cure="wait for the other conversion, or start over with --overwrite",
+    )
 
 
 def load_prepared(output: str, name: str, split: str, fingerprint: str) -> PreparedJob:

@@ -19,11 +19,12 @@ from gristmill.dataset.commit.split_files import (
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Split, read_versioned_manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
 from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import option_differences
-from gristmill.transforms.jobs.prepared_job import described_shards
+from gristmill.transforms.jobs.empty_claim import delete_shards, unfinished_shards
+from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
 from gristmill.transforms.planning.write_plan import WriteJob, WritePlan
 
 
@@ -72,7 +73,7 @@ def begin_write(
             remove_split(*where, manifest=manifest, version=version, shards=shards)
             seen = None
     else:
-        _check_free(plan, split, seen)
+        _check_free(plan, manifest, seen)
     marker.store(options=job.options(), replaces=seen.version if seen else "")
     # Readers find shards by a pattern: what an earlier attempt left must not be there.
     keep = [plan.shard_path(shard) for shard in range(plan.shards)]
@@ -81,8 +82,11 @@ def begin_write(
     return plan
 
 
-def _check_free(plan: WritePlan, split: Split | None, marker: Content | None) -> None:
+def _check_free(
+    plan: WritePlan, manifest: Manifest | None, marker: Content | None
+) -> None:
     job = plan.job
+    split = None if manifest is None else manifest.splits.get(job.split)
     cure = "choose another split or output, or replace it with overwrite=True"
     if split is not None:
         options, old = job.options(), split.source.get("options", {})
@@ -100,13 +104,22 @@ def _check_free(plan: WritePlan, split: Split | None, marker: Content | None) ->
             got="; ".join(changed) or None,
             cure=cure,
         )
-    storage = storage_for(job.output)
-    converting = layout.join(job.output, layout.job_path(job.name, job.split))
-    if storage.stat(converting) is not None:
-        raise JobChangedError(
-            "the output belongs to an unfinished conversion",
-            where=f"{job.output}, split {job.split}",
-            cure=f"finish it first, or {cure}",
-        )
+    where = job.output, job.name, job.split
+    described, seen = PreparedJob.load_versioned(*where)
+    if seen.job:
+        unfinished = unfinished_shards(*where, manifest=manifest, described=described)
+        if unfinished is None:
+            raise JobChangedError(
+                "the output belongs to an unfinished conversion",
+                where=f"{job.output}, split {job.split}",
+                cure=f"finish it first, or {cure}",
+            )
+        # Its workers, where some still run, ask for the description.
+        storage = storage_for(job.output)
+        job_path, inputs = layout.split_paths(job.name, job.split)[:2]
+        storage.delete(layout.join(job.output, job_path), version=seen.job)
+        if seen.inputs:
+            storage.delete(layout.join(job.output, inputs), version=seen.inputs)
+        delete_shards(job.output, unfinished)
     if marker is None:
-        check_no_strangers(job.output, job.name, job.split)
+        check_no_strangers(*where)

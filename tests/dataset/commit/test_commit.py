@@ -158,7 +158,7 @@ def test_a_shard_that_another_writer_published_meanwhile_stays(output: str) -> N
     found = ShardPlace.at(output, place.path)
     assert found.report() == report
     assert found.finished("another job") is None
-    with storage_for(output).temporary(output) as local:
+    with storage_for(output).temporary(layout.join(output, "tmp")) as local:
         writer = ShardWriter(local, options=OPTIONS)
         writer.write([b"other"], [google_crc32c.value(b"other")])
         other = writer.finish()

@@ -13,22 +13,22 @@ import threading
 import pytest
 
 from gristmill.dataset.errors import StorageError
-from gristmill.dataset.storage.directory_lock import locked
+from gristmill.dataset.storage.directory_lock import in_use, locked, unless_in_use
 from gristmill.dataset.storage.local import LocalStorage
 
 HOLDER = """
 import sys
-from gristmill.dataset.storage.directory_lock import locked
-with locked(sys.argv[1]):
+from gristmill.dataset.storage import directory_lock
+with getattr(directory_lock, sys.argv[2])(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()
 """
 
 
-def holder(directory: pathlib.Path) -> subprocess.Popen[bytes]:
-    """Starts a process that holds the lock until its input ends."""
+def holder(directory: pathlib.Path, lock: str = "locked") -> subprocess.Popen[bytes]:
+    """Starts a process that holds a lock until its input ends."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(directory)],
+        [sys.executable, "-c", HOLDER, str(directory), lock],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -120,3 +120,61 @@ def test_a_disk_that_fails_is_no_file_system_without_locks(tmp_path, monkeypatch
     monkeypatch.setattr(fcntl, "flock", broken)
     with pytest.raises(StorageError, match="Input/output error"):
         LocalStorage().write(str(tmp_path / "a"), b"one", replaces="")
+
+
+def test_a_directory_in_use_is_not_deleted(tmp_path):
+    storage, folder = LocalStorage(), tmp_path / "tmp"
+    assert not storage.is_in_use(str(folder))
+    with holder(folder, "in_use") as process:
+        (folder / "half").write_bytes(b"half")
+        # Others may use it, too.
+        with storage.temporary(str(folder)) as local:
+            pathlib.Path(local).write_bytes(b"mine")
+        assert storage.is_in_use(str(folder))
+        storage.delete_tree(str(folder))
+        assert os.listdir(folder) == ["half"]
+        process.kill()
+        process.communicate()
+    assert not storage.is_in_use(str(folder))
+    storage.delete_tree(str(folder))
+    assert not folder.exists()
+
+
+def test_a_directory_that_is_deleted_before_it_is_locked_is_made_again(
+    tmp_path, monkeypatch
+):
+    folder = tmp_path / "tmp"
+    true_flock = fcntl.flock
+    deleted = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_SH and not deleted:
+            deleted.append(folder.rmdir())
+        true_flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with in_use(str(folder)):
+        assert deleted
+        assert folder.is_dir()
+        with unless_in_use(str(folder)) as free:
+            assert not free
+
+
+def test_users_and_those_who_delete_at_once(tmp_path):
+    storage, folder = LocalStorage(), str(tmp_path / "tmp")
+    done = threading.Event()
+
+    def delete() -> None:
+        while not done.is_set():
+            storage.delete_tree(folder)
+
+    deleting = threading.Thread(target=delete)
+    deleting.start()
+    try:
+        for _ in range(300):
+            with storage.temporary(folder) as local:
+                pathlib.Path(local).write_bytes(b"x")
+                assert pathlib.Path(local).read_bytes() == b"x"
+    finally:
+        done.set()
+        deleting.join()

@@ -411,6 +411,38 @@ class TestWriting:
             storage.write(str(common_folder / name), b"x")
         assert str(common_folder) in str(caught.value)
 
+    def test_what_killed_writers_left_is_deleted_and_nothing_else(
+        self, storage, tmp_path
+    ):
+        left = [".0123456789abcdef.tmp", ".ffffffffffffffff.tmp"]
+        others = ["a", ".hidden", ".tmp", ".0123456789abcdeg.tmp", "x.tmp"]
+        for name in (*left, *others):
+            (tmp_path / name).write_bytes(b"x")
+        storage.delete_unfinished(str(tmp_path))
+        assert sorted(os.listdir(tmp_path)) == sorted(others)
+        storage.delete_unfinished(str(tmp_path / "missing"))
+
+    @pytest.mark.parametrize("moment", ["fsync", "link", "replace"])
+    def test_who_writes_meanwhile_writes_again(
+        self, storage, tmp_path, monkeypatch, moment: str
+    ):
+        true = getattr(os, moment)
+        deleted = []
+
+        def late(*args):
+            if len(deleted) < 2:
+                deleted.append(storage.delete_unfinished(str(tmp_path)))
+            return true(*args)
+
+        path = tmp_path / "a"
+        if moment != "link":
+            path.write_bytes(b"old")
+        monkeypatch.setattr(os, moment, late)
+        storage.write(str(path), b"new", replaces=version_of(str(path)))
+        assert len(deleted) == 2
+        assert path.read_bytes() == b"new"
+        assert os.listdir(tmp_path) == ["a"]
+
 
 class TestPublishing:
     def test_moves_a_finished_file_to_its_place(self, storage, tmp_path):

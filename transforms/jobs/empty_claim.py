@@ -1,0 +1,106 @@
+"""The claim on an output of a conversion that has finished no shard there: none.
+
+A run describes its job beside the output before it makes the first shard. Until that
+is finished, the description claims nothing: another job may have the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gristmill.dataset.commit.split_files import (
+    committed_shards,
+    shard_files,
+    shards_of,
+)
+from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.prepared_job import PreparedJob, missing_list
+
+
+def replaced_shards(
+    prepared: PreparedJob, manifest: Manifest | None, found: PreparedJob | None
+) -> set[str]:
+    """Returns the shards of another job, described beside the output of this one.
+
+    It has finished none of them: its description can be replaced.
+
+    Args:
+        prepared: This job.
+        manifest: The dataset as it is.
+        found: The other job; None if its list of files is missing.
+
+    Raises:
+        JobChangedError: The output belongs to the other job.
+        InvalidDatasetError: The same, but the list of its files is missing.
+    """
+    job = prepared.job
+    where = job.output, job.name, job.split
+    committed = None if manifest is None else manifest.splits.get(job.split)
+    shards = None
+    if not found or not committed or committed.source.get("job") != found.fingerprint:
+        shards = unfinished_shards(*where, manifest=manifest, described=found)
+    if shards is not None:
+        return shards
+    if found is None:
+        raise missing_list(*where)
+    raise JobChangedError(
+        "the output belongs to a conversion with other options or inputs",
+        where=f"{job.output}, split {job.split}",
+        got=prepared.differences(found),
+        cure="repeat the earlier command to finish it, choose another output, or "
+        "replace the earlier work with --overwrite",
+    )
+
+
+def replaced_note(prepared: PreparedJob, found: PreparedJob | None) -> str:
+    """Tells the user that a job took the place of the one found there."""
+    what = "it ended at its start" if found is None else prepared.differences(found)
+    return (
+        f"an earlier conversion of split {prepared.job.split} had finished no shard, "
+        f"and was replaced: {what}"
+    )
+
+
+def unfinished_shards(
+    output: str,
+    name: str,
+    split: str,
+    *,
+    manifest: Manifest | None,
+    described: PreparedJob | None,
+) -> set[str] | None:
+    """Returns the shards of the job described beside an output, if it finished none.
+
+    None if one is finished, or a process of this machine makes one: that claims the
+    output.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        split: The split.
+        manifest: The dataset as it is.
+        described: The job; None if its list of files is missing.
+    """
+    storage = storage_for(output)
+    if storage.is_in_use(layout.temporary_dir(output, name, split)):
+        return None
+    listing = storage.list(layout.join(output, layout.INDEX_DIR))
+    names = (layout.join(layout.INDEX_DIR, layout.base_name(i.path)) for i in listing)
+    finished = {shard for path in names for shard in shards_of(path)}
+    committed: set[str] = set()
+    for other in manifest.splits if manifest else ():
+        committed |= committed_shards(output, manifest, other)
+    finished -= committed
+    if described is None:
+        return None if finished else set()
+    shards = set(map(described.shard_path, range(described.plan.shards))) - committed
+    return shards if finished.isdisjoint(shards) else None
+
+
+def delete_shards(output: str, shards: Collection[str]) -> None:
+    """Deletes what belongs to shards: they were published, but not finished."""
+    found = [info for info, shard in shard_files(output) if shard in shards]
+    storage_for(output).delete_all(found)
