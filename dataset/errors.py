@@ -170,6 +170,36 @@ class StorageChangedError(StorageError):
     """A file is not the one that was seen before: it was written again meanwhile."""
 
 
+# Package -> what to install for it.
+_INSTALLED_BY = {
+    "apache_beam": "gristmill[beam]",
+    "cloudpickle": "gristmill[loader]",
+    "dask": "dask[distributed]",
+    "google": "gristmill[gcs]",
+    "grain": "gristmill[loader]",
+    "jax": "gristmill[loader]",
+    "prometheus_client": "gristmill[metrics]",
+    "tensorflow": "gristmill[tf]",
+    "tensorflow_datasets": "gristmill[tf]",
+    "tensorstore": "gristmill[loader]",
+}
+
+
+class MissingPackageError(GristmillError, ModuleNotFoundError):
+    """An optional package is needed and not installed."""
+
+    @classmethod
+    def of(cls, error: ModuleNotFoundError) -> Self | None:
+        """Returns this error for a failed import, None for no optional package."""
+        package = (error.name or "").partition(".")[0]
+        if package not in _INSTALLED_BY:
+            return None
+        return cls(
+            f"the package {package} is not installed",
+            cure=f"pip install '{_INSTALLED_BY[package]}'",
+        )
+
+
 class WorkerDiedError(GristmillError, RuntimeError):
     """A worker process ended without a result."""
 

@@ -38,6 +38,15 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         home = homes().get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(home), name)
+        try:
+            module = importlib.import_module(home)
+        except ModuleNotFoundError as e:
+            from gristmill.dataset.errors import MissingPackageError
+
+            missing = MissingPackageError.of(e)
+            if missing is None:
+                raise
+            raise missing from e
+        return getattr(module, name)
 
     return get, lambda: sorted(homes())

@@ -49,17 +49,17 @@ def run_pipeline(
         a repeated step finds the work done and counts nothing.
     """
     path = layout.join(results_dir, f".result-{uuid.uuid4().hex}")
-    pipeline = beam.Pipeline(options=PipelineOptions(list(beam_options)))
-    _ = pipeline | transform | "HandOver" >> beam.Map(_hand_over, path)
     try:
+        pipeline = beam.Pipeline(options=PipelineOptions(list(beam_options)))
+        _ = pipeline | transform | "HandOver" >> beam.Map(_hand_over, path)
         with _dead_workers_noticed():
             _wait(pipeline.run())
         content = storage_for(path).load(path)
     except Exception as e:
-        ours = _our_error(e)
-        if ours is None or ours is e:
+        error = _our_error(e) or _runner_error(e, beam_options)
+        if error is None or error is e:
             raise
-        raise ours from e
+        raise error from e
     finally:
         with contextlib.suppress(GristmillError):
             storage_for(path).delete(path)
@@ -117,6 +117,20 @@ def _dead_workers_noticed() -> Iterator[None]:
         raise
     finally:
         threading.excepthook = inherited
+
+
+def _runner_error(error: Exception, beam_options: Sequence[str]) -> JobError | None:
+    """Returns the error of a runner that fails itself, None for one of a step."""
+    text = str(error)
+    if _STEP_NOTE.search(text) or "Traceback (most recent call last)" in text:
+        return None
+    return JobError(
+        "the Beam runner has failed",
+        where=" ".join(beam_options),
+        got=f"{type(error).__name__}: {text}",
+        cure="give the options that it asks for, or choose another --runner; finished "
+        "shards are kept",
+    )
 
 
 def _our_error(error: Exception) -> GristmillError | None:

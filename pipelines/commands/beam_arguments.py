@@ -1,13 +1,44 @@
-"""Splits a command line into our arguments and Beam's."""
+"""Options of Beam on the command line: told from ours, and checked."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import itertools
 from collections.abc import Sequence
 
 import click
 from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
+
+from gristmill.dataset.errors import InputError
+from gristmill.pipelines.beam_runners import runner_path
+
+
+def checked_options(runner: str, given: Sequence[str]) -> list[str]:
+    """Returns the options of a pipeline, `--runner` among them.
+
+    Args:
+        runner: As `runner_path` takes it.
+        given: Options for Beam.
+
+    Raises:
+        InputError: There is no such runner, or Beam does not take the options.
+    """
+    options = [f"--runner={runner_path(runner)}", *given]
+    said = io.StringIO()
+    try:
+        # Beam would print all its options and end the process, with the output taken.
+        with contextlib.redirect_stderr(said):
+            PipelineOptions(options).get_all_options()
+    except SystemExit as e:
+        raise InputError(
+            "Beam does not take these options",
+            where=" ".join(given),
+            got=said.getvalue().strip().rpartition("error: ")[2],
+            cure="correct the option that is named",
+        ) from e
+    return options
 
 
 def split_arguments(
@@ -16,10 +47,13 @@ def split_arguments(
     """Splits arguments into those of a command and those that only Beam knows.
 
     An option that both know is the command's. So is one that neither knows, and click
-    reports it. Beam's options may be written with hyphens.
+    reports it. Beam's options may be written with hyphens. Those of a runner are known
+    once it is imported.
     """
+    if (runner := _value_of("--runner", arguments)) is not None:
+        runner_path(runner)
     ours = {} if command is None else _options(command)
-    beams = _beam_options()
+    beams = beam_options()
     kept: list[str] = []
     beside: list[str] = []
     at = 0
@@ -44,6 +78,16 @@ def split_arguments(
     return kept, beside
 
 
+def _value_of(name: str, arguments: Sequence[str]) -> str | None:
+    """Returns the last value of an option, None if it has none."""
+    value = None
+    for argument, following in itertools.zip_longest(arguments, arguments[1:]):
+        given, equals, own = argument.partition("=")
+        if given == name:
+            value = own if equals else following
+    return value
+
+
 def _options(command: click.Command) -> dict[str, int]:
     """Returns how many values each option of a command takes, by its spelling."""
     return {
@@ -54,7 +98,8 @@ def _options(command: click.Command) -> dict[str, int]:
     }
 
 
-def _beam_options() -> dict[str, argparse.Action]:
+def beam_options() -> dict[str, argparse.Action]:
+    """Returns the options that Beam knows now, by their spelling."""
     parser = _BeamArgumentParser(add_help=False, conflict_handler="resolve")
     for kind in PipelineOptions.__subclasses__():
         kind._add_argparse_args(parser)

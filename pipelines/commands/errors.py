@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -40,7 +41,8 @@ def errors_reported(command: F) -> F:
         from gristmill.dataset.errors import GristmillError, WorkerDiedError
 
         try:
-            return command(*args, **kwargs)
+            with _packages_named():
+                return command(*args, **kwargs)
         except KeyboardInterrupt:
             cure = "run the same command again to do what is missing"
             click.echo(f"interrupted: {cure}", err=True)
@@ -56,6 +58,20 @@ def errors_reported(command: F) -> F:
             sys.exit(_exit_code(e))
 
     return wrapped  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _packages_named() -> Iterator[None]:
+    """Says what to install where an optional package is missing."""
+    from gristmill.dataset.errors import MissingPackageError
+
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        missing = MissingPackageError.of(e)
+        if missing is None:
+            raise
+        raise missing from e
 
 
 def print_error_json(type_: str, **facts: str) -> None:
@@ -77,7 +93,8 @@ def _exit_code(error: Exception) -> int:
     )
     if isinstance(error, damaged):
         return EXIT_DAMAGED
-    if isinstance(error, (errors.InputError, errors.JobChangedError)):
+    usage = (errors.InputError, errors.JobChangedError, errors.MissingPackageError)
+    if isinstance(error, usage):
         return EXIT_USAGE
     return EXIT_FAILED
 

@@ -132,7 +132,11 @@ def _beam_options(
             "--wait and --cross-region only apply to Dataflow",
             cure="drop them, or add --runner DataflowRunner",
         )
-    return None if launch.runner is None else [f"--runner={launch.runner}", *given]
+    if launch.runner is None:
+        return None
+    from gristmill.pipelines.commands.beam_arguments import checked_options
+
+    return checked_options(launch.runner, given)
 
 
 @_job_command("convert")

@@ -14,7 +14,11 @@ from typing import Any
 import click
 
 from gristmill import __version__
-from gristmill.pipelines.commands.errors import EPILOG, print_error_json
+from gristmill.pipelines.commands.errors import (
+    EPILOG,
+    errors_reported,
+    print_error_json,
+)
 
 # Command -> its module.
 _COMMANDS = {
@@ -77,6 +81,15 @@ def cli() -> None:
     """Convert TFRecords to indexed ArrayRecord datasets, and check and read them."""
 
 
+@errors_reported
+def _split(arguments: list[str], *, as_json: bool) -> tuple[list[str], list[str]]:
+    """Splits arguments into ours and Beam's."""
+    del as_json  # How `errors_reported` prints an error.
+    from gristmill.pipelines.commands.beam_arguments import split_arguments
+
+    return split_arguments(find_command(arguments[0]), arguments)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command line.
 
@@ -89,8 +102,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         at = arguments.index("--")
         arguments, beam_options = arguments[:at], arguments[at + 1 :]
     if any(argument.partition("=")[0] == "--runner" for argument in arguments):
-        from gristmill.pipelines.commands.beam_arguments import split_arguments
-
-        arguments, beside = split_arguments(find_command(arguments[0]), arguments)
+        arguments, beside = _split(arguments, as_json="--json" in arguments)
         beam_options = beside + beam_options
     cli(arguments, prog_name="gristmill", obj=beam_options)

@@ -27,7 +27,9 @@ CLASSES = [
 def test_all_have_one_base_and_a_builtin(kind: type[GristmillError]):
     assert issubclass(kind, GristmillError)
     if kind is not GristmillError:
-        assert issubclass(kind, (IndexError, OSError, RuntimeError, ValueError))
+        assert issubclass(
+            kind, (ImportError, IndexError, OSError, RuntimeError, ValueError)
+        )
 
 
 @pytest.mark.parametrize("kind", CLASSES)

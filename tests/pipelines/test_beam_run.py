@@ -111,6 +111,14 @@ def test_other_errors_stay_as_they_are(tmp_path):
         run_pipeline(One(KeyError(1)), IN_MEMORY, results_dir=str(tmp_path))
 
 
+def test_a_runner_that_fails_itself(tmp_path):
+    runner = ["--runner=PortableRunner"]
+    with pytest.raises(JobError, match="the Beam runner has failed") as caught:
+        run_pipeline(One(), runner, results_dir=str(tmp_path))
+    assert caught.value.where == "--runner=PortableRunner"
+    assert "You must specify a --job_endpoint" in str(caught.value.got)
+
+
 class NoElement(beam.PTransform):
     def expand(self, begin):
         return begin | beam.Create([])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 
-from gristmill.pipelines.commands.beam_arguments import split_arguments
+from gristmill.dataset.errors import InputError
+from gristmill.pipelines.commands.beam_arguments import (
+    beam_options,
+    checked_options,
+    split_arguments,
+)
 from gristmill.pipelines.commands.main import find_command
 from gristmill.pipelines.options.definitions import PIPELINES, template_options
 
 
 def test_no_parameter_has_a_name_of_beams():
-    known = PipelineOptions([]).get_all_options()
     for pipeline in PIPELINES:
-        assert not {o.name for o in template_options(pipeline)} & known.keys()
+        ours = {f"--{option.name}" for option in template_options(pipeline)}
+        assert not ours & beam_options().keys()
 
 
 @pytest.mark.parametrize(
@@ -39,3 +43,22 @@ def test_options_of_beam_are_told_from_ours(arguments, ours, beams):
     command = find_command("convert")
     found = split_arguments(command, ["convert", *arguments.split()])
     assert found == (["convert", *ours.split()], beams.split())
+
+
+@pytest.mark.parametrize("runner", ["--runner=dask", "--runner dask"])
+def test_options_of_the_runner_are_told_from_ours(runner):
+    given = ["convert", "a", *runner.split(), "--dask-client-address=tcp://h:1", "b"]
+    ours, beams = split_arguments(find_command("convert"), given)
+    assert ours == ["convert", "a", *runner.split(), "b"]
+    assert beams == ["--dask_client_address=tcp://h:1"]
+
+
+def test_options_that_beam_does_not_take(capfd):
+    full = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+    options = ["--direct_num_workers=2"]
+    assert checked_options("FnApiRunner", options) == [full, *options]
+    with pytest.raises(InputError, match="invalid int value: 'two'"):
+        checked_options("FnApiRunner", ["--direct_num_workers=two"])
+    with pytest.raises(InputError, match="unknown Beam runner"):
+        checked_options("Nope", [])
+    assert capfd.readouterr() == ("", "")  # Beam would print hundreds of lines.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -108,3 +110,28 @@ def test_errors_that_are_not_ours_are_not_hidden():
 
     with pytest.raises(ZeroDivisionError):
         command(as_json=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (("convert", "x", "y", "--runner", "DirectRunner"), "apache_beam", "beam"),
+        (("verify", "x", "--runner=DataflowRunner"), "apache_beam", "beam"),
+        (("bench-loader", "x"), "grain", "loader"),
+    ],
+)
+def test_the_extra_that_a_command_needs_is_named(arguments, package, extra):
+    script = (
+        "import sys\n"
+        f"sys.modules[{package!r}] = None\n"  # As if it were not installed.
+        "from gristmill.pipelines.commands.main import main\n"
+        f"main([*{arguments!r}, '--json'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert error["what"] == f"the package {package} is not installed"
+    assert error["cure"] == f"pip install 'gristmill[{extra}]'"
+    assert done.stderr.startswith("error: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gristmill.pipelines.commands.main import main
 from tests.support.shell import gristmill, succeeded
 
 
@@ -17,7 +18,7 @@ from tests.support.shell import gristmill, succeeded
         (["convert", "x", "y", "--shard-size", "much"], 2, "not a size"),
         (["convert", "x", "y", "--split", "a/b"], 2, "split name"),
         (["convert", "x", "y", "--", "--region=x"], 2, "--runner"),
-        (["convert", "x", "y", "--runner", "R", "--workers", "2"], 2, "--workers"),
+        (["convert", "x", "y", "--runner", "FnApi", "--workers", "2"], 2, "--workers"),
         (["convert", "x", "y", "--map", "nocolon"], 2, "not the name"),
         (["head", "nowhere"], 3, "not a committed dataset"),
         (["inspect", "nowhere"], 3, "not a committed dataset"),
@@ -31,6 +32,22 @@ def test_exit_codes_and_messages(tmp_path, arguments, code, message):
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        # Before anything is looked at: gs:// would ask for credentials.
+        (["convert", "gs://x/y", "gs://z", "--runner", "Nope"], "FlinkRunner"),
+        (["verify", "gs://z", "--runner=Nope"], "unknown Beam runner"),
+        (["index", "x", "--runner", "FnApi", "--streaming=x"], "does not take these"),
+    ],
+)
+def test_wrong_runners_and_options(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_version_and_help(tmp_path):
