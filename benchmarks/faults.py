@@ -85,6 +85,28 @@ SCENARIOS = (
         faults=(_fault("stall", "media", times=2, skip=3),),
     ),
     Scenario(
+        name="2 bodies arrive at a byte a second",
+        faults=(_fault("drip", "media", times=2, skip=3),),
+    ),
+    Scenario(
+        name="the headers of 2 answers arrive at a byte a second",
+        faults=(_fault("drip-headers", times=2, skip=3),),
+    ),
+    Scenario(
+        name="every listing arrives at a byte a second, for good",
+        faults=(_fault("drip", "list", times=_ALWAYS),),
+        error="no success in .* no complete answer in",
+    ),
+    Scenario(
+        name="for 2 s a proxy answers with a page of its own",
+        faults=(_fault("other", times=_ALWAYS, skip=30, lasts_seconds=2),),
+    ),
+    Scenario(
+        name="a proxy answers every listing with a page of its own",
+        faults=(_fault("other", "list", times=_ALWAYS),),
+        error="answer that is not from Cloud Storage",
+    ),
+    Scenario(
         name="every answer takes 0.5 s more",
         settings={"latency_seconds": 0.5},
     ),

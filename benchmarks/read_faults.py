@@ -71,6 +71,7 @@ SCENARIOS = (
     Scenario("20 bodies are short, with a length to match", _fault("short", 20)),
     Scenario("one bit is flipped in 20 bodies", _fault("flip", 20)),
     Scenario("5 bodies stop in the middle", _fault("stall", 5)),
+    Scenario("5 bodies arrive at a byte a second", _fault("drip", 5)),
     Scenario("one answer in 200 takes 2 s more", _fault("slow", 20, seconds=2.0)),
     Scenario("every answer is 401", _fault("401", _ALWAYS, message="Invalid token")),
     Scenario("every answer is 403", _fault("403", _ALWAYS, message="No access")),

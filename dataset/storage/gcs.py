@@ -101,7 +101,7 @@ class GcsStorage:
     written to `temporary` files, under `TMPDIR`.
 
     Args:
-        timeout_seconds: How long to wait for the next bytes of a response.
+        timeout_seconds: How long a request may take, anew with every 256 KiB.
         deadline_seconds: How long to retry after transient failures.
 
     Attributes:
@@ -140,11 +140,16 @@ class GcsStorage:
                 prefix=prefix,
                 delimiter=None if deep else "/",
                 fields=_FIELDS,
-                **self._connection.options,
+                retry=self._connection.retry,
             )
-            # An object whose name ends in "/" stands for a directory.
-            found = [_info(blob) for blob in blobs if not blob.name.endswith("/")]
-        return sorted(found)
+            found, tokens = [], set()
+            for page in blobs.pages:
+                found += [_info(blob) for blob in page]
+                if blobs.next_page_token in tokens:
+                    raise _odd(path, "another page", "the same page twice")
+                tokens.add(blobs.next_page_token)
+        # An object whose name ends in "/" stands for a directory.
+        return sorted(info for info in found if not info.path.endswith("/"))
 
     def match(self, pattern: str) -> list[FileInfo]:
         bucket, name = split_path(pattern)
@@ -170,7 +175,7 @@ class GcsStorage:
         blob = self._blob(path)
         with self._connection.explained("inspect the object", path):
             try:
-                blob.reload(**self._connection.options)
+                blob.reload(retry=self._connection.retry)
             except NotFound as e:
                 if is_missing_bucket(e):
                     raise
@@ -328,7 +333,7 @@ class GcsStorage:
                     if_generation_match=None
                     if replaces is None
                     else int(replaces or 0),
-                    **self._connection.options,
+                    retry=self._connection.retry,
                 )
             except Exception as e:
                 if not left or not is_bad_checksum(e):
@@ -360,7 +365,7 @@ class GcsStorage:
             try:
                 self._blob(path).delete(
                     if_generation_match=None if version is None else int(version),
-                    **self._connection.options,
+                    retry=self._connection.retry,
                 )
             except NotFound as e:
                 if is_missing_bucket(e):
@@ -394,9 +399,20 @@ def _below(directory: str) -> str:
 
 def _info(blob: Any) -> FileInfo:
     """Returns an object's metadata, as the server gave it."""
-    return FileInfo(
-        f"gs://{blob.bucket.name}/{blob.name}",
-        int(blob.size),
-        str(blob.generation),
-        None if blob.crc32c is None else decode_crc32c(blob.crc32c),
+    path = f"gs://{blob.bucket.name}/{blob.name}"
+    try:
+        crc32c = None if blob.crc32c is None else decode_crc32c(blob.crc32c)
+        return FileInfo(path, int(blob.size), str(int(blob.generation)), crc32c)
+    except (TypeError, ValueError) as e:
+        expected = "numbers for size and generation, base64 for crc32c"
+        raise _odd(path, expected, str(e)) from e
+
+
+def _odd(path: str, expected: str, got: str) -> StorageError:
+    return StorageError(
+        "the server's answer does not describe objects",
+        where=path,
+        expected=expected,
+        got=got,
+        cure="check that the server is Cloud Storage, then run the same command again",
     )

@@ -12,22 +12,22 @@ from typing import Any
 
 import google.auth
 import google_crc32c
-import requests.adapters
+import requests
 from google.api_core import exceptions as api
 from google.auth.credentials import AnonymousCredentials
-from google.auth.exceptions import GoogleAuthError
-from google.auth.transport.requests import AuthorizedSession
+from google.auth.exceptions import GoogleAuthError, TransportError
 from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
 
+from gristmill.dataset.daemon_call import daemon_call
 from gristmill.dataset.errors import GristmillError, StorageError
+from gristmill.dataset.storage.gcs_session import GcsSession, describe
 from gristmill.dataset.storage.object_names import split_path
 from gristmill.dataset.storage.prefetch_reader import Piece
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _GIVEN_UP_SECONDS = 10.0
-_POOL = 128  # Connections that are kept: more than threads that use them.
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _HASH = re.compile(r"crc32c=([A-Za-z0-9+/=]+)")
 _SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([^'\")\]]+)")
@@ -44,7 +44,7 @@ class GcsConnection:
     Safe to share by threads, but not with a forked process.
 
     Args:
-        timeout_seconds: How long to wait for the next bytes of a response.
+        timeout_seconds: How long a request may take; see `TimedAdapter`.
         deadline_seconds: How long to retry after transient failures.
 
     Raises:
@@ -52,25 +52,36 @@ class GcsConnection:
     """
 
     def __init__(self, *, timeout_seconds: float, deadline_seconds: float):
-        self.timeout_seconds = timeout_seconds
         self._deadline_seconds = deadline_seconds
         # An emulator takes no credentials.
         if os.environ.get("STORAGE_EMULATOR_HOST"):
             credentials: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
         else:
             with self.explained("find credentials", "Google Cloud Storage"):
-                credentials, _ = google.auth.default(scopes=_SCOPES)
+                credentials = self._find_credentials()
         # By default the library requests the bucket's metadata for every object that is
         # missing. Nothing uses the answers.
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-        session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
-        adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
-        session.mount("https://", adapter)
-        session.mount("http://", adapter)
+        session = GcsSession(credentials, timeout_seconds=timeout_seconds)
         self._session = session
         self.client = Client(project=None, credentials=credentials, _http=session)
         self._retry = DEFAULT_RETRY.with_delay(initial=0.2, maximum=8.0, multiplier=2.0)
         self._given_up = False
+
+    def _find_credentials(self) -> Any:
+        def find() -> Any:
+            credentials, _ = google.auth.default(scopes=_SCOPES)
+            # The client needs it: on a machine of Google's a server is asked for it.
+            getattr(credentials, "universe_domain", None)
+            return credentials
+
+        # The library asks servers and programs, without a limit for all of it.
+        found = daemon_call(find, thread_name="gristmill-credentials")
+        try:
+            return found.result(self._deadline_seconds)
+        except TimeoutError as e:
+            text = f"nothing found in {self._deadline_seconds:,.4g} seconds"
+            raise TransportError(text) from e  # type: ignore[no-untyped-call]
 
     @property
     def retry(self) -> Any:
@@ -83,11 +94,6 @@ class GcsConnection:
         if self._given_up:
             deadline = min(deadline, _GIVEN_UP_SECONDS)
         return self._retry.with_timeout(deadline)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Arguments of every call of the client."""
-        return {"retry": self.retry, "timeout": self.timeout_seconds}
 
     @contextlib.contextmanager
     def explained(self, action: str, path: str) -> Iterator[None]:
@@ -132,29 +138,27 @@ class GcsConnection:
         headers = {"Range": f"bytes={begin}-{last}", "Accept-Encoding": "gzip"}
 
         def attempt() -> Piece:
-            timeout = self.timeout_seconds
-            with self._session.get(
-                url, headers=headers, stream=True, timeout=timeout
-            ) as response:
-                if response.status_code >= 400:
-                    raise api.from_http_response(response)  # type: ignore[no-untyped-call]
-                data = response.raw.read(decode_content=False)
-                return _checked(response.headers, data, begin, end, version)
+            response = self._session.get(url, headers=headers, stream=True)
+            if response.status_code >= 400:
+                raise api.from_http_response(response)  # type: ignore[no-untyped-call]
+            return _checked(response, begin, end, version)
 
         call: Callable[[], Piece] = self.retry(attempt)
         return call()
 
 
 def _checked(
-    headers: Any, data: bytes, begin: int, end: int | None, version: str | None
+    response: requests.Response, begin: int, end: int | None, version: str | None
 ) -> Piece:
     """Checks a response against the request and its own headers.
 
     Raises ConnectionError if they do not fit: a retry may help.
     """
+    headers = response.headers
     match = _RANGE.fullmatch(headers.get("Content-Range", ""))
     if match is None:
-        raise ConnectionError("response to a range request has no Content-Range")
+        raise ConnectionError(describe(response))
+    data = response.raw.read(decode_content=False)
     first, last, total = map(int, match.groups())
     expected = (total if end is None else min(end, total)) - begin
     if first != begin or last + 1 - first != expected or len(data) != expected:
@@ -178,7 +182,7 @@ def _checked(
 
 def decode_crc32c(text: str) -> int:
     """Decodes a checksum as the API writes it."""
-    return int.from_bytes(base64.b64decode(text), "big")
+    return int.from_bytes(base64.b64decode(text, validate=True), "big")
 
 
 def encode_crc32c(crc32c: int) -> str:
@@ -202,10 +206,8 @@ def _plain(cause: BaseException) -> str:
     response = getattr(cause, "response", None)
     status = getattr(response, "status_code", None) or getattr(cause, "code", None)
     if response is not None:
-        with contextlib.suppress(ValueError):
-            document = response.json()
-            if isinstance(document, dict):
-                text = str(document.get("error", {}).get("message", text))
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
+            text = str(response.json()["error"]["message"])
     elif match := _SYSTEM_ERROR.search(text):
         text = match[1]
     if status is not None and str(int(status)) not in text:
@@ -228,6 +230,8 @@ def _diagnosis(error: Exception, deadline_seconds: float) -> tuple[str, str]:
             "give this account the role roles/storage.objectUser on the bucket "
             "(roles/storage.objectViewer is enough to read)"
         )
+    if isinstance(cause, TransportError):  # Of credentials.
+        return got, f"check network and service status, then {_AGAIN}"
     if isinstance(cause, api.Unauthorized | GoogleAuthError):
         return got, (
             "run `gcloud auth application-default login`, or let "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import http.server
+import io
 import json
 import socket
 import struct
@@ -28,17 +29,20 @@ class Fault:
             before it; `lost`, the answer of a request that was carried out; `cut`, half
             of the body and the end of the connection; `short`, half of the body with
             a Content-Length to match; `stall`, half of the body and then nothing;
-            `slow`, an answer that takes `seconds` more; `flip`, one bit of the content
-            that is sent or received; `replace` or `remove`, what happens to the object
-            before it; `hold`, a request that waits until `release` is set; `down`, the
-            end of the server.
+            `drip`, the body a byte every `seconds`; `drip-headers`, all of the answer
+            so; `other`, `answer` instead of its own; `slow`, an answer that takes
+            `seconds` more; `flip`, one bit of the content that is sent or received;
+            `replace` or `remove`, what happens to the object before it; `hold`, a
+            request that waits until `release` is set; `down`, the end of the server.
         operation: `list`, `stat`, `media`, `insert`, `start` or `chunk` (of a resumable
             upload), `delete`, `bucket`, `permissions`; any if empty.
         name: Part of the object's name.
         times: How many requests it hits.
         skip: How many it lets pass before.
         message: Of the error, for a status.
-        seconds: Of a slow answer.
+        seconds: Of a slow answer, or of each byte of one that drips.
+        answer: Status, Content-Type and body of one that is not this server's: by
+            default what a proxy says.
         lasts_seconds: How long after its first hit it goes on; 0 for no bound.
     """
 
@@ -49,6 +53,7 @@ class Fault:
     skip: int = 0
     message: str = "made to fail"
     seconds: float = 1.0
+    answer: tuple[int, str, str] = (200, "text/html", "<!DOCTYPE html>\n<p>Sign in")
     lasts_seconds: float = 0.0
     began: float = 0.0
 
@@ -211,13 +216,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 raise RefusalError(int(fault.kind), fault.message)  # noqa: TRY301
             if fault.kind == "flip" and request.data:
                 request = request._replace(data=_flipped(request.data))
-            reply = carry_out(self.store.objects, request, self.store.url)
+            if fault.kind == "other":
+                status, kind, text = fault.answer
+                reply = Reply(status, {"Content-Type": kind}, text.encode())
+            else:
+                reply = carry_out(self.store.objects, request, self.store.url)
         except RefusalError as refusal:
             reply = refusal.reply
         if request.operation == "media":
             self.store.sent_bytes += len(reply.body)
         sent_only = fault.kind == "flip" and bool(request.data)
-        self._send(reply, "" if sent_only else fault.kind)
+        self._send(reply, "" if sent_only else fault.kind, fault.seconds)
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815
 
@@ -228,7 +237,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         headers = dict(self.headers.items())
         return parse(self.command, self.path, headers, data, self.store.objects)
 
-    def _send(self, reply: Reply, fault: str) -> None:
+    def _send(self, reply: Reply, fault: str, seconds: float = 0.0) -> None:
         if fault == "lost":
             self._reset()
             return
@@ -237,6 +246,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             body = body[: length // 2]
         elif fault == "flip" and body:
             body = _flipped(body)
+        wire = self.wfile
+        if fault == "drip-headers":
+            self.wfile = io.BytesIO()
         self.send_response(reply.status)
         for field, value in reply.headers.items():
             self.send_header(field, value)
@@ -246,7 +258,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             body = b""
-        if not self.store.bytes_per_second:
+        if fault == "drip-headers":
+            body, self.wfile = self.wfile.getvalue() + body, wire
+        if fault.startswith("drip"):
+            self._drip(body, seconds)
+        elif not self.store.bytes_per_second:
             self.wfile.write(body)
         else:
             for begin in range(0, len(body), _PACE_BYTES):
@@ -258,6 +274,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.store.closing.wait(60)
         if fault in ("cut", "stall"):
             self._reset()
+
+    def _drip(self, data: bytes, seconds: float) -> None:
+        for byte in data:
+            self.wfile.write(bytes([byte]))
+            self.wfile.flush()
+            if self.store.closing.wait(seconds):
+                break
+        self.close_connection = True
 
     def _transfer_seconds(self, data: bytes) -> float:
         bound = self.store.bytes_per_second

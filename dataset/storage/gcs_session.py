@@ -1,0 +1,107 @@
+"""Requests to Google Cloud Storage: in time, with credentials, the answers checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+from google.api_core import exceptions as api
+from google.auth.exceptions import RefreshError, TransportError
+from google.auth.transport.requests import AuthorizedSession, Request
+
+from gristmill.dataset.storage.timed_http import TimedAdapter
+
+_SHOWN_CHARS = 120
+_REDIRECTS = 2  # The service has none; that of a proxy leads to what can be shown.
+
+
+class GcsSession(AuthorizedSession):
+    """The session of the client library; also for requests that are made without it.
+
+    Requests for tokens end in time as all others do. An answer that is none of Cloud
+    Storage's, such as the page of a proxy, is an error that a retry may help.
+
+    Args:
+        credentials: Of google-auth.
+        timeout_seconds: See `TimedAdapter`.
+    """
+
+    def __init__(self, credentials: Any, *, timeout_seconds: float):
+        adapter = TimedAdapter(seconds=timeout_seconds)
+        tokens = requests.Session()
+        super().__init__(  # type: ignore[no-untyped-call]
+            credentials, auth_request=Request(tokens)
+        )
+        self.max_redirects = tokens.max_redirects = _REDIRECTS
+        for session in (self, tokens):
+            session.mount("https://", adapter)
+            session.mount("http://", adapter)
+
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        """Sends a request and returns the answer.
+
+        Raises:
+            requests.ConnectionError: The answer is none of Cloud Storage's.
+            requests.RequestException: There is no answer.
+            GoogleAuthError: There is no token.
+        """
+        try:
+            response: requests.Response = super().request(*args, **kwargs)  # type: ignore[no-untyped-call]
+        except RefreshError as e:
+            if e.args and isinstance(e.args[0], TransportError):
+                raise e.args[0] from e  # Which a retry may help.
+            raise
+        _check(response)
+        return response
+
+
+def _check(response: requests.Response) -> None:
+    """Refuses an answer that Cloud Storage does not give."""
+    status, request = response.status_code, response.request
+    if status >= 400:
+        if status == 404 and response.content.lstrip().startswith(b"<"):
+            raise _strange(response)  # A page: "no such object" is JSON or plain text.
+        document = _json(response)
+        if document and not isinstance(_member(document, "error"), dict):
+            # The client library would fail over it.
+            text = describe(response)
+            raise api.from_http_status(status, text, response=response)  # type: ignore[no-untyped-call]
+        return
+    if status >= 300 or "alt=media" in (request.url or ""):
+        return  # A part of an upload arrived; the reader of a range checks it.
+    begun = "Location" in response.headers  # An upload: where its parts go.
+    if not response.content and (begun or request.method == "DELETE"):
+        return
+    document = _json(response)
+    items = _member(document, "items", [])
+    if not isinstance(document, dict) or not isinstance(items, list):
+        raise _strange(response)
+    if not all(isinstance(_member(item, "name"), str) for item in items):
+        raise _strange(response)
+
+
+def _json(response: requests.Response) -> Any:
+    """Returns a body of JSON, None for any other."""
+    try:
+        return response.json()
+    except ValueError:
+        return None
+
+
+def _member(document: Any, name: str, default: Any = None) -> Any:
+    return document.get(name, default) if isinstance(document, dict) else default
+
+
+def _strange(response: requests.Response) -> requests.ConnectionError:
+    return requests.ConnectionError(describe(response), request=response.request)
+
+
+def describe(response: requests.Response) -> str:
+    """Returns what came in the place of an answer of Cloud Storage."""
+    kind = response.headers.get("Content-Type", "no Content-Type")
+    text = " ".join(response.content[:1000].decode("utf-8", "replace").split())
+    shown = f"{text[:_SHOWN_CHARS]}..." if len(text) > _SHOWN_CHARS else text
+    return (
+        f"answer that is not from Cloud Storage: status {response.status_code}, "
+        f"{kind}, {shown!r}"
+    )

@@ -1,0 +1,241 @@
+"""Answers that arrive a byte at a time, and answers that are none of the service's.
+
+Every request to a bucket ends in time, whatever arrives; what is retried is.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.daemon_call import daemon_call
+from gristmill.dataset.errors import StorageError
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.convert import convert
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.planning.shard_plan import PlanOptions
+from tests.support.gcs_server import GcsServer
+from tests.support.records import frames_of, text_records
+
+SMALL = random.Random(1).randbytes(100_000)
+LARGE = random.Random(2).randbytes(20 << 20)  # Three requests of a resumable upload.
+DRIPS = ("drip", "drip-headers")
+# A byte takes this long: the shortest answer takes far longer than the limits.
+EACH = 0.2
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("in", "out") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.5")
+        yield server
+
+
+@pytest.fixture
+def impatient(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what ends with an error."""
+    monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.3")
+    monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "1")
+
+
+SILENT = "no success in 1 seconds; last: no complete answer in 0.3 seconds"
+
+
+def ended(call: Callable[[], object]) -> object:
+    """Returns what a call returns; fails where it does not end."""
+    return daemon_call(call, thread_name="call").result(60)
+
+
+def refused(call: Callable[[], object]) -> str:
+    """Returns the message of a call that ends with an error."""
+    with pytest.raises(StorageError) as raised:
+        ended(call)
+    return re.sub(r"\s+", " ", str(raised.value))
+
+
+def job_of(**options: object) -> ConversionJob:
+    return ConversionJob(
+        inputs=("gs://in/*.tfrecord",),
+        output="gs://out/c4",
+        name="c4",
+        plan=PlanOptions(kind="num_shards", value=2),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+CALLS: dict[str, Callable[[GcsStorage], object]] = {
+    "list": lambda storage: storage.match("gs://in/*"),
+    "stat": lambda storage: storage.stat("gs://in/a"),
+    "media": lambda storage: storage.read("gs://in/a"),
+    "insert": lambda storage: storage.write("gs://in/b", SMALL, replaces=""),
+    "start": lambda storage: storage.write("gs://in/b", LARGE, replaces=""),
+    "chunk": lambda storage: storage.write("gs://in/b", LARGE, replaces=""),
+    "delete": lambda storage: storage.delete("gs://in/a"),
+}
+
+
+@pytest.mark.parametrize("kind", DRIPS)
+@pytest.mark.parametrize("operation", CALLS)
+def test_a_request_that_trickles_is_sent_again(
+    server: GcsServer, operation: str, kind: str
+) -> None:
+    server.objects.put("in", "a", SMALL)
+    server.fail(kind, operation, seconds=EACH)
+    result = ended(lambda: CALLS[operation](storage_for("gs://in")))
+    assert not server.faults[0].times
+    if operation == "media":
+        assert result == SMALL
+    if operation in ("insert", "start", "chunk"):
+        written = SMALL if operation == "insert" else LARGE
+        assert server.objects.buckets["in"]["b"].data == written
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", DRIPS)
+@pytest.mark.parametrize("operation", CALLS)
+def test_what_always_trickles_is_an_error(
+    server: GcsServer, operation: str, kind: str
+) -> None:
+    if kind == "drip" and operation in ("start", "delete"):
+        return  # Their answers have no body.
+    server.objects.put("in", "a", SMALL)
+    server.fail(kind, operation, seconds=EACH, times=999)
+    message = refused(lambda: CALLS[operation](storage_for("gs://in")))
+    assert "gs://in/" in message
+    assert SILENT in message
+    assert "to do: check network" in message
+
+
+@pytest.mark.parametrize("kind", DRIPS)
+@pytest.mark.parametrize("operation", ["list", "stat", "media", "insert"])
+def test_a_conversion_goes_on_after_answers_that_trickle(
+    server: GcsServer, operation: str, kind: str
+) -> None:
+    records = text_records(200, seed=1)
+    server.objects.put("in", "a.tfrecord", frames_of(records))
+    for skip in (0, 2):
+        server.fail(kind, operation, seconds=EACH, skip=skip)
+    ended(lambda: convert([job_of()]))
+    assert not any(fault.times for fault in server.faults)
+    dataset = ended(lambda: loader.open("gs://out/c4"))
+    assert sorted(dataset) == sorted(records)  # type: ignore[call-overload]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", DRIPS)
+@pytest.mark.parametrize("operation", ["list", "media"])
+def test_a_conversion_ends_where_answers_always_trickle(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch, operation: str, kind: str
+) -> None:
+    records = text_records(50, seed=1)
+    server.objects.put("in", "a.tfrecord", frames_of(records))
+    server.fail(kind, operation, seconds=EACH, times=999)
+    message = refused(lambda: convert([job_of()]))
+    assert "gs://in/" in message
+    assert SILENT in message
+    server.faults.clear()
+    monkeypatch.delenv("GRISTMILL_GCS_TIMEOUT_SECONDS")
+    ended(lambda: convert([job_of()]))
+    assert open_manifest("gs://out/c4").splits["train"].records == 50
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "shards"])
+def test_opening_a_dataset_ends_where_answers_always_trickle(
+    server: GcsServer, request: pytest.FixtureRequest, name: str
+) -> None:
+    server.objects.put("in", "a.tfrecord", frames_of(text_records(50, seed=1)))
+    convert([job_of()])
+    request.getfixturevalue("impatient")
+    server.fail("drip", "media", name=name, seconds=EACH, times=999)
+    message = refused(lambda: loader.open("gs://out/c4"))
+    assert SILENT in message
+
+
+# Answers of something else, such as a proxy.
+
+HTML = (200, "text/html", "<!DOCTYPE html>\n<p>Sign in to this network")
+JSON = "application/json"
+OTHERS = {
+    "page": HTML,
+    "page for a missing object": (404, *HTML[1:]),
+    "nothing": (200, JSON, ""),
+    "no content": (204, JSON, ""),
+    "list": (200, JSON, "[]"),
+    "null": (200, JSON, "null"),
+    "text": (200, JSON, '"x"'),
+    "half a document": (200, JSON, '{"items": ['),
+    "items that are none": (200, JSON, '{"items": 3}'),
+    "items without names": (200, JSON, '{"items": [{}]}'),
+    "no JSON": (200, "application/octet-stream", "\x00\x01"),
+    "an error of another form": (503, JSON, '{"error": "unavailable"}'),
+    "an error that is a list": (503, JSON, "[3]"),
+}
+READING = ("list", "stat", "media")
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("operation", CALLS)
+def test_an_answer_of_something_else_is_asked_for_again(
+    server: GcsServer, operation: str, other: str
+) -> None:
+    server.objects.put("in", "a", SMALL)
+    server.fail("other", operation, answer=OTHERS[other])
+    result = CALLS[operation](storage_for("gs://in"))
+    assert not server.faults[0].times
+    if operation in ("list", "stat"):
+        found = storage_for("gs://in").stat("gs://in/a")
+        assert result == ([found] if operation == "list" else found)
+    elif operation == "media":
+        assert result == SMALL
+    elif operation != "delete":
+        written = SMALL if operation == "insert" else LARGE
+        assert server.objects.buckets["in"]["b"].data == written
+    elif OTHERS[other][2]:  # With no text it is the answer to a deletion.
+        assert not server.objects.buckets["in"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("operation", ["list", "stat", "media"])
+def test_answers_of_something_else_are_shown(server: GcsServer, operation: str) -> None:
+    server.fail("other", operation, times=999)
+    message = refused(lambda: CALLS[operation](storage_for("gs://in")))
+    assert "last: answer that is not from Cloud Storage: status 200" in message
+    assert "text/html, '<!DOCTYPE html> <p>Sign in'" in message
+
+
+@pytest.mark.parametrize("operation", ["list", "stat"])
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"generation": "1"},
+        {"size": "1"},
+        {"size": "many", "generation": "1"},
+        {"size": "1", "generation": "1", "crc32c": "?"},
+        {"size": "1", "generation": "1", "crc32c": 3},
+        {"size": [1], "generation": "1"},
+    ],
+)
+def test_objects_that_are_not_described_are_an_error(
+    server: GcsServer, operation: str, about: dict[str, object]
+) -> None:
+    about = {"name": "a", **about}
+    text = json.dumps(about if operation == "stat" else {"items": [about]})
+    server.fail("other", operation, answer=(200, JSON, text))
+    message = refused(lambda: CALLS[operation](storage_for("gs://in")))
+    assert "gs://in/a" in message
+    assert "numbers for size and generation" in message
+
+
+def test_a_listing_without_end_is_an_error(server: GcsServer) -> None:
+    page = (200, JSON, '{"items": [], "nextPageToken": "again"}')
+    server.fail("other", "list", answer=page, times=999)
+    message = refused(lambda: storage_for("gs://in").match("gs://in/*"))
+    assert "the same page twice" in message
