@@ -8,7 +8,6 @@ import itertools
 import pickle
 import re
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, cast
 
@@ -18,7 +17,6 @@ from apache_beam.runners.runner import PipelineResult
 
 from gristmill.dataset import errors
 from gristmill.dataset.errors import GristmillError, JobError, StorageChangedError
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import worker_died
 
@@ -32,7 +30,7 @@ def run_pipeline(
     transform: beam.PTransform[beam.pvalue.PBegin, beam.PCollection[T]],
     beam_options: Sequence[str],
     *,
-    results_dir: str,
+    result_path: str,
 ) -> T:
     """Runs a transform as a pipeline, waits for its end, and returns its result.
 
@@ -42,19 +40,20 @@ def run_pipeline(
     Args:
         transform: Applied to a pipeline; gives one element.
         beam_options: Options of the pipeline, including `--runner`.
-        results_dir: A directory that the workers and this process can both access.
+        result_path: The file, where the workers and this process can both access it.
+            What another run of the same command left there is deleted.
 
     Returns:
         The element. If the runner repeated the last step, the first one that it gave:
         a repeated step finds the work done and counts nothing.
     """
-    path = layout.join(results_dir, f".result-{uuid.uuid4().hex}")
+    storage_for(result_path).delete(result_path)
     try:
         pipeline = beam.Pipeline(options=PipelineOptions(list(beam_options)))
-        _ = pipeline | transform | "HandOver" >> beam.Map(_hand_over, path)
+        _ = pipeline | transform | "HandOver" >> beam.Map(_hand_over, result_path)
         with _dead_workers_noticed():
             _wait(pipeline.run())
-        content = storage_for(path).load(path)
+        content = storage_for(result_path).load(result_path)
     except Exception as e:
         error = _our_error(e) or _runner_error(e, beam_options)
         if error is None or error is e:
@@ -62,11 +61,11 @@ def run_pipeline(
         raise error from e
     finally:
         with contextlib.suppress(GristmillError):
-            storage_for(path).delete(path)
+            storage_for(result_path).delete(result_path)
     if content is None:
         raise JobError(
             "the pipeline has finished, but its result did not arrive",
-            where=path,
+            where=result_path,
             expected="a file that the last step writes",
             got=f"none, with {' '.join(beam_options)}",
             cure="use paths that the workers and this machine share, such as gs:// "

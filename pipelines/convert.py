@@ -168,5 +168,7 @@ def _run_beam(
         progress_dir=progress_dir,
         **about,
     )
-    results_dir = layout.join(prepared[0].job.output, layout.INDEX_DIR)
-    return run_pipeline(transform, beam_options, results_dir=results_dir)
+    first = prepared[0]
+    result = layout.result_path(first.job.name, first.job.split, first.fingerprint)
+    result_path = layout.join(first.job.output, result)
+    return run_pipeline(transform, beam_options, result_path=result_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 
 from gristmill.dataset.metadata import layout
@@ -47,10 +48,12 @@ def index(
         from gristmill.pipelines.beam_run import run_pipeline
         from gristmill.transforms.index_arrayrecords import IndexArrayRecords
 
+        command = hashlib.sha256(repr(options).encode()).hexdigest()[:16]
+        handed_over = layout.result_path(tasks[0].name, tasks[0].split, command)
         manifest = run_pipeline(
             IndexArrayRecords(**dataclasses.asdict(options)),
             beam_options,
-            results_dir=layout.join(dataset, layout.INDEX_DIR),
+            result_path=layout.join(dataset, handed_over),
         )
         return manifest, dataset
     count = min(workers or default_workers(), len(tasks))

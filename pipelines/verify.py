@@ -6,6 +6,7 @@ import dataclasses
 import posixpath
 import tempfile
 import time
+import uuid
 from collections.abc import Sequence
 
 from gristmill.pipelines.local.pool import default_workers, map_unordered
@@ -55,7 +56,7 @@ def verify(
 def _verify_here(
     dataset: str, quick: bool, workers: int, show_progress: bool
 ) -> Verification:
-    findings, tasks = plan_verify(dataset)
+    findings, tasks, leftovers = plan_verify(dataset)
     records = raw_bytes = None
     if not quick:
         count = max(1, min(workers, len(tasks)))
@@ -74,6 +75,7 @@ def _verify_here(
         records=records,
         raw_bytes=raw_bytes,
         findings=tuple(dict.fromkeys(findings)),
+        leftovers=leftovers,
     )
 
 
@@ -95,6 +97,6 @@ def _verify_on_beam(
         found = run_pipeline(
             VerifyDataset(dataset, quick=quick),
             beam_options,
-            results_dir=shared_dir or directory,
+            result_path=f"{shared_dir or directory}/.result-{uuid.uuid4().hex}",
         )
     return Verification(quick=quick, **found._asdict())

@@ -26,6 +26,7 @@ class VerifyResult(NamedTuple):
         records: Records that were decoded and compared; None if none was to be.
         raw_bytes: Their size; None likewise.
         findings: What is wrong with what was checked, sorted by file.
+        leftovers: Files of commands that were killed, or that still run.
     """
 
     dataset: str
@@ -33,15 +34,17 @@ class VerifyResult(NamedTuple):
     records: int | None
     raw_bytes: int | None
     findings: tuple[Finding, ...]
+    leftovers: tuple[str, ...] = ()
 
 
 def _plan(dataset: str, quick: bool) -> Iterator[VerifyResult | VerifyTask]:
-    findings, tasks = plan_verify(dataset)
+    plan = plan_verify(dataset)
+    found = tuple(plan.findings), plan.leftovers
     if quick:
-        yield VerifyResult(dataset, len(tasks), None, None, tuple(findings))
+        yield VerifyResult(dataset, len(plan.tasks), None, None, *found)
     else:
-        yield VerifyResult(dataset, 0, 0, 0, tuple(findings))
-        yield from tasks
+        yield VerifyResult(dataset, 0, 0, 0, *found)
+        yield from plan.tasks
 
 
 def _verify(task: VerifyResult | VerifyTask) -> VerifyResult:
@@ -66,6 +69,7 @@ def _sum_up(results: Iterable[VerifyResult], dataset: str) -> VerifyResult:
         _total(result.records for result in results),
         _total(result.raw_bytes for result in results),
         tuple(itertools.chain.from_iterable(result.findings for result in results)),
+        tuple(itertools.chain.from_iterable(result.leftovers for result in results)),
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gristmill import __version__
+from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.errors import DataLossError
@@ -162,6 +163,5 @@ def commit_dataset(
         ):
             storage.write(layout.join(output, name), data, replaces=version)
     storage.write(place, manifest.encode(), replaces=seen)
-    for split in () if storage.remote else splits:
-        storage.delete_tree(layout.temporary_dir(output, manifest.name, split))
+    delete_leftovers(output, manifest.name, splits)
     return manifest

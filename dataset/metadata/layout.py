@@ -26,6 +26,7 @@ DATASET_JSON = "dataset.json"
 TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
+RESULT_PREFIX = "index/.result-"  # Of the files in `result_path`.
 
 # What TFDS, file systems and shells accept in names.
 # POSIX extended regular expressions, which Python's `re` reads alike.
@@ -127,6 +128,17 @@ def inputs_path(name: str, split: str) -> str:
 def write_path(name: str, split: str) -> str:
     """Returns where an unfinished write of records is described."""
     return join(INDEX_DIR, f"{name}-{split}.write.json")
+
+
+def result_path(name: str, split: str, job: str) -> str:
+    """Returns where a Beam runner hands over the result of a command.
+
+    Args:
+        name: The dataset's name.
+        split: The first split that the command is about.
+        job: 16 digits that tell the command from others.
+    """
+    return f"{RESULT_PREFIX}{name}-{split}-{job}"
 
 
 def split_paths(name: str, split: str) -> list[str]:

@@ -11,6 +11,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.results.formatting import plural, size_text
 
 _FINDINGS_SHOWN = 20
+_LEFTOVERS_SHOWN = 3
 _CURE = (
     "restore these files from a copy; or delete them and run the same `gristmill "
     "convert` again, which makes missing shards"
@@ -28,6 +29,7 @@ class Verification:
         records: Records decoded and compared; None if quick.
         raw_bytes: Their size; None if quick.
         findings: What is wrong with what was checked.
+        leftovers: Files of commands that were killed, or that still run.
         seconds: Duration, 0 if not known.
     """
 
@@ -37,6 +39,7 @@ class Verification:
     records: int | None
     raw_bytes: int | None
     findings: Sequence[Finding]
+    leftovers: Sequence[str] = ()
     seconds: float = 0.0
 
     @property
@@ -78,6 +81,14 @@ class Verification:
             lines.append(f"  checked      {', '.join(self.checked)}")
             lines.append(
                 f"  NOT checked  {', '.join(self.not_checked)}: leave out --quick"
+            )
+        if self.leftovers:
+            files = plural(len(self.leftovers), "file")
+            some = ", ".join(self.leftovers[:_LEFTOVERS_SHOWN])
+            more = ", ..." if len(self.leftovers) > _LEFTOVERS_SHOWN else ""
+            lines.append(
+                f"  left over    {files} of a command that was killed, or that still "
+                f"runs: {some}{more}"
             )
         if self.findings:
             lines.append(f"  to do        {_CURE}")

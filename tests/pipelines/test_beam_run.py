@@ -100,7 +100,7 @@ ERROR = CorruptInputError(
 @RUNNERS
 def test_an_error_keeps_its_fields(runner, tmp_path):
     with pytest.raises(CorruptInputError) as caught:
-        run_pipeline(One(ERROR), runner, results_dir=str(tmp_path))
+        run_pipeline(One(ERROR), runner, result_path=f"{tmp_path}/result")
     assert caught.value.facts() == ERROR.facts()
     assert str(caught.value) == str(ERROR)
     assert not list(tmp_path.iterdir())
@@ -108,13 +108,13 @@ def test_an_error_keeps_its_fields(runner, tmp_path):
 
 def test_other_errors_stay_as_they_are(tmp_path):
     with pytest.raises(RuntimeError, match="KeyError: 1"):
-        run_pipeline(One(KeyError(1)), IN_MEMORY, results_dir=str(tmp_path))
+        run_pipeline(One(KeyError(1)), IN_MEMORY, result_path=f"{tmp_path}/result")
 
 
 def test_a_runner_that_fails_itself(tmp_path):
     runner = ["--runner=PortableRunner"]
     with pytest.raises(JobError, match="the Beam runner has failed") as caught:
-        run_pipeline(One(), runner, results_dir=str(tmp_path))
+        run_pipeline(One(), runner, result_path=f"{tmp_path}/result")
     assert caught.value.where == "--runner=PortableRunner"
     assert "You must specify a --job_endpoint" in str(caught.value.got)
 
@@ -127,5 +127,5 @@ class NoElement(beam.PTransform):
 def test_a_result_that_does_not_arrive_is_an_error(tmp_path):
     """As where workers write to a disk of their own."""
     with pytest.raises(JobError, match="its result did not arrive") as caught:
-        run_pipeline(NoElement(), IN_MEMORY, results_dir=str(tmp_path))
+        run_pipeline(NoElement(), IN_MEMORY, result_path=f"{tmp_path}/result")
     assert "gs:// paths" in str(caught.value)

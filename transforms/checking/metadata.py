@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gristmill.dataset.commit.leftovers import find_leftovers
 from gristmill.dataset.commit.split_check import (
     Listings,
     compare_indexes,
@@ -49,10 +50,12 @@ class VerifyPlan(NamedTuple):
             the ones that `dataset.json` describes, totals that do not add up.
         tasks: One for every shard of all splits whose table can be read: for those of
             the others there is a finding.
+        leftovers: Files of commands that were killed, or that still run.
     """
 
     findings: list[Finding]
     tasks: list[VerifyTask]
+    leftovers: tuple[str, ...]
 
 
 def plan_verify(dataset: str) -> VerifyPlan:
@@ -99,7 +102,8 @@ def plan_verify(dataset: str) -> VerifyPlan:
             for file in listings.of("")
             if file.startswith(prefix) and file not in owners
         ]
-    return VerifyPlan(findings, tasks)
+    leftovers = tuple(find_leftovers(dataset, manifest, listings))
+    return VerifyPlan(findings, tasks, leftovers)
 
 
 def _tasks(dataset: str, table: ShardTable) -> Iterator[VerifyTask]:

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
     check_inputs_stay,
@@ -205,6 +206,7 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
                 cure="choose another --split or output, or replace it with --overwrite",
             )
         if not notes and not check_split(job.output, committed):
+            delete_leftovers(job.output, job.name, [job.split])
             return TakenOutput(prepared=prepared, committed=manifest)
         # What is missing by now is made again, and committed again.
     elif notes or found is None:

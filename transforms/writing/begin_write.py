@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
     check_no_strangers,
@@ -63,6 +64,7 @@ def begin_write(
     split = manifest.splits.get(job.split) if manifest is not None else None
     # Files that were lost since are written again with `overwrite`.
     if split and marker.made(split) and not check_split(job.output, split):
+        delete_leftovers(job.output, job.name, [job.split])
         return dataclasses.replace(plan, committed=True)
     if overwrite:
         if not marker.is_own(seen):

@@ -1,0 +1,61 @@
+"""What commands that were killed left in a dataset: found, and deleted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from gristmill.dataset.commit.split_check import Listings
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.storage.base import is_unfinished
+from gristmill.dataset.storage.lookup import storage_for
+
+_WRITTEN_TO = ("", layout.INDEX_DIR, layout.QUARANTINE_DIR)
+
+
+def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
+    """Deletes what killed commands left of splits that are committed.
+
+    Nothing of a command that still runs is lost, except, where machines share a file
+    system, a shard that another machine makes of these splits: it ends with an error.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        splits: Splits that are committed.
+    """
+    storage = storage_for(output)
+    for directory in _WRITTEN_TO:
+        storage.delete_unfinished(layout.join(output, directory))
+    # A name with "[" or "*" would be a pattern.
+    place = re.sub(r"([*?[])", r"[\1]", output)
+    for split in splits:
+        storage.delete_all(
+            storage.match(layout.join(place, layout.result_path(name, split, "?" * 16)))
+        )
+        if not storage.remote:
+            storage.delete_tree(layout.temporary_dir(output, name, split))
+
+
+def find_leftovers(
+    dataset: str, manifest: Manifest, listings: Listings
+) -> Iterator[str]:
+    """Yields files that `delete_leftovers` would delete, or that are being written.
+
+    Args:
+        dataset: The dataset's directory.
+        manifest: What it says of itself.
+        listings: Of its files.
+    """
+    temporary = [layout.temporary_dir("", manifest.name, s) for s in manifest.splits]
+    remote = storage_for(dataset).remote  # Such have no temporary files.
+    for directory in (layout.INDEX_DIR,) if remote else (*_WRITTEN_TO, *temporary):
+        for file in listings.of(directory):
+            path = layout.join(directory, file)
+            if (
+                directory in temporary
+                or is_unfinished(file)
+                or path.startswith(layout.RESULT_PREFIX)
+            ):
+                yield path

@@ -1,0 +1,220 @@
+"""What killed commands leave, and who deletes it.
+
+Covers: pipelines/results/verification.py, pipelines/beam_run.py.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from tests.support.conversion import contents, convert, job_of
+from tests.support.gcs_server import GcsServer
+from tests.support.records import frames_of, text_records
+
+IN_MEMORY = ("--runner=FnApiRunner",)
+RECORDS = text_records(60)
+UNFINISHED = ".0123456789abcdef.tmp"
+
+KILLED = """
+import os, sys
+from tests.support.conversion import convert, job_of
+source, output, name = sys.argv[1:]
+for function in ("link", "replace"):
+    def give_name(local, path, true=getattr(os, function)):
+        if path.endswith(name):
+            os.kill(os.getpid(), 9)
+        true(local, path)
+    setattr(os, function, give_name)
+convert(job_of(source, output, plan=("num_shards", 2), on_corrupt="quarantine"))
+"""
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "in.tfrecord"
+    path.write_bytes(frames_of(RECORDS[:30]) + b"damaged" + frames_of(RECORDS[30:]))
+    return path
+
+
+def job_in(output: pathlib.Path | str, source: pathlib.Path) -> ConversionJob:
+    return job_of(source, output, plan=("num_shards", 2), on_corrupt="quarantine")
+
+
+def hidden(output: pathlib.Path) -> list[str]:
+    return [name for name in contents(output) if "/." in f"/{name}"]
+
+
+def assert_clean(output: pathlib.Path) -> None:
+    assert hidden(output) == []
+    assert not list(output.glob("tmp-*"))
+    found = verify(str(output), workers=1)
+    assert (found.findings, found.leftovers) == ((), ())
+    assert "left over" not in found.text()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dataset.json",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                *("train.job.json", "train.inputs.npz", "train.shards.npz"),
+                *(".index", "-00000-of-00002", ".jsonl", ".bin"),
+            )
+        ),
+    ],
+)
+def test_a_kill_at_a_rename(source, tmp_path, name: str, overwrite: bool):
+    output = tmp_path / "out"
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(source), str(output), name],
+        cwd=os.getcwd(),
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert hidden(output)
+    convert(job_in(output, source), overwrite=overwrite)
+    assert_clean(output)
+
+
+@pytest.mark.parametrize(
+    "place", ["", "index", "quarantine", "tmp-data-train", "index/.result"]
+)
+@pytest.mark.parametrize("by", ["the same command", "another split", "overwrite"])
+def test_of_a_committed_dataset(source, tmp_path, place: str, by: str):
+    output = tmp_path / "out"
+    job = job_in(output, source)
+    convert(job)
+    left = output / place / UNFINISHED
+    if place == "index/.result":
+        left = output / layout.result_path("data", "train", "0123456789abcdef")
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"half")
+    found = verify(job.output, quick=True)
+    assert found.findings == ()  # Nothing is wrong with the dataset.
+    assert found.leftovers == (str(left.relative_to(output)),)
+    assert f"1 file of a command that was killed, or that still runs: {place}" in (
+        found.text()
+    )
+    if by == "the same command":
+        assert begin_job(job).committed is not None
+    elif by == "overwrite":
+        convert(job, overwrite=True)
+    else:
+        convert(job_of(source, output, split="test", on_corrupt="quarantine"))
+        if place in ("tmp-data-train", "index/.result"):
+            assert left.exists()  # Of another split: somebody may be at work.
+            return
+    assert_clean(output)
+
+
+def test_what_is_not_ours_stays(source, tmp_path):
+    output = tmp_path / "out"
+    mine = [".mine.tmp", ".hidden", "a.tmp", "index/.notes", "index/.result-of-mine"]
+    (output / "index").mkdir(parents=True)
+    for name in mine:
+        (output / name).write_bytes(b"mine")
+    convert(job_in(output, source))
+    convert(job_in(output, source), overwrite=True)
+    assert all((output / name).read_bytes() == b"mine" for name in mine)
+
+
+def test_a_name_of_the_output_that_is_a_pattern(source, tmp_path):
+    for folder in ("[ab]", "a"):
+        convert(job_in(tmp_path / folder, source))
+        result = layout.result_path("data", "train", "0123456789abcdef")
+        (tmp_path / folder / result).write_bytes(b"x")
+    begin_job(job_in(tmp_path / "[ab]", source))
+    assert_clean(tmp_path / "[ab]")
+    assert hidden(tmp_path / "a")
+
+
+def test_temporary_files_that_somebody_writes_stay(source, tmp_path):
+    output = tmp_path / "out"
+    temporary = layout.temporary_dir(str(output), "data", "train")
+    with storage_for(str(output)).temporary(temporary) as local:
+        pathlib.Path(local).write_bytes(b"half")
+        convert(job_in(output, source))
+        assert pathlib.Path(local).read_bytes() == b"half"
+        (left,) = verify(str(output), quick=True).leftovers
+        assert left == f"tmp-data-train/{pathlib.Path(local).name}"
+    begin_job(job_in(output, source))
+    assert_clean(output)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_results_of_killed_runs_in_a_bucket(source, bucket: GcsServer, overwrite: bool):
+    job = job_in("gs://bucket/out", source)
+    run_conversion([job], beam_options=IN_MEMORY)
+    names = set(bucket.objects.buckets["bucket"])
+    assert not [name for name in names if "/." in name]
+    result = layout.result_path("data", "train", "0123456789abcdef")
+    bucket.objects.put("bucket", f"out/{result}", b"x")
+    found = verify(job.output, quick=True)
+    assert (found.findings, found.leftovers) == ((), (result,))
+    run_conversion([job], beam_options=IN_MEMORY, overwrite=overwrite)
+    assert set(bucket.objects.buckets["bucket"]) == names
+    assert verify(job.output, quick=True, beam_options=IN_MEMORY).leftovers == ()
+
+
+KILLED_RUNNER = """
+import os, sys
+import gristmill.pipelines.beam_run as beam_run
+from gristmill.pipelines.commands.main import main
+true_wait = beam_run._wait
+def wait(result):
+    true_wait(result)
+    os.kill(os.getpid(), 9)
+beam_run._wait = wait
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_beam_run_that_is_killed_before_it_takes_its_result(source, tmp_path):
+    command = ["convert", str(source), "out", "--on-corrupt=quarantine"]
+    runner = ["--name=data", "--num-shards=2", "--runner=FnApiRunner"]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_RUNNER, *command, *runner],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    output = tmp_path / "out"
+    assert open_manifest(str(output)).splits["train"].records == len(RECORDS)
+    (left,) = hidden(output)
+    assert left.startswith(layout.RESULT_PREFIX)
+    assert verify(str(output), quick=True).leftovers == (left,)
+    done = subprocess.run(
+        [sys.executable, "-m", "gristmill", *command, *runner],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert_clean(output)
