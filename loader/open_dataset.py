@@ -33,6 +33,7 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.tfds_info import parse_info
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.loader.cache.footers import footer_cache
 from gristmill.loader.cache.shards import ShardCache, no_shards_to_cache, shard_cache
 from gristmill.loader.dataset import Dataset, Recipe
@@ -119,7 +120,7 @@ def open(
         cache_bytes=cache_bytes,
     )
     if isinstance(path, (str, os.PathLike)):
-        place = os.fspath(path)
+        place = path_text(path, "dataset")
         manifest = read_manifest(place)
         if manifest is not None:
             return _open_committed(place, split, how, manifest, again=False)
@@ -129,7 +130,7 @@ def open(
             return _open_tfds(place, split, how)
         patterns: tuple[str, ...] = (place,)
     else:
-        patterns = tuple(os.fspath(item) for item in path)
+        patterns = path_texts(path, "file")
         if cache_bytes is not None:
             raise no_shards_to_cache(", ".join(patterns))
     if split is not None:

@@ -25,6 +25,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.paths import path_text
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.shard_plan import PlanOptions
@@ -156,17 +157,19 @@ def _arguments(
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--input")
         parser.add_argument("--output")
-        found, others = parser.parse_known_args()
-        args = vars(found) if args is None else args
+        given, others = parser.parse_known_args()
+        args = vars(given) if args is None else args
         if pipeline_options is None:
             pipeline_options = PipelineOptions(others)
+    found = {}
     for name in ("input", "output"):
-        if not args.get(name):
+        if args.get(name) is None:
             raise InputError(
                 f"no {name} given",
                 cure=f"give --{name} on the command line, or args={{'{name}': ...}}",
             )
-    return args, pipeline_options
+        found[name] = path_text(args[name], name)
+    return found, pipeline_options
 
 
 def _word(text: str) -> str:

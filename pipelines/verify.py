@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
+from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.local.pool import default_workers, map_unordered
 from gristmill.pipelines.local.progress import counter_shown
 from gristmill.pipelines.results.verification import Verification
@@ -30,7 +31,8 @@ def verify(
     Args:
         dataset: Its directory.
         quick: Whether to leave out the contents of shards and indexes.
-        report: A file to write the result to, as JSON.
+        report: The file that the result will be written to: its directory is one that
+            this machine and the workers of a Beam runner can both access.
         workers: Number of processes on this machine; by default its number of cores.
         beam_options: Options of the Beam pipeline, including `--runner`; None to run
             without Beam.
@@ -41,16 +43,16 @@ def verify(
         InvalidDatasetError: Its metadata cannot be read.
     """
     started = time.monotonic()
+    dataset = path_text(dataset, "dataset")
+    if report is not None:
+        report = path_text(report, "report")
     if beam_options is not None:
         found = _verify_on_beam(dataset, quick, report, beam_options)
     else:
         found = _verify_here(
             dataset, quick, workers or default_workers(), show_progress
         )
-    found = dataclasses.replace(found, seconds=time.monotonic() - started)
-    if report is not None:
-        found.write(report)
-    return found
+    return dataclasses.replace(found, seconds=time.monotonic() - started)
 
 
 def _verify_here(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.combiners import ToListCombineFn
 
+from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.conversion.begin_job import (
     Overwrite,
     count_file,
@@ -161,7 +162,7 @@ class ConvertTFRecords(
 
     jobs: tuple[ConversionJob, ...]
     features: Mapping[str, Any] | None = None
-    tfds_directory: str | None = None
+    tfds_directory: StrPath | None = None
     overwrite: Overwrite = False
     prepared: tuple[PreparedJob, ...] = ()
     progress_dir: str | None = None
@@ -173,6 +174,7 @@ class ConvertTFRecords(
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[ConversionResult]:
         """Builds the chain."""
         jobs, features, tfds = self.jobs, self.features, self.tfds_directory
+        tfds = None if tfds is None else path_text(tfds, "TFDS directory")
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
             | "ConvertShards" >> beam.Map(_make_shard, self.progress_dir)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.transforms.combiners import ToListCombineFn
 
+from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.indexing.index_shard import (
     IndexTask,
     commit_index,
@@ -39,24 +42,33 @@ class IndexArrayRecords(
     records, and 12 bytes for each record of the file.
 
     Attributes:
-        files: ArrayRecord files or glob patterns, all in one directory.
+        files: ArrayRecord files or glob patterns, or one, all in one directory.
         name: The dataset's name; by default from the file names.
         split: The split of all files; by default from their names.
         overwrite: Whether to replace splits that are there.
     """
 
-    files: tuple[str, ...]
+    files: StrPath | Sequence[StrPath]
     name: str | None = None
     split: str | None = None
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        """Lets Beam initialise its part."""
+        """Checks the paths.
+
+        Raises:
+            InputError: There is none.
+        """
         super().__init__()
+        self._files = path_texts(self.files, "file")
+        if not self._files:
+            raise InputError(
+                "no files given", cure="give paths or patterns of ArrayRecord files"
+            )
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Manifest]:
         """Builds the chain."""
-        files = self.files
+        files = self._files
         committed: beam.PCollection[Manifest] = (
             begin
             | "Files" >> beam.Create([files])

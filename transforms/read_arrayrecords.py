@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import glob
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.planning.shard_plan import check_positive
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
@@ -281,7 +283,7 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
         range_bytes: About how many bytes of a file a worker reads.
     """
 
-    source: str | Sequence[str]
+    source: StrPath | Sequence[StrPath]
     _: dataclasses.KW_ONLY
     split: str | None = None
     with_index: bool = False
@@ -294,7 +296,13 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
             InputError: There is nothing to read, or a range would be empty.
         """
         super().__init__()
-        if not self.source:
+        source = self.source
+        self._source: str | tuple[str, ...]
+        if isinstance(source, (str, os.PathLike)):
+            self._source = path_text(source, "dataset or files")
+        else:
+            self._source = path_texts(source, "file")
+        if not self._source:
             raise InputError(
                 "no dataset or files given",
                 cure="give a dataset's directory, or paths of ArrayRecord files",
@@ -303,10 +311,9 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain."""
-        source = self.source if isinstance(self.source, str) else tuple(self.source)
         records: beam.PCollection[bytes] = (
             begin
-            | "Source" >> beam.Create([source])
+            | "Source" >> beam.Create([self._source])
             | "ListShards" >> beam.FlatMap(list_shards, self.split)
             | "SpreadShards" >> beam.Reshuffle()
             | "CutAtChunks" >> beam.FlatMap(_cut, self.range_bytes)

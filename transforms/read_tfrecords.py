@@ -21,6 +21,7 @@ import apache_beam as beam
 
 from gristmill.dataset.errors import DataLossError, InputError
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.dataset.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
     HEADER_BYTES,
@@ -159,7 +160,7 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
             interrupted copy.
     """
 
-    patterns: str | Sequence[str]
+    patterns: StrPath | Sequence[StrPath]
     _: dataclasses.KW_ONLY
     with_source: bool = False
     range_bytes: int = DEFAULT_RANGE_BYTES
@@ -172,7 +173,8 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
             InputError: There is no pattern, or a range would be empty.
         """
         super().__init__()
-        if not self.patterns:
+        self._patterns = path_texts(self.patterns, "input")
+        if not self._patterns:
             raise InputError(
                 "no input files given", cure="give paths or patterns of TFRecord files"
             )
@@ -180,11 +182,9 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain."""
-        patterns = self.patterns
-        patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         records: beam.PCollection[bytes] = (
             begin
-            | "Patterns" >> beam.Create([patterns])
+            | "Patterns" >> beam.Create([self._patterns])
             | "ListFiles" >> beam.FlatMap(_list_files, self.allow_empty_files)
             | "SpreadFiles" >> beam.Reshuffle()
             | "CutAtFrames" >> beam.FlatMap(_cut, self.range_bytes)

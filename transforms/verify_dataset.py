@@ -10,6 +10,7 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from gristmill.dataset.findings import Finding
+from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.checking.metadata import (
     VerifyTask,
     plan_verify,
@@ -104,22 +105,27 @@ class VerifyDataset(
         quick: Whether to leave out the contents of shards and indexes.
     """
 
-    dataset: str
+    dataset: StrPath
     quick: bool = False
 
     def __post_init__(self) -> None:
-        """Lets Beam initialise its part."""
+        """Checks the path.
+
+        Raises:
+            InputError: It is none.
+        """
         super().__init__()
+        self._dataset = path_text(self.dataset, "dataset")
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[VerifyResult]:
         """Builds the chain."""
         verified: beam.PCollection[VerifyResult] = (
             begin
-            | "Dataset" >> beam.Create([self.dataset])
+            | "Dataset" >> beam.Create([self._dataset])
             | "ListShards" >> beam.FlatMap(_plan, self.quick)
             | "SpreadShards" >> beam.Reshuffle()
             | "VerifyShards" >> beam.Map(_verify)
-            | "SumUp" >> beam.CombineGlobally(_sum_up, self.dataset).without_defaults()
+            | "SumUp" >> beam.CombineGlobally(_sum_up, self._dataset).without_defaults()
             | "SortFindings" >> beam.Map(_sort_findings)
         )
         return verified

@@ -26,6 +26,7 @@ from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.planning.write_plan import (
     Key,
     WriteJob,
@@ -160,7 +161,7 @@ class WriteArrayRecords(
         overwrite: Whether to replace what the output holds of this split.
     """
 
-    output: str
+    output: StrPath
     _: dataclasses.KW_ONLY
     name: str | None = None
     split: str = "train"
@@ -177,14 +178,10 @@ class WriteArrayRecords(
             InputError: They cannot be used.
         """
         super().__init__()
-        if not self.output:
-            raise InputError(
-                "no output directory given",
-                cure="give the directory that is to hold the dataset as output",
-            )
+        output = path_text(self.output, "output")
         self._job = WriteJob(
-            output=self.output.rstrip("/") or self.output,
-            name=self.name or layout.base_name(self.output),
+            output=output.rstrip("/") or output,
+            name=layout.base_name(output) if self.name is None else self.name,
             split=self.split,
             num_shards=self.num_shards,
             shard_bytes=self.shard_bytes,

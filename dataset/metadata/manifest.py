@@ -19,6 +19,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import StrPath, path_text
 
 FORMAT = "gristmill.dataset"
 FORMAT_VERSION = 1
@@ -244,9 +245,9 @@ def _parse_split(fields: Mapping[str, Any]) -> Split:
     return Split(**known, extra=_unknown(fields, _SPLIT_FIELDS))
 
 
-def read_manifest(dataset: str) -> Manifest | None:
+def read_manifest(dataset: StrPath) -> Manifest | None:
     """Returns the manifest of a dataset's directory, None if there is none."""
-    return read_versioned_manifest(dataset)[0]
+    return read_versioned_manifest(path_text(dataset, "dataset"))[0]
 
 
 def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
@@ -262,13 +263,14 @@ def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
     return Manifest.decode(found.data, where=path), found.version
 
 
-def open_manifest(dataset: str) -> Manifest:
+def open_manifest(dataset: StrPath) -> Manifest:
     """Returns the manifest of a committed dataset.
 
     Raises:
         NotADatasetError: The directory holds none: it is no dataset, or its
             conversion did not finish.
     """
+    dataset = path_text(dataset, "dataset")
     manifest = read_manifest(dataset)
     if manifest is None:
         unfinished = storage_for(dataset).list(layout.join(dataset, layout.INDEX_DIR))
@@ -285,14 +287,14 @@ def open_manifest(dataset: str) -> Manifest:
     return manifest
 
 
-def read_table(dataset: str, split: Split) -> ShardTable:
+def read_table(dataset: StrPath, split: Split) -> ShardTable:
     """Reads the table of shards of a split and compares it with the manifest.
 
     Raises:
         InvalidDatasetError: It is not the table that the manifest describes.
     """
-    path = layout.join(dataset, split.table)
-    data = storage_for(dataset).read(path)
+    path = layout.join(path_text(dataset, "dataset"), split.table)
+    data = storage_for(path).read(path)
     got = google_crc32c.value(data)
     if (len(data), got) != (split.table_bytes, split.table_crc32c):
         raise InvalidDatasetError(

@@ -33,9 +33,12 @@ def demo(*, directory: str | None) -> None:
     import tempfile
 
     from gristmill.dataset.shard_reader import first_records
+    from gristmill.dataset.storage.paths import path_text
     from gristmill.pipelines.results.contents import record_text
 
-    directory = directory or tempfile.mkdtemp(prefix="gristmill-demo-")
+    if directory is None:
+        directory = tempfile.mkdtemp(prefix="gristmill-demo-")
+    directory = path_text(directory, "demo")
     pattern = _write_tfrecords(f"{directory}/tfrecords")
     output = f"{directory}/demo"
     click.echo(f"$ gristmill convert '{pattern}' {output} --num-shards 8")

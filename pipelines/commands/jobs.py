@@ -193,5 +193,7 @@ def verify(options: VerifyOptions, *, as_json: bool, **where: Any) -> None:
 
     found = verify(**dataclasses.asdict(options), show_progress=True, **where)
     click.echo(found.json() if as_json else found.text())
+    if options.report is not None:
+        found.write(options.report)
     if found.findings:
         sys.exit(EXIT_DAMAGED)

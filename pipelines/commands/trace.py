@@ -188,8 +188,10 @@ def _batches(
 def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batches:
     """Returns the batches of the feed that wrote a state."""
     from gristmill.dataset.errors import InputError
+    from gristmill.dataset.storage.paths import path_text
     from gristmill.loader.feed.state import batches_of_state
 
+    path = path_text(path, "state")
     try:
         with open(path, encoding="utf-8") as file:
             state = json.load(file)

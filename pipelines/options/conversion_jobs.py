@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.definitions import ConvertOptions
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.map_function import split_name
@@ -39,7 +40,10 @@ class Conversion(NamedTuple):
 
 def conversion_of(options: ConvertOptions) -> Conversion:
     """Returns the jobs that the options describe. Reads only a TFDS directory."""
-    output = options.output.rstrip("/") or options.output
+    inputs = path_texts(options.input, "input")
+    output = path_text(options.output, "output")
+    output = output.rstrip("/") or output
+    name = layout.base_name(output) if options.name is None else options.name
     fields: dict[str, Any] = {
         "plan": plan_of(options),
         "writer": WriterOptions(
@@ -52,16 +56,16 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     }
     if options.map is not None:
         split_name(options.map)  # The module itself may exist on the workers only.
-    if len(options.input) == 1 and is_tfds_directory(options.input[0]):
-        directory = options.input[0]
+    if len(inputs) == 1 and is_tfds_directory(inputs[0]):
+        directory = inputs[0]
         splits = None if options.split is None else (options.split,)
         found = tfds_jobs(directory, output, name=options.name, splits=splits, **fields)
         return Conversion(found.jobs, found.features, directory)
     job = ConversionJob(
-        inputs=options.input,
+        inputs=inputs,
         output=output,
-        name=options.name or layout.base_name(output),
-        split=options.split or "train",
+        name=name,
+        split="train" if options.split is None else options.split,
         **fields,
     )
     return Conversion((job,), None, None)

@@ -16,6 +16,7 @@ from gristmill.dataset.errors import NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.results.formatting import plural, size_text
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 
@@ -74,6 +75,7 @@ def read_status(dataset: str) -> Status:
 
     Lists one directory and reads the small files that describe the work.
     """
+    dataset = path_text(dataset, "dataset")
     dataset = dataset.rstrip("/") or dataset
     storage = storage_for(dataset)
     manifest = read_manifest(dataset)

@@ -206,7 +206,9 @@ def test_files_that_are_not_the_dataset(tmp_path: pathlib.Path, what: str) -> No
 
 
 def test_options_are_checked_at_once() -> None:
-    with pytest.raises(InputError, match="no dataset or files"):
+    with pytest.raises(InputError, match="the path of the dataset or files is empty"):
         ReadArrayRecords("")
+    with pytest.raises(InputError, match="no dataset or files"):
+        ReadArrayRecords([])
     with pytest.raises(InputError, match="range_bytes"):
         ReadArrayRecords("x", range_bytes=0)

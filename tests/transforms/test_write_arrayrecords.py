@@ -294,7 +294,7 @@ def test_nothing_happens_before_the_pipeline_runs(tmp_path: pathlib.Path) -> Non
 def test_options_are_checked_at_once(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         WriteArrayRecords("out", **options)
-    with pytest.raises(InputError, match="no output"):
+    with pytest.raises(InputError, match="the path of the output is empty"):
         WriteArrayRecords("")
 
 

@@ -94,6 +94,8 @@ def plan_index(
         base = os.path.basename(os.path.abspath(directory)) or "dataset"
         name = found.pop() if found else base
     layout.check_name(name)
+    if split is not None:
+        layout.check_split(split)
     counts: dict[str, int] = {}
     stated: dict[str, int] = {}
     tasks = []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, get_args
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
 from gristmill.dataset.errors import InputError, OnCorrupt
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
 
@@ -35,7 +37,7 @@ class ConversionJob:
     """What to convert, and how.
 
     Attributes:
-        inputs: Paths and glob patterns of TFRecord files.
+        inputs: Paths and glob patterns of TFRecord files, or one of them.
         output: The dataset's directory.
         name: The dataset's name, part of the file names.
         split: The split to write.
@@ -65,7 +67,29 @@ class ConversionJob:
     names: ShardNames = dataclasses.field(default_factory=ShardNames)
     allow_empty_files: bool = False
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            inputs: StrPath | Iterable[StrPath],
+            output: StrPath,
+            name: str,
+            split: str = ...,
+            plan: PlanOptions = ...,
+            writer: WriterOptions = ...,
+            map: str | None = ...,
+            map_code_digest: str = ...,
+            on_corrupt: OnCorrupt = ...,
+            max_corrupt: int = ...,
+            check: Check = ...,
+            names: ShardNames = ...,
+            allow_empty_files: bool = ...,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", path_texts(self.inputs, "input"))
+        object.__setattr__(self, "output", path_text(self.output, "output"))
         layout.check_name(self.name)
         layout.check_split(self.split)
         if not self.inputs:

@@ -17,6 +17,7 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata.shard_table import Texts, encode_texts
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import path_texts
 from gristmill.dataset.tfrecord import frames as tfrecord
 
 _COMPRESSIONS: tuple[tfrecord.Compression, ...] = get_args(tfrecord.Compression)
@@ -151,7 +152,7 @@ def find_inputs(
         InputError: A pattern matches nothing, or a file is empty.
     """
     found: dict[str, FileInfo] = {}
-    for pattern in patterns:
+    for pattern in path_texts(patterns, "input"):
         matches = storage_for(pattern).match(pattern)
         if not matches:
             raise InputError(

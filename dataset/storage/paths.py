@@ -1,0 +1,53 @@
+"""Paths as users give them: text, or any object of the file system's protocol."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from gristmill.dataset.errors import InputError
+
+StrPath = str | os.PathLike[str]
+
+
+def path_text(path: StrPath, what: str) -> str:
+    """Returns a path as text.
+
+    Args:
+        path: Such as "data/c4", "gs://bucket/c4" or pathlib.Path("data/c4").
+        what: Its role, for messages.
+
+    Raises:
+        InputError: It is empty, is no path, or was gs:// before pathlib joined the
+            slashes.
+    """
+    text: object = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        raise InputError(
+            f"the {what} is not a path",
+            expected="text, or an object such as pathlib.Path",
+            got=repr(path),
+            cure="give a path as text",
+        )
+    if not text:
+        raise InputError(
+            f"the path of the {what} is empty",
+            expected="a path, such as . for the current directory",
+            cure="give one; in a script, see whether the variable that holds it is set",
+        )
+    if not isinstance(path, str) and re.match("gs:/[^/]", text):
+        raise InputError(
+            f"the {what} is no gs:// path any more: pathlib has joined its slashes",
+            expected="gs://BUCKET/NAME",
+            got=repr(path),
+            cure="give paths in buckets as text",
+        )
+    return text
+
+
+def path_texts(paths: StrPath | Iterable[StrPath], what: str) -> tuple[str, ...]:
+    """Returns one path, or several, as texts. Raises as `path_text` does."""
+    if isinstance(paths, (str, os.PathLike)):
+        paths = (paths,)
+    return tuple(path_text(path, what) for path in paths)
