@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Literal, Self
 
 # How the message of an error calls its attributes.
 _LABELS = {"where": "where", "expected": "expected", "got": "got", "cure": "to do"}
 _FACT = re.compile(r"  ({}):\s+(.*)".format("|".join(_LABELS.values())))
+
+
+def some_of(items: Iterable[object], shown: int = 3) -> str:
+    """Returns the first few of many for a message, and how many more there are.
+
+    >>> some_of("abcde"), some_of("ab")
+    ('a, b, c and 2 more', 'a, b')
+    """
+    texts = [str(item) for item in items]
+    more = len(texts) - shown
+    return ", ".join(texts[:shown]) + (f" and {more:,} more" if more > 0 else "")
 
 
 class GristmillError(Exception):

@@ -25,6 +25,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     IntArray,
 )
 from gristmill.dataset.errors import CorruptShardError, GristmillError
+from gristmill.dataset.file_formats import ARRAY_RECORD, HEAD_BYTES, format_of
 from gristmill.dataset.protobuf import message_fields
 from gristmill.dataset.varints import decode_varints, varint_at
 
@@ -85,6 +86,22 @@ def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
 
     Raises CorruptShardError if the file is truncated, damaged, or no such file.
     """
+    try:
+        return _read_footer(read, size_bytes, path)
+    except CorruptShardError:
+        found = format_of(bytes(read(0, min(size_bytes, HEAD_BYTES))))
+        if found is None or found.name == ARRAY_RECORD:
+            raise
+        raise CorruptShardError(
+            f"not an ArrayRecord file, but {found.name}",
+            where=path,
+            expected="an ArrayRecord file, whole",
+            got=f"the first bytes of {found.name}",
+            cure=found.cure,
+        ) from None
+
+
+def _read_footer(read: ReadRange, size_bytes: int, path: str) -> Footer:
     cure = "the file is truncated, damaged or no ArrayRecord file: write it again"
     if size_bytes < 2 * BLOCK_BYTES or size_bytes % BLOCK_BYTES:
         raise CorruptShardError(

@@ -14,9 +14,9 @@ import google_crc32c
 from gristmill.dataset.errors import (
     FormatVersionError,
     InvalidDatasetError,
-    NotADatasetError,
 )
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.no_dataset import not_a_dataset
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
@@ -273,17 +273,7 @@ def open_manifest(dataset: StrPath) -> Manifest:
     dataset = path_text(dataset, "dataset")
     manifest = read_manifest(dataset)
     if manifest is None:
-        unfinished = storage_for(dataset).list(layout.join(dataset, layout.INDEX_DIR))
-        raise NotADatasetError(
-            "not a committed dataset",
-            where=dataset,
-            expected=f"a file {layout.DATASET_JSON}, which is written last",
-            got="an unfinished conversion" if unfinished else "none",
-            cure="run the same `gristmill convert` again: it does what is missing"
-            if unfinished
-            else "check the path; `gristmill index` makes a dataset of ArrayRecord "
-            "files that are already there",
-        )
+        raise not_a_dataset(dataset)
     return manifest
 
 

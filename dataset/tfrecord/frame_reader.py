@@ -258,13 +258,14 @@ class FrameReader:
     ) -> CorruptFrameError:
         """Returns the error of a frame that begins at `offset`, by default here."""
         offset = self.offset if offset is None else offset
+        doubt = "if it is a TFRecord file, " if offset == 0 else ""
         error = CorruptFrameError(
             what,
             where=f"{self._path}, byte offset {offset:,}",
             expected=expected,
             got=got,
-            cure="write the file again from its source, or keep what can be read with "
-            "--on-corrupt quarantine",
+            cure=f"{doubt}write the file again from its source, or keep what can be "
+            "read with --on-corrupt quarantine",
         )
         error.reason, error.offset, error.end = reason, offset, end
         error.detail = f"expected {expected}, got {got}"

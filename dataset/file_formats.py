@@ -1,0 +1,184 @@
+"""Formats that files can have, known by their first bytes, and what to do with each.
+
+Sources: the documents of each format, and files that its own writers made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import NamedTuple
+
+from gristmill.dataset.tfrecord.frames import (
+    HEADER_BYTES,
+    WINDOW_BITS,
+    detect_compression,
+    is_header,
+)
+
+# Enough for the magic number of tar, at byte 257, and for some lines of text.
+HEAD_BYTES = 4096
+
+ARRAY_RECORD = "ArrayRecord"
+TFRECORD = "TFRecord"
+
+_ELSEWHERE = '(see "Other formats" in docs/transforms.md)'
+_LINES = (
+    "read it with Beam, by ReadFromText for example, and write records with "
+    f"gristmill.transforms.WriteArrayRecords {_ELSEWHERE}"
+)
+_EXAMPLES = (
+    "read it with its own library, write each example as a TFRecord frame, which "
+    f"gristmill.dataset.encode_frame makes, and convert these files {_ELSEWHERE}"
+)
+_CURES = {
+    TFRECORD: "convert it with `gristmill convert`",
+    ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`",
+    "Parquet": "read it with Beam's ReadFromParquet, and write records with "
+    f"gristmill.transforms.WriteArrayRecords {_ELSEWHERE}",
+    "Avro": "read it with Beam's ReadFromAvro, and write records with "
+    f"gristmill.transforms.WriteArrayRecords {_ELSEWHERE}",
+    "bzip2": "decompress it with bunzip2, then give what it holds",
+    "LZ4": "decompress it with lz4 -d, then give what it holds",
+    "Snappy": "decompress it, then give what it holds",
+    "xz": "decompress it with unxz, then give what it holds",
+    "zstd": "decompress it with zstd -d, then give what it holds",
+    "7z": "extract it, then give the files in it",
+    "tar": "extract it with tar -xf, then give the files in it",
+    "ZIP": "extract it with unzip, then give the files in it",
+    "HTML": "download it again: a server sent a page in place of the file",
+    "Git LFS pointer": "fetch the file itself with git lfs pull",
+    "git-annex pointer": "fetch the file itself with git annex get",
+    **dict.fromkeys(("CSV", "JSON", "JSON lines", "TSV", "XML", "text"), _LINES),
+}
+# Prefixes; where one begins with another, the longer one is first.
+_MAGIC = {
+    # The signature of Riegeli, the same in every file.
+    b"\x83\xafp\xd1\r\x88J?" + bytes(8) + b"@" + bytes(7): ARRAY_RECORD,
+    b"PAR1": "Parquet",
+    b"PARE": "Parquet",  # Encrypted.
+    b"ARROW1": "Arrow",
+    b"FEA1": "Feather",
+    b"Obj\x01": "Avro",
+    b"ORC": "ORC",
+    b"\x89HDF\r\n\x1a\n": "HDF5",
+    b"\x93NUMPY": "NumPy",
+    b"SQLite format 3\0": "SQLite",
+    b"MMIDIDX\0\0": "a Megatron index",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"\xff\xd8\xff": "JPEG",
+    **{b"BZh%d" % level: "bzip2" for level in range(1, 10)},
+    b"\x04\x22M\x18": "LZ4",
+    b"\xff\x06\0\0sNaPpY": "Snappy",
+    b"\xfd7zXZ\0": "xz",
+    b"(\xb5/\xfd": "zstd",
+    b"7z\xbc\xaf'\x1c": "7z",
+    b"PK\x03\x04": "ZIP",
+    b"PK\x05\x06": "ZIP",
+    b"version https://git-lfs": "Git LFS pointer",
+    b"/annex/objects/": "git-annex pointer",
+}
+_TAR_MAGIC, _TAR_OFFSET = b"ustar", 257
+
+
+class FileFormat(NamedTuple):
+    """The format of a file.
+
+    Attributes:
+        name: Its name, such as `Parquet` or `gzip-compressed JSON lines`.
+        cure: What can be done with such a file, for an error.
+    """
+
+    name: str
+    cure: str
+
+
+def format_of(head: bytes) -> FileFormat | None:
+    """Returns the format of a file, or None if its first bytes are of no known one.
+
+    A TFRecord file whose first frame is damaged is of no known one.
+
+    >>> format_of(b"PAR1")[0], format_of(b"PAR0")
+    ('Parquet', None)
+
+    Args:
+        head: The file, or at least its first `HEAD_BYTES` bytes.
+    """
+    name = _name_of(head)
+    # The first bytes decide, not all that follow, where the stream may be damaged.
+    compression = "none" if name else detect_compression(head[:HEADER_BYTES])
+    if compression == "none":
+        return None if name is None else FileFormat(name, _CURES.get(name, _EXAMPLES))
+    inner = _name_of(_inflated(head, WINDOW_BITS[compression]))
+    if inner is None:
+        return None
+    name = f"{compression}-compressed {inner}"
+    if inner == TFRECORD:
+        return FileFormat(name, _CURES[TFRECORD])
+    if _CURES.get(inner) == _LINES and compression == "gzip":
+        return FileFormat(name, _LINES)  # Beam's readers decompress gzip.
+    return FileFormat(name, f"decompress it; then {_CURES.get(inner, _EXAMPLES)}")
+
+
+def _name_of(head: bytes) -> str | None:
+    if is_header(head):
+        return TFRECORD
+    for magic, name in _MAGIC.items():
+        if head.startswith(magic):
+            return name
+    if head[_TAR_OFFSET:].startswith(_TAR_MAGIC):
+        return "tar"
+    # A stream of Arrow: the length of its schema follows, some kilobytes.
+    if head[:4] == b"\xff" * 4 and 0 < int.from_bytes(head[4:8], "little") < 1 << 24:
+        return "Arrow"
+    return _kind_of_text(head)
+
+
+def _inflated(head: bytes, window_bits: int) -> bytes:
+    """Returns the first bytes of a compressed file, none if they are damaged."""
+    try:
+        return zlib.decompressobj(window_bits).decompress(head, HEAD_BYTES)
+    except zlib.error:
+        return b""
+
+
+def _kind_of_text(head: bytes) -> str | None:
+    """Returns what kind of text a file holds, None for other files.
+
+    The length of a TFRecord frame has zeros, which are in no text. What is shorter than
+    its header can be what is left of one.
+    """
+    if len(head) < HEADER_BYTES:
+        return None
+    try:
+        text = head.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        if len(head) - e.start > 3:
+            return None
+        text = head[: e.start].decode("utf-8-sig")  # It ends within a character.
+    if not text.strip() or any(ord(c) < 32 and c not in "\t\n\r\f" for c in text):
+        return None
+    lines = text.splitlines()
+    start = text.lstrip()[:100].lower()
+    if start.startswith(("<!doctype html", "<html")):
+        return "HTML"
+    if start.startswith("<?xml"):
+        return "XML"
+    if start.startswith(("{", "[")):
+        return "JSON lines" if _is_json(lines[0]) and len(lines) > 1 else "JSON"
+    whole = lines if len(head) < HEAD_BYTES else lines[:-1]
+    # A comma of a sentence is followed by a blank.
+    for name, separator in (("TSV", "\t"), ("CSV", ",(?! )")):
+        columns = {len(re.findall(separator, line)) for line in whole[:10]}
+        if len(whole) > 1 and len(columns) == 1 and columns != {0}:
+            return name
+    return "text"
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True

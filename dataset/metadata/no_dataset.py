@@ -1,0 +1,55 @@
+"""What is at a path that holds no committed dataset, and what to do about it."""
+
+from __future__ import annotations
+
+from gristmill.dataset.errors import NotADatasetError, StorageError
+from gristmill.dataset.file_formats import HEAD_BYTES, FileFormat, format_of
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
+
+_CURE = (
+    "check the path; `gristmill index` makes a dataset of ArrayRecord files that are "
+    "already there"
+)
+_TFDS_CURE = (
+    "convert it with `gristmill convert`, or, if its files are ArrayRecord files, make "
+    "it a dataset in place with `gristmill index`"
+)
+
+
+def not_a_dataset(path: str) -> NotADatasetError:
+    """Returns the error for a path where there is no `dataset.json`."""
+    storage = storage_for(path)
+    got, cure = "none", _CURE
+    if (file := storage.stat(path)) is not None:
+        found = _format(file)
+        got = "a file" if found is None else f"a file: {found.name}"
+        cure = "give a directory" if found is None else found.cure
+    elif storage.list(layout.join(path, layout.INDEX_DIR)):
+        got = "an unfinished conversion"
+        cure = "run the same `gristmill convert` again: it does what is missing"
+    else:
+        files = {layout.base_name(info.path): info for info in storage.list(path)}
+        shown = [name for name in files if not name.startswith((".", "_"))]
+        if layout.TFDS_INFO_JSON in files:
+            got, cure = "a TFDS directory", _TFDS_CURE
+        elif shown and (found := _format(files[shown[0]])) is not None:
+            got = f"{len(shown):,} files, such as {shown[0]}: {found.name}"
+            cure = found.cure
+    return NotADatasetError(
+        "not a committed dataset",
+        where=path,
+        expected=f"a file {layout.DATASET_JSON}, which is written last",
+        got=got,
+        cure=cure,
+    )
+
+
+def _format(file: FileInfo) -> FileFormat | None:
+    if not file.size_bytes:
+        return None  # A pipe, for example, would keep its reader waiting.
+    try:
+        return format_of(storage_for(file.path).read(file.path, 0, HEAD_BYTES))
+    except StorageError:
+        return None  # The error is about the dataset, not about this file.

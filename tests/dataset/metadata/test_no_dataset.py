@@ -1,0 +1,56 @@
+"""What an error says of a path that holds no dataset: what is there, what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from gristmill.dataset.errors import NotADatasetError
+from gristmill.dataset.metadata.manifest import open_manifest
+from tests.support.other_formats import MAKERS
+from tests.support.records import frames_of, write_array_records
+
+
+def assert_says(path, *parts):
+    with pytest.raises(NotADatasetError, match="not a committed dataset") as caught:
+        open_manifest(str(path))
+    for part in (f"where:    {path}", *parts):
+        assert part in str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "raw").mkdir()
+    return tmp_path / "raw"
+
+
+def test_nothing(tmp_path, folder):
+    for path in (tmp_path / "none", folder):
+        assert_says(path, "got:      none", "check the path")
+
+
+def test_files(folder):
+    path = folder / "in"
+    for data, *parts in (
+        (frames_of([b"a"]), "a file: TFRecord", "`gristmill convert`"),
+        (MAKERS["Parquet"](), "a file: Parquet", "ReadFromParquet"),
+        (b"\0" * 99, "got:      a file\n", "give a directory"),
+        (b"", "got:      a file\n", "give a directory"),
+    ):
+        path.write_bytes(data)
+        assert_says(path, *parts)
+    write_array_records(path, [b"a"])
+    assert_says(path, "a file: ArrayRecord", "`gristmill index`")
+
+
+def test_directories(folder):
+    (folder / "_SUCCESS").write_bytes(b"")
+    (folder / ".hidden").write_bytes(frames_of([b"a"]))
+    assert_says(folder, "got:      none")
+    for number in range(3):
+        (folder / f"part-{number}").write_bytes(frames_of([b"a"]))
+    assert_says(folder, "3 files, such as part-0: TFRecord", "`gristmill convert`")
+    (folder / "dataset_info.json").write_bytes(b"{}")
+    assert_says(folder, "a TFDS directory", "`gristmill convert`")
+    (folder / "index").mkdir()
+    (folder / "index" / "raw-train.job.json").write_bytes(b"{}")
+    assert_says(folder, "an unfinished conversion", "again")

@@ -1,0 +1,188 @@
+"""Files of other formats, as their own writers make them."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import pathlib
+import sqlite3
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+
+TEXTS = [f"text {number}, with a comma" for number in range(200)]
+JSON_LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+
+
+def _at_a_path(write: Callable[[str], None]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "file")
+        write(str(path))
+        return path.read_bytes()
+
+
+def _parquet() -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"text": TEXTS})
+    return _at_a_path(lambda path: pyarrow.parquet.write_table(table, path))
+
+
+def _feather() -> bytes:
+    import pyarrow
+    import pyarrow.feather
+
+    table = pyarrow.table({"text": TEXTS})
+    return _at_a_path(lambda path: pyarrow.feather.write_feather(table, path))
+
+
+def arrow_stream() -> bytes:
+    """Returns what the package `datasets` keeps its rows in."""
+    import pyarrow
+
+    table = pyarrow.table({"text": TEXTS})
+    sink = io.BytesIO()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def _orc() -> bytes:
+    import pyarrow
+    import pyarrow.orc
+
+    table = pyarrow.table({"text": TEXTS})
+    return _at_a_path(lambda path: pyarrow.orc.write_table(table, path))
+
+
+def _avro() -> bytes:
+    import fastavro
+
+    fields = [{"name": "text", "type": "string"}]
+    schema = {"type": "record", "name": "Row", "fields": fields}
+    sink = io.BytesIO()
+    fastavro.writer(sink, schema, [{"text": text} for text in TEXTS])
+    return sink.getvalue()
+
+
+def _hdf5() -> bytes:
+    import h5py
+
+    def write(path: str) -> None:
+        with h5py.File(path, "w") as file:
+            file["text"] = TEXTS
+
+    return _at_a_path(write)
+
+
+def _npy() -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, np.arange(10))
+    return sink.getvalue()
+
+
+def _npz() -> bytes:
+    sink = io.BytesIO()
+    np.savez(sink, a=np.arange(10))
+    return sink.getvalue()
+
+
+def _sqlite() -> bytes:
+    def write(path: str) -> None:
+        database = sqlite3.connect(path)
+        database.execute("CREATE TABLE texts (text)")
+        database.commit()
+        database.close()
+
+    return _at_a_path(write)
+
+
+def _tar(mode: str = "w") -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode=mode) as file:  # type: ignore[call-overload]
+        for number, text in enumerate(TEXTS):
+            member = tarfile.TarInfo(f"{number:05d}.txt")
+            member.size = len(text)
+            file.addfile(member, io.BytesIO(text.encode()))
+    return sink.getvalue()
+
+
+def _zip() -> bytes:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as file:
+        file.writestr("texts.jsonl", JSON_LINES)
+    return sink.getvalue()
+
+
+def _table(separator: str) -> bytes:
+    sink = io.StringIO()
+    csv.writer(sink, delimiter=separator).writerows(enumerate(TEXTS))
+    return sink.getvalue().encode()
+
+
+def _zstd(data: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.compress(data)
+
+
+def _cramjam(codec: str) -> bytes:
+    import cramjam
+
+    return bytes(getattr(cramjam, codec).compress(JSON_LINES))
+
+
+# What makes a file of each, by the name that errors give to its format.
+MAKERS: dict[str, Callable[[], bytes]] = {
+    "Parquet": _parquet,
+    "Arrow": _feather,
+    "ORC": _orc,
+    "Avro": _avro,
+    "HDF5": _hdf5,
+    "NumPy": _npy,
+    "SQLite": _sqlite,
+    "JSON lines": lambda: JSON_LINES,
+    "JSON": lambda: json.dumps({"texts": TEXTS}, indent=2).encode(),
+    "CSV": lambda: _table(","),
+    "TSV": lambda: _table("\t"),
+    "text": lambda: b"A title, and\na line.\n\n" + "\n".join(TEXTS).encode(),
+    "XML": lambda: b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code></Error>",
+    "HTML": lambda: b"<!DOCTYPE html>\n<html><body>Sign in</body></html>",
+    "Git LFS pointer": lambda: (
+        b"version https://git-lfs.github.com/spec/v1\n"
+        b"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+        b"size 12345\n"
+    ),
+    "git-annex pointer": lambda: b"/annex/objects/MD5E-s10--d41d8cd98f.tfrecord\n",
+    "tar": _tar,
+    "ZIP": _zip,
+    "bzip2": lambda: bz2.compress(JSON_LINES),
+    "xz": lambda: lzma.compress(JSON_LINES),
+    "zstd": lambda: _zstd(JSON_LINES),
+    "LZ4": lambda: _cramjam("lz4"),
+    "Snappy": lambda: _cramjam("snappy"),
+    "gzip-compressed JSON lines": lambda: gzip.compress(JSON_LINES),
+    "gzip-compressed tar": lambda: _tar("w:gz"),
+    "zlib-compressed CSV": lambda: zlib.compress(_table(",")),
+}
+# Others that have the same names.
+MORE: list[tuple[str, Callable[[], bytes]]] = [
+    ("Arrow", arrow_stream),
+    ("ZIP", _npz),
+    ("JSON lines", lambda: "\ufeff".encode() + JSON_LINES),
+    ("JSON", lambda: json.dumps(TEXTS * 100).encode()),
+    ("JSON", lambda: b"[" * 5000),
+    ("text", lambda: b"x text that goes on"),  # As a header of zlib begins.
+    ("text", lambda: ("a" + "ü" * 5000).encode()),  # Cut within a character.
+    ("bzip2", lambda: bz2.compress(b"")),
+    ("gzip-compressed HTML", lambda: gzip.compress(b"<html>" + b" " * 9000)),
+]
