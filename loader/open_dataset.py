@@ -23,6 +23,7 @@ from gristmill.dataset.errors import (
     NotADatasetError,
     StorageError,
 )
+from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
@@ -30,6 +31,7 @@ from gristmill.dataset.metadata.manifest import (
     read_manifest,
     read_table,
 )
+from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.tfds_info import parse_info
 from gristmill.dataset.storage.lookup import storage_for
@@ -92,7 +94,8 @@ def open(
 
     Args:
         path: The directory of a committed dataset, or of a TFDS dataset in ArrayRecord
-            format; or an ArrayRecord file, a glob pattern, or a list of these.
+            format; or an ArrayRecord file, a glob pattern, or a list of these. Files of
+            several splits, by their names, are joined only by a list.
         split: The split of a directory; it may be left out where there is only one.
         verify: `always` compares every record with its crc32c and refuses shards that
             have no checksums; `never` compares none. By default records are compared
@@ -109,7 +112,7 @@ def open(
     Raises:
         NotADatasetError: There is no dataset, or it is not committed.
         InputError: The split does not exist, or must be given; or shards of this
-            dataset cannot be cached.
+            dataset cannot be cached; or a pattern matches files of several splits.
         InvalidDatasetError: The dataset's own files contradict each other.
         StorageError: The directory for copies cannot be used.
     """
@@ -260,7 +263,7 @@ def _checked_ends(counts: IntArray, where: str) -> IntArray:
 def _open_files(patterns: tuple[str, ...], how: _How) -> Dataset:
     paths: list[str] = []
     for pattern in patterns:
-        found = [info.path for info in storage_for(pattern).match(pattern)]
+        found = [info.path for info in match_shards(pattern)]
         if not found:
             raise NotADatasetError(
                 "no such file", where=pattern, cure="check the path or pattern"
@@ -270,6 +273,8 @@ def _open_files(patterns: tuple[str, ...], how: _How) -> Dataset:
         raise NotADatasetError(
             "no files given", cure="give paths or patterns of ArrayRecord files"
         )
+    if notice := check_joined(patterns, paths):
+        _log.warning("%s: %s", patterns[0], notice)
     footers = footer_cache(how.cache_dir)
     counted = count_files(paths, footers=footers)
     counts = np.array([count.records for count in counted], np.int64)

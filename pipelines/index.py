@@ -11,11 +11,8 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.local.pool import default_workers, map_unordered
 from gristmill.pipelines.local.progress import counter_shown
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.transforms.indexing.index_shard import (
-    commit_index,
-    index_shard,
-    plan_index,
-)
+from gristmill.transforms.indexing.index_shard import commit_index, index_shard
+from gristmill.transforms.indexing.plan_index import plan_index
 
 
 def index(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -43,6 +44,8 @@ from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import FileCount
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
+_log = logging.getLogger(__name__)
+
 
 class _Inputs(NamedTuple):
     """All input files of a job, or one of them to count."""
@@ -57,6 +60,8 @@ _Counted = tuple[_Inputs, FileCount | None]
 
 def _list_inputs(job: ConversionJob) -> Iterator[_Inputs]:
     files = list_inputs(job)
+    for note in files.notes():
+        _log.warning("%s: %s", job.output, note)
     yield _Inputs(job, files)
     if needs_count(job):
         for number in range(len(files)):

@@ -13,11 +13,10 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.indexing.index_shard import (
-    IndexTask,
     commit_index,
     index_shard,
-    plan_index,
 )
+from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 
 
 def _index(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:

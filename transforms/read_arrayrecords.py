@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import glob
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -30,12 +31,16 @@ from gristmill.dataset.errors import (
     StorageError,
     TransposedChunkError,
 )
+from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.planning.shard_plan import check_positive
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 
@@ -74,7 +79,8 @@ def list_shards(source: str | Sequence[str], split: str | None) -> Iterator[_Sha
 
     Raises:
         NotADatasetError: A single path is neither a file nor a dataset.
-        InputError: A pattern matches nothing, or there is no such split.
+        InputError: A pattern matches nothing or files of several splits, or there is
+            no such split.
     """
     if isinstance(source, str) and _is_dataset(source):
         yield from _shards_of_dataset(source, split)
@@ -87,13 +93,16 @@ def list_shards(source: str | Sequence[str], split: str | None) -> Iterator[_Sha
             cure="give the directory of a dataset, or leave the split out",
         )
     found: dict[str, int] = {}
-    for pattern in (source,) if isinstance(source, str) else source:
-        matches = storage_for(pattern).match(pattern)
+    patterns = (source,) if isinstance(source, str) else source
+    for pattern in patterns:
+        matches = match_shards(pattern)
         if not matches:
             raise InputError(
                 "no ArrayRecord file matches", where=pattern, cure="check the path"
             )
         found.update((info.path, info.size_bytes) for info in matches)
+    if notice := check_joined(patterns, found):
+        _log.warning("%s: %s", source, notice)
     for path in sorted(found):
         yield _Shard(path, found[path], None, None)
 

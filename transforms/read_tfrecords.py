@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 
 from gristmill.dataset.errors import DataLossError, InputError
+from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.dataset.tfrecord.frames import (
@@ -31,6 +33,8 @@ from gristmill.dataset.tfrecord.frames import (
 from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
 from gristmill.transforms.sources.input_files import InputFile, find_inputs
 from gristmill.transforms.sources.tfrecord_range import RangeReader
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 
@@ -61,6 +65,8 @@ def _list_files(
     patterns: tuple[str, ...], allow_empty_files: bool
 ) -> Iterator[InputFile]:
     files = find_inputs(patterns, allow_empty_files=allow_empty_files)
+    if notice := check_joined(patterns, files.paths):
+        _log.warning("%s: %s", patterns[0], notice)
     yield from map(files.__getitem__, range(len(files)))
 
 

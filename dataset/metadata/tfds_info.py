@@ -16,6 +16,8 @@ from typing import Any, Literal
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata import layout
 
+# Names of the files beside the data that describe it.
+INFORMATION = re.compile(r"LICENSE|.+\.(?:json|txt|subwords|tokens)")
 FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 # Called with what, where, expected, got and, where it knows better, a cure.

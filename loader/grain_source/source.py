@@ -8,6 +8,7 @@ the checkpoints of Grain's DataLoader compare.
 from __future__ import annotations
 
 import hashlib
+import logging
 import operator
 import os
 import re
@@ -17,10 +18,13 @@ from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
 import numpy as np
 
 from gristmill.dataset.errors import InputError, RecordKeyError
+from gristmill.dataset.file_names import JoinedFiles
 from gristmill.loader.cache.footers import footer_cache
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.shard_list import ShardList, count_files
+
+_log = logging.getLogger(__name__)
 
 _SLICE = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
@@ -64,6 +68,8 @@ class ArrayRecordDataSource(Sequence[bytes]):
         allow_unparsed_flags()
         footers = footer_cache(None if cache_dir is None else os.fspath(cache_dir))
         parts = [_part_of(item) for item in _as_list(paths)]
+        if notice := JoinedFiles.of(path for path, _, _ in parts).notice():
+            _log.warning("ArrayRecordDataSource: %s", notice)
         whole = [number for number, (_, _, end) in enumerate(parts) if end is None]
         counted = count_files([parts[i][0] for i in whole], footers=footers)
         starts = np.array([start for _, start, _ in parts], np.int64)

@@ -143,7 +143,8 @@ def _beam_options(
 def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
     """Convert TFRecord files to an ArrayRecord dataset at OUTPUT.
 
-    INPUT is a TFRecord file, a quoted glob pattern, or a TFDS directory.
+    INPUT is a TFRecord file, a quoted glob pattern, or a directory: the files directly
+    in it, or all splits of a TFDS directory.
 
     After a failure, run the same command again: finished shards are kept.
     """
@@ -175,8 +176,8 @@ def run_conversion(
 def index(options: IndexOptions, *, as_json: bool, **where: Any) -> None:
     """Make existing ArrayRecord FILES a dataset, in place.
 
-    FILES are files or quoted glob patterns, all in one directory. The files stay as
-    they are; their indexes and dataset.json are written beside them.
+    FILES are files or quoted glob patterns, all in one directory, or that directory.
+    The files stay as they are; their indexes and dataset.json are written beside them.
     """
     from gristmill.pipelines.index import index
     from gristmill.pipelines.results.contents import manifest_text

@@ -66,6 +66,7 @@ def conversion_of(options: ConvertOptions) -> Conversion:
         output=output,
         name=name,
         split="train" if options.split is None else options.split,
+        join_splits=options.split is not None,
         **fields,
     )
     return Conversion((job,), None, None)

@@ -83,7 +83,8 @@ class ConvertOptions:
     input: tuple[str, ...] = _required(
         "paths",
         "Input files",
-        "TFRecord files, glob patterns, or a TFDS directory.",
+        "TFRecord files, glob patterns, or a directory of such files; a TFDS directory "
+        "keeps its splits.",
         regex=_GS_PATHS,
     )
     output: str = _required(
@@ -102,7 +103,8 @@ class ConvertOptions:
     split: str | None = _option(
         "text",
         "Split",
-        "Split to write. Other splits in the output are kept.",
+        "Split to write. Other splits in the output are kept. Input files of several "
+        "splits are joined only into one with another name than theirs.",
         shown="train",
         regex=SPLIT_PATTERN,
     )
@@ -221,7 +223,7 @@ class IndexOptions:
     files: tuple[str, ...] = _required(
         "paths",
         "ArrayRecord files",
-        "ArrayRecord files or glob patterns, all in one directory.",
+        "ArrayRecord files or glob patterns, all in one directory, or that directory.",
         regex=_GS_PATHS,
     )
     name: str | None = _option(

@@ -222,23 +222,33 @@ class TestWrongFiles:
         }
 
     @pytest.mark.parametrize(
-        "kind",
+        ("kind", "known"),
         [
-            *("random", "text", "text that looks compressed", "zeros", "one byte"),
-            "array_record",
+            ("random", None),
+            ("text", "text"),
+            ("text that looks compressed", "text"),
+            ("zeros", None),
+            ("one byte", None),
+            ("array_record", "ArrayRecord"),
         ],
     )
-    def test_what_is_no_tfrecord_file(self, tmp_path, strange, kind):
+    def test_what_is_no_tfrecord_file(self, tmp_path, strange, kind, known):
         (tmp_path / "in").mkdir()
         path = tmp_path / "in" / "b"
         path.write_bytes(strange[kind])
         (tmp_path / "in" / "a").write_bytes(frames_of(RECORDS))
         shards = 1 if kind == "one byte" else 5
         plan = ("num_shards", shards)
-        with pytest.raises(CorruptInputError) as caught:
+        with pytest.raises(InputError if known else CorruptInputError) as caught:
             convert(job_of(tmp_path / "in", tmp_path / "fail", plan=plan))
         what = "ends in the middle" if kind == "one byte" else "not a TFRecord file"
-        assert_says(caught.value, what, f"{path}, byte offset 0", "expected:", "got:")
+        if known:
+            assert_says(
+                caught.value, f"{what}, but {known}", str(path), "narrower pattern"
+            )
+        else:
+            place = f"{path}, byte offset 0"
+            assert_says(caught.value, what, place, "expected:", "got:", "if it is a")
 
         output = tmp_path / "out"
         job = job_of(tmp_path / "in", output, plan=plan, on_corrupt="quarantine")
@@ -247,6 +257,21 @@ class TestWrongFiles:
         ((region, kept),) = quarantined(output)
         assert kept == strange[kind]
         assert (region["begin_bytes"], region["end_bytes"]) == (0, len(kept))
+
+    @pytest.mark.parametrize("on_corrupt", ["fail", "quarantine"])
+    def test_no_file_is_a_tfrecord_file(self, tmp_path, strange, on_corrupt):
+        (tmp_path / "in").mkdir()
+        for name in ("text", "array_record"):
+            (tmp_path / "in" / name).write_bytes(strange[name])
+        with pytest.raises(InputError) as caught:
+            convert(job_of(tmp_path / "in", tmp_path / "out", on_corrupt=on_corrupt))
+        assert_says(
+            caught.value,
+            "2 of 2 input files are not TFRecord files",
+            "got:      ArrayRecord (1), text (1)",
+            "`gristmill index`",
+        )
+        assert not (tmp_path / "out").exists()
 
     def test_no_match(self, tmp_path):
         with pytest.raises(InputError) as caught:

@@ -30,11 +30,8 @@ from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.begin_job import begin_job, take_output
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.indexing.index_shard import (
-    commit_index,
-    index_shard,
-    plan_index,
-)
+from gristmill.transforms.indexing.index_shard import commit_index, index_shard
+from gristmill.transforms.indexing.plan_index import plan_index
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
 from gristmill.transforms.planning.shard_plan import PlanOptions

@@ -106,6 +106,7 @@ class TestDamagedTFRecords:
             frames_of(text_records(9))[1:],
             frames_of([b"a" * 5000])[:7],
         ],
+        ids=range(8),
     )
     def test_other_damage(self, data):
         assert name_of(data) is None

@@ -18,6 +18,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
+    CorruptShardError,
     GristmillError,
     InputError,
     InvalidDatasetError,
@@ -32,9 +33,17 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
 from tests.support.datasets import convert
 from tests.support.memory import peak_memory
-from tests.support.records import checksums, text_records, write_array_records
+from tests.support.other_formats import MAKERS
+from tests.support.records import (
+    checksums,
+    frames_of,
+    text_records,
+    write_array_records,
+)
 
 FILES = (text_records(30, seed=1), [], text_records(25, seed=2), text_records(1), [])
 RECORDS = [record for file in FILES for record in file]
@@ -301,6 +310,49 @@ def test_plain_files_by_glob_list_and_path(tmp_path: pathlib.Path) -> None:
         loader.open([])
     with pytest.raises(NotADatasetError):
         loader.open(tmp_path / "nowhere")
+
+
+def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> None:
+    for split in ("train", "validation"):
+        name = f"d-{split}.array_record-00000-of-00001"
+        write_array_records(tmp_path / name, [split.encode()])
+    with pytest.raises(InputError, match="several splits") as caught:
+        loader.open(f"{tmp_path}/*.array_record*")
+    for part in (f"{tmp_path}/*", "train (1 file), validation (1 file)", "a list with"):
+        assert part in str(caught.value)
+    assert not caplog.records
+    assert loader.open(f"{tmp_path}/d-train*")[:] == [b"train"]
+    assert not caplog.records
+    both = [f"{tmp_path}/d-train*", f"{tmp_path}/d-validation*"]
+    assert loader.open(both)[:] == [b"train", b"validation"]
+    (record,) = caplog.records
+    assert "splits are joined: train (1 file), validation (1 file)" in record.message
+
+
+def test_a_pattern_means_the_same_files_after_these_were_indexed(tmp_path) -> None:
+    for number in range(2):
+        write_array_records(tmp_path / f"{number}.array_record", [b"%d" % number])
+    assert loader.open(f"{tmp_path}/*")[:] == [b"0", b"1"]
+    index(IndexOptions(files=(f"{tmp_path}/*",)), workers=1)
+    for pattern in ("*", "**"):
+        assert loader.open(f"{tmp_path}/{pattern}")[:] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("name", ["TFRecord", "Parquet", "zstd", "JSON lines"])
+def test_files_of_other_formats(tmp_path, name) -> None:
+    data = frames_of([b"a"] * 9) if name == "TFRecord" else MAKERS[name]()
+    # Also of a size that an ArrayRecord file can have.
+    for size in (0, 1 << 17):
+        path = tmp_path / "in"
+        path.write_bytes(data.ljust(size, b" "))
+        for open_it in (loader.open, loader.ArrayRecordDataSource):
+            with pytest.raises(CorruptShardError) as caught:
+                open_it(str(path))
+            message = str(caught.value)
+            assert f"not an ArrayRecord file, but {name}" in message
+            assert f"where:    {path}" in message
+            assert ("`gristmill convert`" in message) == (name == "TFRecord")
+            assert "write it again" not in message
 
 
 def test_plain_files_of_a_dataset_are_checked_by_its_indexes(

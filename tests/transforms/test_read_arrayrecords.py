@@ -44,6 +44,23 @@ def make_dataset(
     return folder / "out"
 
 
+def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog):
+    for split in ("train", "test"):
+        name = f"d-{split}.array_record-00000-of-00001"
+        write_array_records(tmp_path / name, [split.encode()])
+    with pytest.raises(InputError, match="several splits"):
+        list(module.list_shards(f"{tmp_path}/*", None))
+    found = list(module.list_shards([f"{tmp_path}/d-tr*", f"{tmp_path}/d-te*"], None))
+    assert len(found) == 2
+    assert "splits are joined" in caplog.text
+
+
+def test_a_pattern_leaves_out_what_describes_a_dataset(tmp_path):
+    dataset = make_dataset(tmp_path, [b"a"] * 3)
+    found = [shard.path for shard in module.list_shards(f"{dataset}/*", None)]
+    assert found == [f"{dataset}/{shard}" for shard in shards_of(dataset)]
+
+
 def shards_of(dataset: pathlib.Path) -> list[str]:
     manifest = open_manifest(str(dataset))
     return list(read_table(str(dataset), manifest.splits["train"]).paths)

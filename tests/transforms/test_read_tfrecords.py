@@ -46,6 +46,22 @@ def test_all_kinds_of_files(tmp_path: pathlib.Path, argv: tuple[str, ...]) -> No
     assert sorted(found) == sorted(expected)
 
 
+def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> None:
+    for name in ("train-0", "test-0"):
+        (tmp_path / name).write_bytes(frames_of([name.encode()]))
+    with pytest.raises(InputError, match="several splits"):
+        list(module._list_files((f"{tmp_path}/*",), False))
+    patterns = (f"{tmp_path}/train*", f"{tmp_path}/test*")
+    assert len(list(module._list_files(patterns, False))) == 2
+    assert "splits are joined: test (1 file), train (1 file)" in caplog.text
+
+
+def test_a_directory_stands_for_the_files_in_it(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").write_bytes(frames_of([b"a"]))
+    (tmp_path / "_SUCCESS").write_bytes(b"")
+    assert run(ReadTFRecords(str(tmp_path))) == [b"a"]
+
+
 def test_with_source_gives_file_and_offset(tmp_path: pathlib.Path) -> None:
     records = text_records(50)
     write_tfrecords(tmp_path / "plain", records)

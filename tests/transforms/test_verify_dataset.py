@@ -24,11 +24,8 @@ from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms import verify_dataset
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import ShardCheck, verify_shard
-from gristmill.transforms.indexing.index_shard import (
-    commit_index,
-    index_shard,
-    plan_index,
-)
+from gristmill.transforms.indexing.index_shard import commit_index, index_shard
+from gristmill.transforms.indexing.plan_index import plan_index
 from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
 from tests.support.conversion import convert, job_of
 from tests.support.graphs import graph_of

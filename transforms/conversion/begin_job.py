@@ -17,7 +17,13 @@ from gristmill.dataset.commit.ownership import (
 )
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import committed_shards, remove_split
-from gristmill.dataset.errors import InvalidDatasetError, JobChangedError
+from gristmill.dataset.errors import (
+    InputError,
+    InvalidDatasetError,
+    JobChangedError,
+    some_of,
+)
+from gristmill.dataset.file_names import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
 from gristmill.dataset.storage.lookup import version_of
@@ -44,6 +50,7 @@ from gristmill.transforms.sources.input_files import (
     find_inputs,
 )
 from gristmill.transforms.sources.tfrecord_range import RangeReader
+from gristmill.transforms.tfds.directory import is_tfds_directory
 
 CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
 Overwrite = bool | Literal["changed"]
@@ -68,12 +75,43 @@ def list_inputs(job: ConversionJob) -> InputFiles:
     """Lists the input files of a job.
 
     Raises:
-        InputError: They cannot be used, or the job's function cannot.
+        InputError: They cannot be used or are of several splits, or the job's function
+            cannot be used.
     """
     if job.map is not None:
         load_function(job.map)
-    accepted = job.allow_empty_files or job.on_corrupt == "quarantine"
-    return find_inputs(job.inputs, allow_empty_files=accepted)
+    damage = job.on_corrupt == "quarantine"
+    files = find_inputs(
+        job.inputs,
+        allow_empty_files=job.allow_empty_files or damage,
+        allow_other_formats=damage,
+    )
+    # Names of other kinds are those of a function that joins whatever it is given.
+    if job.names.kind == "tfds":
+        _check_one_split(job, files)
+    return files
+
+
+def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
+    """Raises InputError if inputs are of several splits, and not joined on purpose."""
+    splits = JoinedFiles.of(files.paths).splits
+    if len(splits) < 2 or (job.join_splits and job.split not in splits):
+        return
+    cure = (
+        "convert one split at a time, by a narrower pattern and --split; to join them "
+        "on purpose, give --split with another name, such as all (in Python, also "
+        "join_splits=True)"
+    )
+    folder = files.paths[0].rpartition("/")[0]
+    if is_tfds_directory(folder):
+        cure = f"give the TFDS directory {folder}, which keeps its splits; or {cure}"
+    raise InputError(
+        "the input files are of several splits",
+        where=some_of(job.inputs),
+        expected="files of one split",
+        got=listed(splits),
+        cure=cure,
+    )
 
 
 def needs_count(job: ConversionJob) -> bool:

@@ -51,6 +51,8 @@ class ConversionJob:
             `ShardWriter.finish`.
         names: How shard files are named.
         allow_empty_files: Whether an input of 0 bytes counts as one without records.
+        join_splits: Whether inputs that are of several splits, by their names, may
+            become this one. It has to have a name that is none of theirs.
     """
 
     inputs: tuple[str, ...]
@@ -66,6 +68,7 @@ class ConversionJob:
     check: Check = "records"
     names: ShardNames = dataclasses.field(default_factory=ShardNames)
     allow_empty_files: bool = False
+    join_splits: bool = False
 
     if TYPE_CHECKING:
 
@@ -85,6 +88,7 @@ class ConversionJob:
             check: Check = ...,
             names: ShardNames = ...,
             allow_empty_files: bool = ...,
+            join_splits: bool = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -106,13 +110,13 @@ class ConversionJob:
     def options(self) -> dict[str, Any]:
         """Returns what decides the bytes of the shards, as plain values.
 
-        The options for damage and empty files are left out: they do not change a shard
-        that was finished.
+        The options for damage, empty files and joined splits are left out: they do not
+        change a shard that was finished.
         """
         fields = dataclasses.asdict(self)
         for other in (
             *("inputs", "output", "check"),
-            *("on_corrupt", "max_corrupt", "allow_empty_files"),
+            *("on_corrupt", "max_corrupt", "allow_empty_files", "join_splits"),
         ):
             del fields[other]
         return fields

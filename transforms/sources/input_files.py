@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import hashlib
 import posixpath
@@ -13,12 +12,14 @@ from typing import Any, NamedTuple, Self, get_args
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.file_names import JoinedFiles
 from gristmill.dataset.metadata.shard_table import Texts, encode_texts
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.dataset.tfrecord import frames as tfrecord
+from gristmill.transforms.sources.input_directories import match_inputs
+from gristmill.transforms.sources.input_formats import check_formats
 
 _COMPRESSIONS: tuple[tfrecord.Compression, ...] = get_args(tfrecord.Compression)
 
@@ -117,77 +118,67 @@ class InputFiles:
             "changed": {path for path in both if before[path] != after[path]},
         }
         return [
-            f"{len(paths):,} input files {kind}: {_some(sorted(paths), 3)}"
+            f"{len(paths):,} input files {kind}: {some_of(sorted(paths))}"
             for kind, paths in kinds.items()
             if paths
         ]
 
     def notes(self) -> list[str]:
         """Returns notes for the user that are no errors."""
+        joined = JoinedFiles.of(self.paths).notice()
         names = Counter(posixpath.basename(path) for path in self.paths)
         twice = [name for name, count in names.items() if count > 1]
+        notes = [] if joined is None else [joined]
         if not twice:
-            return []
+            return notes
         name = twice[0]
         where = [path for path in self.paths if posixpath.basename(path) == name]
         return [
+            *notes,
             f"{len(twice):,} file names are there more than once, in different "
             f"directories, such as {where[0]} and {where[1]}: all are converted. If "
-            "one is a copy, leave it out"
+            "one is a copy, leave it out",
         ]
 
 
 def find_inputs(
-    patterns: Sequence[str], *, allow_empty_files: bool = False
+    patterns: Sequence[str],
+    *,
+    allow_empty_files: bool = False,
+    allow_other_formats: bool = False,
 ) -> InputFiles:
     """Lists the files that patterns match, sorted, and detects their compression.
 
     A file that several patterns match is taken once.
 
     Args:
-        patterns: Paths and glob patterns.
+        patterns: Paths and glob patterns; a directory stands for the files in it.
         allow_empty_files: Whether a file of 0 bytes counts as one without records.
+        allow_other_formats: Whether some files may be no TFRecord files.
 
     Raises:
-        InputError: A pattern matches nothing, or a file is empty.
+        InputError: A pattern matches nothing, or a file is empty or of another format.
     """
     found: dict[str, FileInfo] = {}
     for pattern in path_texts(patterns, "input"):
-        matches = storage_for(pattern).match(pattern)
-        if not matches:
-            raise InputError(
-                "no input file matches",
-                where=pattern,
-                cure="check the path; quote a pattern with * so that it reaches "
-                "gristmill as it is",
-            )
-        found.update((info.path, info) for info in matches)
+        found.update((info.path, info) for info in match_inputs(pattern))
     files = [found[path] for path in sorted(found)]
     empty = [info.path for info in files if not info.size_bytes]
     if empty and not allow_empty_files:
         raise InputError(
             f"{len(empty):,} input files are empty",
-            where=_some(empty, 5),
+            where=some_of(empty),
             expected="at least one record in each file",
             got="0 bytes, as after an interrupted copy",
             cure="copy them again, or leave them out; to accept empty files, give "
             "--on-corrupt quarantine",
         )
-    # Waiting, not computing: 64 first reads at once hide a bucket's latency.
-    with concurrent.futures.ThreadPoolExecutor(64) as pool:
-        compressions = list(pool.map(_compression, files))
+    compressions = check_formats(
+        files, wanted="TFRecord", allow_some=allow_other_formats
+    )
     return InputFiles(
         paths=tuple(info.path for info in files),
         sizes=np.array([info.size_bytes for info in files], np.int64),
         versions=tuple(info.version for info in files),
-        compressions=np.array(compressions, np.uint8),
+        compressions=np.array(list(map(_COMPRESSIONS.index, compressions)), np.uint8),
     )
-
-
-def _some(paths: Sequence[str], shown: int) -> str:
-    return ", ".join(paths[:shown]) + (", ..." if len(paths) > shown else "")
-
-
-def _compression(info: FileInfo) -> int:
-    head = storage_for(info.path).read(info.path, 0, tfrecord.HEADER_BYTES)
-    return _COMPRESSIONS.index(tfrecord.detect_compression(head))

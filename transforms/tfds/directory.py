@@ -18,13 +18,17 @@ from typing import Any, NamedTuple
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
-from gristmill.dataset.metadata.tfds_info import TfdsSplit, parse_info, parse_object
+from gristmill.dataset.metadata.tfds_info import (
+    INFORMATION,
+    TfdsSplit,
+    parse_info,
+    parse_object,
+)
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 
 FEATURES_JSON = "features.json"
 
-_INFORMATION = re.compile(r"LICENSE|.+\.(?:json|txt|subwords|tokens)")
 _OWN = (TFDS_INFO_JSON, layout.DATASET_JSON)
 _SHOWN = 3
 _MAX_INFORMATION_BYTES = 64 << 20  # 64 MiB; vocabularies stay far below.
@@ -88,7 +92,7 @@ def read_tfds_directory(path: str) -> TfdsDirectory:
     files = {
         name: info
         for name, info in there.items()
-        if _INFORMATION.fullmatch(name) and name not in _OWN
+        if INFORMATION.fullmatch(name) and name not in _OWN
     }
     for name, file in files.items():
         if file.size_bytes > _MAX_INFORMATION_BYTES:

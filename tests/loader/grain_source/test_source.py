@@ -34,6 +34,21 @@ def paths(request, tmp_path_factory) -> list[str]:
     return found
 
 
+def test_joined_splits_are_read_as_the_official_source_does_with_a_warning(
+    tmp_path, caplog
+):
+    files = [f"{tmp_path}/d-{s}.array_record-00000-of-00001" for s in ("train", "test")]
+    for file in files:
+        write_array_records(file, [file.encode()])
+    source = loader.ArrayRecordDataSource(files)
+    assert list(source) == [file.encode() for file in files]
+    (record,) = caplog.records
+    assert "splits are joined: train (1 file), test (1 file)" in record.message
+    pickle.loads(pickle.dumps(source))
+    loader.ArrayRecordDataSource(files[0])
+    assert len(caplog.records) == 1
+
+
 FORMS = {
     "path": lambda paths: paths[0],
     "pathlib": lambda paths: pathlib.Path(paths[2]),

@@ -23,7 +23,7 @@ from tests.support.shell import gristmill, succeeded
         (["head", "nowhere"], 3, "not a committed dataset"),
         (["inspect", "nowhere"], 3, "not a committed dataset"),
         (["verify", "nowhere"], 3, "not a committed dataset"),
-        (["index", "nowhere*"], 2, "no input file matches"),
+        (["index", "nowhere*"], 2, "no ArrayRecord file matches"),
         (["nonsense"], 2, "No such command"),
     ],
 )

@@ -20,7 +20,7 @@ from gristmill.pipelines.options.definitions import (
 )
 from gristmill.pipelines.options.generated_files import metadata
 from gristmill.transforms.index_arrayrecords import IndexArrayRecords
-from gristmill.transforms.indexing.index_shard import plan_index
+from gristmill.transforms.indexing.plan_index import plan_index
 from tests.support.options import REQUIRED, given_to
 
 pytestmark = pytest.mark.usefixtures("no_cloud")

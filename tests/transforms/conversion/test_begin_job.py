@@ -1,0 +1,115 @@
+"""Beginning a conversion: what its inputs are, and that they belong together."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.transforms.conversion.begin_job import list_inputs
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from tests.support.conversion import job_of
+from tests.support.records import frames_of
+
+
+def make(folder: pathlib.Path, *names: str) -> pathlib.Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(frames_of([name.encode()]))
+    return folder
+
+
+def tfds(split: str, count: int) -> list[str]:
+    return [f"c4-{split}.tfrecord-{i:05d}-of-{count:05d}" for i in range(count)]
+
+
+@pytest.fixture
+def c4(tmp_path) -> pathlib.Path:
+    return make(tmp_path / "c4", *tfds("train", 3), *tfds("validation", 1))
+
+
+class TestSplits:
+    def refused(self, job: ConversionJob, *parts: str) -> None:
+        with pytest.raises(InputError, match="are of several splits") as caught:
+            list_inputs(job)
+        for part in parts:
+            assert part in str(caught.value)
+
+    @pytest.mark.parametrize("pattern", ["*tfrecord*", "*", "", "c4-*"])
+    def test_those_of_one_pattern(self, c4, pattern):
+        job = job_of(f"{c4}/{pattern}", "out")
+        self.refused(job, "train (3 files), validation (1 file)", "--split", str(c4))
+
+    def test_those_of_several_patterns_as_a_shell_makes_them(self, c4):
+        files = sorted(str(path) for path in c4.iterdir())
+        self.refused(job_of(files, "out"), "where:", files[0], "and 1 more")
+
+    def test_those_of_directories(self, tmp_path):
+        make(tmp_path, "train/part-0", "val/part-0")
+        self.refused(job_of(f"{tmp_path}/*/part-*", "out"), "train (1 file), val")
+
+    def test_the_directory_of_tfds_is_named(self, c4):
+        (c4 / "dataset_info.json").write_text(json.dumps({"name": "c4"}))
+        self.refused(
+            job_of(f"{c4}/*tfrecord*", "out"), f"give the TFDS directory {c4}, which"
+        )
+
+    def test_a_split_of_another_name_joins_them(self, c4):
+        job = job_of(f"{c4}/*", "out", split="all", join_splits=True)
+        files = list_inputs(job)
+        assert len(files) == 4
+        notes = (
+            "files of several splits are joined: train (3 files), validation (1 file)"
+        )
+        assert files.notes() == [notes]
+        for split in ("train", "validation"):
+            self.refused(job_of(f"{c4}/*", "out", split=split, join_splits=True))
+        self.refused(job_of(f"{c4}/*", "out", split="all"))
+
+    @pytest.mark.parametrize(
+        ("split", "joined"), [(None, False), ("train", False), ("all", True)]
+    )
+    def test_on_the_command_line(self, c4, split, joined):
+        options = ConvertOptions(input=(f"{c4}/*",), output="out", split=split)
+        (job,) = conversion_of(options).jobs
+        if joined:
+            assert len(list_inputs(job)) == 4
+        else:
+            self.refused(job)
+
+    def test_it_changes_no_job(self, c4):
+        jobs = [
+            job_of(c4, "out", split="x", join_splits=join) for join in (True, False)
+        ]
+        assert jobs[0].options() == jobs[1].options()
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            tfds("train", 3),
+            ["part-0", "part-1"],
+            ["train-0", "other"],
+            ["val-0", "val-1"],
+        ],
+    )
+    def test_those_of_one_split(self, tmp_path, names):
+        assert len(list_inputs(job_of(make(tmp_path / "in", *names), "out"))) == len(
+            names
+        )
+
+    def test_stand_ins_of_other_functions_join_what_they_are_given(self, c4):
+        names = ShardNames(kind="beam", prefix="x", suffix=".arrayrecord")
+        files = list_inputs(job_of(c4, "out", names=names))
+        assert "splits are joined" in files.notes()[0]
+
+
+def test_datasets_that_are_joined_are_noted(tmp_path):
+    make(tmp_path, "a-train.tfrecord-00000-of-00001", "b-train.tfrecord-00000-of-00001")
+    files = list_inputs(job_of(tmp_path, "out"))
+    assert files.notes() == [
+        "files of several datasets are joined: a (1 file), b (1 file)"
+    ]

@@ -1,0 +1,133 @@
+"""A directory as input: the files directly in it, unless it is a dataset."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.sources.input_directories import match_inputs
+from tests.support.gcs_server import GcsServer
+from tests.support.other_formats import JSON_LINES, arrow_stream
+from tests.support.records import frames_of
+
+DATA = frames_of([b"one"])
+FILES = {
+    "b.tfrecord": DATA,
+    "a.tfrecord": DATA,
+    ".hidden": DATA,
+    "_SUCCESS": b"",
+    "_temporary/0/part": DATA,
+    "sub/c.tfrecord": DATA,
+}
+
+
+@pytest.fixture
+def folder(tmp_path) -> pathlib.Path:
+    for name, data in FILES.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(data)
+    return tmp_path / "in"
+
+
+def refused(pattern: object) -> str:
+    with pytest.raises(InputError) as caught:
+        match_inputs(str(pattern))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["", "/", "//", "/."])
+def test_the_files_in_it(folder, end):
+    found = [pathlib.Path(info.path) for info in match_inputs(f"{folder}{end}")]
+    assert found == [folder / "a.tfrecord", folder / "b.tfrecord"]
+
+
+def test_the_current_directory(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert len(match_inputs(".")) == 2
+
+
+def test_a_name_with_pattern_characters(folder):
+    odd = folder.parent / "in[1]*"
+    folder.rename(odd)
+    assert [info.path for info in match_inputs(str(odd))] == [
+        f"{odd}/a.tfrecord",
+        f"{odd}/b.tfrecord",
+    ]
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_in_a_bucket(monkeypatch, end):
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        # The console makes an object for a directory.
+        for name, data in {**FILES, "": b""}.items():
+            server.objects.put("bucket", f"in/{name}", data)
+        found = [info.path for info in match_inputs(f"gs://bucket/in{end}")]
+    assert found == ["gs://bucket/in/a.tfrecord", "gs://bucket/in/b.tfrecord"]
+
+
+def test_a_pattern_matches_what_it_matches(folder):
+    names = [pathlib.Path(info.path).name for info in match_inputs(f"{folder}/*")]
+    assert names == ["_SUCCESS", "a.tfrecord", "b.tfrecord"]
+
+
+def test_no_files(folder, tmp_path):
+    assert "patterns match files" in refused(folder.parent)
+    assert "patterns match files" in refused(f"{folder.parent}/*")
+    assert "no input file matches" in refused(tmp_path / "none")
+    (tmp_path / "marked").mkdir()
+    (tmp_path / "marked" / "__local-train.tfrecord").write_bytes(DATA)
+    message = refused(tmp_path / "marked")
+    assert "only files whose names begin with . or _, such as __local-train" in message
+    assert "by a pattern" in message
+
+
+class TestDatasets:
+    def test_one_of_ours(self, folder):
+        (folder / "dataset.json").write_text("{}")
+        message = refused(folder)
+        assert "dataset of ArrayRecord files already" in message
+        assert "ReadArrayRecords and WriteArrayRecords" in message
+
+    def test_tfds_beside_others(self, folder):
+        for name in ("dataset_info.json", "features.json"):
+            (folder / name).write_text("{}")
+        assert "convert it alone" in refused(folder)
+
+    @pytest.mark.parametrize(
+        "files",
+        [
+            # DatasetDict.save_to_disk, Dataset.save_to_disk, the cache of load_dataset,
+            # download_and_prepare to Parquet, and a clone of a repository of the Hub.
+            {"dataset_dict.json": b"{}", "train/data-00000-of-00001.arrow": b""},
+            {
+                "dataset_info.json": json.dumps({"features": {}}).encode(),
+                "state.json": b"{}",
+                "data-00000-of-00001.arrow": arrow_stream(),
+            },
+            {"dataset_info.json": b"{}", "c4-train.arrow": arrow_stream()},
+            {"dataset_info.json": b"{}", "c4-train.parquet": b"PAR1"},
+            {
+                "README.md": b"---\nlicense: mit\n---\n",
+                ".gitattributes": b"*.parquet filter=lfs\n",
+                "data/train-00000-of-00001.parquet": b"PAR1",
+            },
+        ],
+    )
+    def test_hugging_face(self, tmp_path, files):
+        for name, data in files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(data)
+        message = refused(tmp_path)
+        assert "Hugging Face dataset, which cannot be converted directly" in message
+        assert "ReadFromParquet" in message
+        assert "WriteArrayRecords" in message
+
+    def test_a_repository_of_the_hub_with_files_of_its_own(self, folder):
+        (folder / "README.md").write_bytes(b"---\n")
+        (folder / ".gitattributes").write_bytes(b"")
+        (folder / "data.jsonl").write_bytes(JSON_LINES)
+        assert len(match_inputs(str(folder))) == 4

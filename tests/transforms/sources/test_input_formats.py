@@ -1,0 +1,79 @@
+"""Inputs of other formats are refused by name, with what to do about them."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.sources.input_files import find_inputs
+from tests.support.other_formats import MAKERS
+from tests.support.records import frames_of, write_array_records
+
+DATA = frames_of([b"one", b"two"])
+
+
+def refused(*patterns: object) -> str:
+    with pytest.raises(InputError) as caught:
+        find_inputs(list(map(str, patterns)))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_each_format(tmp_path, name):
+    (tmp_path / "in").write_bytes(MAKERS[name]())
+    message = refused(tmp_path / "in")
+    assert f"not a TFRecord file, but {name}\n" in message
+    assert f"where:    {tmp_path}/in" in message
+    assert "to do:" in message
+    assert "again from its source" not in message
+
+
+def test_some_of_many(tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.parquet").write_bytes(MAKERS["Parquet"]())
+    (tmp_path / "a.csv").write_bytes(MAKERS["CSV"]())
+    (tmp_path / "b").write_bytes(DATA)
+    message = refused(tmp_path / "*")
+    assert "6 of 7 input files are not TFRecord files" in message
+    assert f"{tmp_path}/2.parquet and 2 more" in message
+    assert "got:      Parquet (5), CSV (1)" in message
+    assert "by a narrower pattern; or read it with Beam's ReadFromParquet" in message
+
+
+def test_array_records(tmp_path):
+    write_array_records(tmp_path / "in", [b"one"])
+    assert "`gristmill index`" in refused(tmp_path / "in")
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("dataset.json", "a dataset of ArrayRecord files"),
+        ("dataset_info.json", "give its directory alone"),
+        ("features.json", "give its directory alone"),
+    ],
+)
+def test_what_describes_a_dataset_among_the_inputs(tmp_path, name, cure):
+    (tmp_path / name).write_bytes(MAKERS["JSON"]())
+    (tmp_path / "in").write_bytes(DATA)
+    assert cure in refused(tmp_path / "*")
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [DATA[1:], bytes(100), DATA[:5], gzip.compress(DATA, mtime=0)[:20]],
+    ids=["shifted", "zeros", "cut", "compressed and cut"],
+)
+def test_damaged_files_of_the_right_format_are_left_to_their_reader(tmp_path, damaged):
+    (tmp_path / "in").write_bytes(damaged)
+    assert len(find_inputs([str(tmp_path / "in")])) == 1
+
+
+def test_some_but_not_all_where_damage_is_accepted(tmp_path):
+    (tmp_path / "a").write_bytes(DATA)
+    (tmp_path / "b").write_bytes(MAKERS["CSV"]())
+    assert len(find_inputs([f"{tmp_path}/*"], allow_other_formats=True)) == 2
+    with pytest.raises(InputError, match="but CSV"):
+        find_inputs([f"{tmp_path}/b"], allow_other_formats=True)

@@ -1,0 +1,103 @@
+"""What a pattern of input files matches; a directory stands for the files in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
+
+_OTHER_FORMATS = '(see "Other formats" in docs/transforms.md)'
+# What the package datasets writes, and what describes a repository of the Hub.
+_HUGGING_FACE_DATA = (".arrow", ".parquet")
+_OF_HUB = ({"dataset_infos.json"}, {"README.md", ".gitattributes"})
+_NO_DATA = (".json", ".md")
+
+
+def match_inputs(pattern: str) -> list[FileInfo]:
+    """Lists the files that a pattern matches, or that are directly in a directory.
+
+    Of a directory, files whose names begin with `.` or `_` are left out, as Hadoop and
+    Spark do: these are markers and unfinished files.
+
+    Raises:
+        InputError: There are none, or the directory is a dataset with splits.
+    """
+    storage = storage_for(pattern)
+    matches = [] if pattern.endswith("/") else storage.match(pattern)
+    if matches:
+        return matches
+    there = storage.list(pattern.rstrip("/") or "/")
+    names = [layout.base_name(info.path) for info in there]
+    check_no_dataset(pattern, names)
+    found = [
+        info
+        for info, name in zip(there, names, strict=True)
+        if not name.startswith((".", "_"))
+    ]
+    if not found:
+        raise InputError(
+            "no input file matches",
+            where=pattern,
+            got=f"only files whose names begin with . or _, such as {names[0]}"
+            if there
+            else None,
+            cure="give these files by a pattern"
+            if there
+            else "check the path; a directory stands for the files directly in it, and "
+            "patterns match files; quote a pattern with * so that it reaches gristmill "
+            "as it is",
+        )
+    return found
+
+
+def check_no_dataset(directory: str, names: Collection[str]) -> None:
+    """Raises InputError if a directory is a dataset whose splits would be joined.
+
+    Args:
+        directory: The directory.
+        names: The files in it.
+    """
+    if layout.DATASET_JSON in names:
+        raise InputError(
+            "the input is a dataset of ArrayRecord files already",
+            where=directory,
+            expected="TFRecord files",
+            got=f"a directory with {layout.DATASET_JSON}",
+            cure="read it as it is; to write its records in another way, use "
+            "gristmill.transforms.ReadArrayRecords and WriteArrayRecords on each split",
+        )
+    if (found := _hugging_face(names)) is not None:
+        raise InputError(
+            "the input is a Hugging Face dataset, which cannot be converted directly",
+            where=directory,
+            expected="TFRecord files",
+            got=found,
+            cure="write each split as Parquet with the package datasets, read it with "
+            "Beam's ReadFromParquet, and write records with "
+            f"gristmill.transforms.WriteArrayRecords {_OTHER_FORMATS}",
+        )
+    if layout.TFDS_INFO_JSON in names:
+        raise InputError(
+            "a TFDS directory is not the only input",
+            where=directory,
+            expected="one TFDS directory, whose splits are kept, or TFRecord files",
+            got=f"a directory with {layout.TFDS_INFO_JSON} among other inputs",
+            cure="convert it alone, with `gristmill convert`; or give the files of one "
+            "of its splits by a pattern",
+        )
+
+
+def _hugging_face(names: Collection[str]) -> str | None:
+    """Returns which directory of Hugging Face has these files, None for no such."""
+    described = layout.TFDS_INFO_JSON in names and "features.json" not in names
+    if "dataset_dict.json" in names or (
+        described and any(name.endswith(_HUGGING_FACE_DATA) for name in names)
+    ):
+        return "what the package datasets writes"
+    data = [n for n in names if not n.startswith(".") and not n.endswith(_NO_DATA)]
+    if not data and any(kind.issubset(names) for kind in _OF_HUB):
+        return "a repository of the Hub, its data in other directories"
+    return None
