@@ -7,10 +7,11 @@ that are slow to import.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -38,15 +39,21 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         home = homes().get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
-            module = importlib.import_module(home)
-        except ModuleNotFoundError as e:
-            from gristmill.dataset.errors import MissingPackageError
-
-            missing = MissingPackageError.of(e)
-            if missing is None:
-                raise
-            raise missing from e
-        return getattr(module, name)
+        with packages_named():
+            return getattr(importlib.import_module(home), name)
 
     return get, lambda: sorted(homes())
+
+
+@contextlib.contextmanager
+def packages_named() -> Iterator[None]:
+    """Says what to install where the import of an optional package fails."""
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        from gristmill.dataset.errors import MissingPackageError
+
+        missing = MissingPackageError.of(e)
+        if missing is None:
+            raise
+        raise missing from e

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError
+from gristmill.dataset.lazy_names import packages_named
 from gristmill.loader.batches import Batches, ordered_weights
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import checked_indices
@@ -29,6 +30,16 @@ class GlobalBatches(Batches):
 
     They are `Batches` that can be fed to hosts and traced to their sources.
     """
+
+    def __post_init__(self) -> None:
+        if self.steps == 0:
+            raise InputError(
+                "there is no batch: all records together are fewer than batch_size",
+                expected=f"at least {self.batch_size:,} records, over all epochs",
+                got=f"{self.schedule.stop:,}",
+                cure="choose a smaller batch_size or more epochs, or keep the part of "
+                "a batch that there is with drop_remainder=False",
+            )
 
     def locate(self, step: int, row: int) -> Location:
         """Returns where a row of a step's global batch comes from.
@@ -71,10 +82,18 @@ class GlobalBatches(Batches):
 
         Raises:
             InputError: The host is not given, or given twice; the batch does not
-                divide among the hosts; or a number is out of range.
+                divide among the hosts; a number is out of range; or decode is not a
+                function.
         """
+        if decode is not None and not callable(decode):
+            raise InputError(
+                "decode is not a function",
+                expected="a function of list[bytes], or None for list[bytes] itself",
+                got=f"{type(decode).__name__} {decode!r:.100}",
+            )
         # Imported here: `global_batches` without a feed needs no Grain.
-        from gristmill.loader.feed.feed import Feed
+        with packages_named():
+            from gristmill.loader.feed.feed import Feed
 
         taken: Rows
         if rows is None:
@@ -90,6 +109,8 @@ class GlobalBatches(Batches):
             )
         else:
             taken = checked_indices(rows, stop=self.batch_size, what="row")
+            if taken.ndim != 1:
+                raise InputError("rows are not a list of numbers", got=f"{rows!r:.100}")
         return Feed(
             self,
             rows=taken,
@@ -109,7 +130,8 @@ def _host_of(
     if topology not in (None, "jax"):
         raise InputError("unknown topology", expected="'jax', or none", got=got)
     if topology == "jax" and process_index is None and process_count is None:
-        import jax
+        with packages_named():
+            import jax
 
         return jax.process_index(), jax.process_count()
     if topology is None and process_index is not None and process_count is not None:
@@ -147,8 +169,9 @@ def global_batches(
             default in proportion to their lengths.
 
     Raises:
-        InputError: An argument is out of range, a dataset is empty, or names of
-            datasets and weights differ.
+        InputError: An argument is out of range or of another kind, a dataset is empty,
+            names of datasets and weights differ, or the records of all epochs are fewer
+            than one batch.
     """
     mixed = isinstance(datasets, Mapping)
     named = datasets if isinstance(datasets, Mapping) else {"": datasets}
@@ -161,6 +184,11 @@ def global_batches(
         raise InputError(
             "weights are for a mixture",
             cure='give the datasets by name: {"a": a, "b": b}',
+        )
+    if mixed and "" in named:
+        raise InputError(
+            "a dataset of a mixture has an empty name",
+            cure='give each a name: {"a": a, "b": b}',
         )
     orders = tuple(
         DatasetOrder(

@@ -209,11 +209,11 @@ def ordered_weights(
     weights: Mapping[str, Weight], names: tuple[str, ...]
 ) -> tuple[Weight, ...]:
     """Returns the weights in the order of the names, which must be theirs."""
-    if set(weights) != set(names):
+    if not isinstance(weights, Mapping) or set(weights) != set(names):
         raise InputError(
             "the weights are not those of the mixture's datasets",
             expected=f"a weight for each of {', '.join(names)}",
-            got=", ".join(weights),
+            got=f"{weights!r:.200}",
             cure="give weights by these names and no others",
         )
     return tuple(weights[name] for name in names)

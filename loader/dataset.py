@@ -16,7 +16,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
-from gristmill.loader.indices import IntArray, checked_indices
+from gristmill.loader.indices import IntArray, checked_index, checked_indices
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.remote.range_fetcher import ReadCounts
 from gristmill.loader.remote.read_options import ReadOptions
@@ -157,7 +157,7 @@ class Dataset(Sequence[bytes]):
         Raises:
             OutOfRangeError: There is no such shard.
         """
-        (shard,) = checked_indices([index], stop=self.num_shards, what="shard").tolist()
+        shard = checked_index(index, stop=self.num_shards, what="shard")
         first = self._shards.first_record(shard)
         size = int(self._shards.file_bytes[shard])
         table = self._table
@@ -185,14 +185,14 @@ class Dataset(Sequence[bytes]):
             int64 [n] shards, int64 [n] numbers.
         """
         checked = checked_indices(records, stop=len(self), what="record")
-        return self._shards.find(checked)
+        return self._shards.find(np.atleast_1d(checked))
 
     def offset_bytes(self, record: int) -> int:
         """Returns the offset, in its shard, of the chunk that holds a record.
 
         It opens the shard's index.
         """
-        (checked,) = checked_indices([record], stop=len(self), what="record").tolist()
+        checked = checked_index(record, stop=len(self), what="record")
         return self._reader.offset_bytes(checked)
 
     def read(self, records: npt.ArrayLike) -> list[bytes]:

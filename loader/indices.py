@@ -32,7 +32,10 @@ def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:
         InputError: The values are not integers.
         OutOfRangeError: A value is outside [0, stop); the first such is named.
     """
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as e:  # Lists of different lengths, for example.
+        raise InputError(f"each {what} must be an integer", got=str(e)) from e
     if array.size and array.dtype.kind not in "iu":
         raise InputError(
             f"each {what} must be an integer below 2^63", got=f"{array.dtype} values"
@@ -46,6 +49,14 @@ def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:
     return array.astype(np.int64, copy=False)
 
 
+def checked_index(value: int, *, stop: int, what: str) -> int:
+    """Returns one index in [0, stop) as a plain int; as `checked_indices` otherwise."""
+    checked = checked_indices(value, stop=stop, what=what)
+    if checked.ndim:
+        raise InputError(f"{what} is not a single number", got=f"{value!r:.100}")
+    return int(checked)
+
+
 def checked_count(
     value: int, *, what: str, least: int = 1, most: int = POSITION_LIMIT
 ) -> int:
@@ -55,12 +66,19 @@ def checked_count(
         InputError: The value is not an integer, or outside the range.
     """
     expected = f"an integer from {least} to {most}"
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise InputError(
-            f"{what} is not an integer", expected=expected, got=repr(value)
-        ) from None
+    count = checked_integer(value, what=what, expected=expected)
     if not least <= count <= most:
         raise InputError(f"{what} is out of range", expected=expected, got=count)
     return count
+
+
+def checked_integer(value: int, *, what: str, expected: str = "an integer") -> int:
+    """Returns `value` as a plain int of any size; raises InputError if it is none."""
+    try:
+        if not isinstance(value, bool):  # True and False are integers to Python.
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise InputError(
+        f"{what} is not an integer", expected=expected, got=f"{value!r:.100}"
+    )

@@ -35,8 +35,9 @@ from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.tfds_info import parse_info
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.paths import path_text, path_texts
+from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.loader.cache.footers import footer_cache
+from gristmill.loader.cache.host_files import cache_dir_text
 from gristmill.loader.cache.shards import ShardCache, no_shards_to_cache, shard_cache
 from gristmill.loader.dataset import Dataset, Recipe
 from gristmill.loader.indices import IntArray
@@ -82,12 +83,12 @@ class _Under(Sequence[str]):
 
 
 def open(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    path: StrPath | Sequence[StrPath],
     split: str | None = None,
     *,
     verify: Verify | None = None,
     read_options: ReadOptions | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
+    cache_dir: StrPath | None = None,
     cache_bytes: int | None = None,
 ) -> Dataset:
     """Opens a dataset for reading.
@@ -116,10 +117,16 @@ def open(
         InvalidDatasetError: The dataset's own files contradict each other.
         StorageError: The directory for copies cannot be used.
     """
+    if read_options is not None and not isinstance(read_options, ReadOptions):
+        raise InputError(
+            "read_options are of another kind",
+            expected="loader.ReadOptions(...), or None",
+            got=f"{read_options!r:.100}",
+        )
     how = _How(
         verify=verify,
         options=read_options,
-        cache_dir=None if cache_dir is None else os.fspath(cache_dir),
+        cache_dir=cache_dir_text(cache_dir),
         cache_bytes=cache_bytes,
     )
     if isinstance(path, (str, os.PathLike)):

@@ -21,6 +21,7 @@ import posixpath
 import re
 
 from gristmill.dataset.errors import InputError, InvalidDatasetError
+from gristmill.dataset.storage.paths import is_file_name
 
 DATASET_JSON = "dataset.json"
 TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.
@@ -175,16 +176,16 @@ def check_relative(path: str, *, where: str) -> str:
     parts = path.split("/")
     if (
         not path
-        or "\0" in path
+        or not is_file_name(path)
         or "\\" in path
         or "://" in path
         or any(part in ("", ".", "..") for part in parts)
     ):
         raise InvalidDatasetError(
-            "dataset names a file outside of its own directory",
+            "dataset names a file outside of its own directory, or one that cannot be",
             where=where,
             expected="a relative path without '..'",
-            got=repr(path),
+            got=ascii(path),
             cure="do not read this dataset unless you trust where it came from",
         )
     return path

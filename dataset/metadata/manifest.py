@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -210,6 +211,10 @@ _TOTALS = (
     *("records", "raw_bytes", "file_bytes", "dropped_records", "added_records"),
     *("quarantined_regions", "quarantined_bytes"),
 )
+_DIGESTS = {
+    "records_digest": "[0-9a-f]{32}",
+    "shards_digest": "sha256:[0-9a-f]{64}",
+}
 _SPLIT_FIELDS = {
     field.name: field.type
     for field in dataclasses.fields(Split)
@@ -240,6 +245,8 @@ def _parse_split(fields: Mapping[str, Any]) -> Split:
             raise ValueError(f"{name} must be a count, got {value!r}")
         if kind == "str" and not isinstance(value, str):
             raise ValueError(f"{name} must be a text, got {value!r}")
+        if name in _DIGESTS and not re.fullmatch(_DIGESTS[name], value):
+            raise ValueError(f"{name} is not a digest, got {value!a}")
     if _mapping(fields["source"], "source") is None:
         raise ValueError("source must be an object, got null")
     return Split(**known, extra=_unknown(fields, _SPLIT_FIELDS))

@@ -19,8 +19,8 @@ def path_text(path: StrPath, what: str) -> str:
         what: Its role, for messages.
 
     Raises:
-        InputError: It is empty, is no path, or was gs:// before pathlib joined the
-            slashes.
+        InputError: It is empty, is no path, is one that no file can have, or was gs://
+            before pathlib joined the slashes.
     """
     text: object = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
@@ -43,11 +43,21 @@ def path_text(path: StrPath, what: str) -> str:
             got=repr(path),
             cure="give paths in buckets as text",
         )
+    if not is_file_name(text):
+        raise InputError(f"the {what} is a path that no file can have", got=ascii(text))
     return text
+
+
+def is_file_name(text: str) -> bool:
+    """Returns whether a file can have a path: all of its characters have bytes."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def path_texts(paths: StrPath | Iterable[StrPath], what: str) -> tuple[str, ...]:
     """Returns one path, or several, as texts. Raises as `path_text` does."""
-    if isinstance(paths, (str, os.PathLike)):
+    if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable):
         paths = (paths,)
     return tuple(path_text(path, what) for path in paths)

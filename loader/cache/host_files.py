@@ -12,6 +12,14 @@ import tempfile
 from collections.abc import Iterator
 
 from gristmill.dataset.errors import GristmillError, StorageError
+from gristmill.dataset.storage.paths import StrPath, path_text
+
+
+def cache_dir_text(cache_dir: StrPath | None) -> str | None:
+    """Returns the directory that a user gave as text; "" stands for none at all."""
+    if cache_dir is None or cache_dir == "":
+        return cache_dir
+    return path_text(cache_dir, "cache directory")
 
 
 def cache_root(cache_dir: str | None) -> str:

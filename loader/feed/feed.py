@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Self
 
 import grain
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, UserFunctionError
 from gristmill.loader.batches import Batches
 from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
@@ -31,7 +31,7 @@ from gristmill.loader.feed.workers import (
     iterate_in_threads,
     iterate_in_workers,
 )
-from gristmill.loader.indices import checked_count
+from gristmill.loader.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.order.schedule import Rows
 
 # A feed is closed at exit before Grain's and multiprocessing's own parts are.
@@ -69,7 +69,8 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         self._decode, self._silent_seconds = decode, silent_seconds
         self._workers = checked_count(workers, what="workers", least=0)
         self._prefetch = checked_count(prefetch, what="prefetch")
-        self._step = checked_count(start_step, what="start_step", least=0)
+        most = POSITION_LIMIT if batches.steps is None else batches.steps
+        self._step = checked_count(start_step, what="start_step", least=0, most=most)
         self._order = state_of(batches, self._step)
         self._meter = Meter()
 
@@ -138,9 +139,11 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         else:
             iterator = iterate_in_threads(source, threads=self._prefetch)
             workers = Workers()
-        count = None if steps is None else steps - self._step
+        numbers: Iterator[int] = itertools.count(self._step)
+        if steps is not None:
+            numbers = iter(range(self._step, steps))
         reading = ReadAhead(
-            _read_batches(iterator, count, packed=prefix is not None),
+            _read_batches(iterator, numbers, packed=prefix is not None),
             depth=self._prefetch,
             close=functools.partial(_close, iterator, prefix),
             check=workers.check,
@@ -218,14 +221,14 @@ def _close(iterator: Any, prefix: str | None) -> None:
 
 
 def _read_batches(
-    iterator: Any, count: int | None, *, packed: bool
+    iterator: Any, steps: Iterator[int], *, packed: bool
 ) -> Iterator[ReadBatch]:
     # Hold no reference to a batch while waiting, so that the caller can free it.
-    for _ in itertools.count() if count is None else range(count):
-        yield _next_batch(iterator, packed=packed)
+    for step in steps:
+        yield _next_batch(iterator, step, packed=packed)
 
 
-def _next_batch(iterator: Any, *, packed: bool) -> ReadBatch:
+def _next_batch(iterator: Any, step: int, *, packed: bool) -> ReadBatch:
     try:
         element = next(iterator)
     except Exception as e:
@@ -238,5 +241,9 @@ def _next_batch(iterator: Any, *, packed: bool) -> ReadBatch:
         if error is e:
             raise
         raise error from None
-    batch: ReadBatch = unpack(element) if packed else element
+    try:
+        batch: ReadBatch = unpack(element) if packed else element
+    except UserFunctionError as e:
+        e.add_note(f"in the batch of step {step:,}")
+        raise
     return batch

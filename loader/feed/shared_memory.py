@@ -116,7 +116,15 @@ def unpack(packed: Any) -> Any:
         begin = -(-begin // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         parts.append(view[begin:end])
         begin = end
-    return pickle.loads(parts[0], buffers=parts[1:])
+    try:
+        return pickle.loads(parts[0], buffers=parts[1:])
+    except Exception as e:  # Objects may raise anything when they are made again.
+        raise UserFunctionError(
+            "what decode returned in a worker cannot be unpickled by the trainer",
+            got=f"{type(e).__name__}: {e}",
+            cure="return arrays, numbers, texts, and lists, tuples or dicts of these; "
+            "or use workers=0",
+        ) from e
 
 
 def remove_leftovers(prefix: str) -> None:

@@ -75,13 +75,12 @@ class BatchSource:
             return np.empty(0, np.uint8)
         try:
             batch = self._read(step)
+            return batch if self._packed is None else pack(batch, prefix=self._packed)
         except Exception as e:
             e.add_note(f"in the batch of step {step:,}")
             if self._packed is None or _pickles(e):
                 raise
             text = "".join(traceback.format_exception(e))
-        else:
-            return batch if self._packed is None else pack(batch, prefix=self._packed)
         # Outside the handler: some libraries pickle the context of an error (tblib).
         raise UserFunctionError(
             "a batch failed with an error that does not pickle",

@@ -11,17 +11,17 @@ from typing import Any
 
 from gristmill.dataset.errors import (
     FormatVersionError,
-    GristmillError,
     InputError,
     StateMismatchError,
 )
 from gristmill.loader.batches import Batches
 from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import checked_count
+from gristmill.loader.indices import POSITION_LIMIT
 from gristmill.loader.order.dataset_order import DatasetOrder
-from gristmill.loader.order.mixture import Mixture, Phase
+from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import shuffle_from_state
+from gristmill.loader.state_fields import NO_FIELD, StateFields, field_error, is_same
 
 STATE_VERSION = 1
 
@@ -58,23 +58,16 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
     it, they must be the same.
 
     Raises FormatVersionError for the state of another version, StateMismatchError for
-    other datasets or another order, and InputError for what is not a state.
+    other datasets or another order, and InputError, which names the field, for what is
+    not a state.
     """
-    if not isinstance(state, Mapping) or "version" not in state:
-        raise _not_a_state(state)
-    if state["version"] != STATE_VERSION:
-        raise FormatVersionError(
-            "another version wrote the state of the feed",
-            expected=STATE_VERSION,
-            got=state["version"],
-            cure="resume with the version that wrote it",
-        )
+    fields = _checked(state)
     own = state_of(batches, step=0)
-    differences = [
-        (name, expected, got)
-        for name, expected, got in _differences(own, state)
-        if not name.startswith(("step", "mixture"))
-    ]
+    # Compared below.
+    compared = {**state, "step": 0}
+    if own["mixture"] and compared["mixture"]:
+        compared["mixture"] = own["mixture"]
+    differences = list(_differences(own, compared))
     if differences:
         raise StateMismatchError(
             "the state is of other records, or of another order, than this feed",
@@ -84,10 +77,11 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
             cure="make the batches as in the run that wrote the state, or start again "
             "without it",
         )
-    step = checked_count(state["step"], what="step of the state", least=0)
+    steps = batches.steps
+    most = POSITION_LIMIT // batches.batch_size if steps is None else steps
+    step = fields.integer("step", most=most)
     if batches.schedule.mixture is not None:
-        phases = Mixture.from_state(state["mixture"]).phases
-        _check_mixture(batches, batches.schedule.mixture.phases, phases, step)
+        _check_mixture(batches, batches.schedule.mixture, _mixture(fields), step)
     return step
 
 
@@ -99,36 +93,34 @@ def batches_of_state(
     The datasets of a mixture are given by their names. It raises what `step_of` does.
     """
     named = datasets if isinstance(datasets, Mapping) else {"": datasets}
-    try:
-        entries = {str(entry["name"]): entry for entry in state["datasets"]}
-        mixture = state["mixture"]
-        if entries.keys() != named.keys() or (mixture is None) != ("" in named):
-            raise InputError(
-                "the state has datasets with other names",
-                expected=", ".join(entries) if mixture else "a dataset without a name",
-                got=", ".join(named) or "none",
-                cure="open the datasets of the run that wrote the state, and give them "
-                "the same names",
-            )
-        schedule = Schedule(
-            orders=tuple(
-                DatasetOrder(
-                    num_records=len(named[name]),
-                    seed=entry["seed"],
-                    shuffle=shuffle_from_state(entry["shuffle"]),
-                    epochs=entry["epochs"],
-                    name=name,
-                )
-                for name, entry in entries.items()
-            ),
-            mixture=None if mixture is None else Mixture.from_state(mixture),
-            batch_size=state["batch_size"],
-            drop_remainder=state["drop_remainder"],
+    fields = _checked(state)
+    entries = {entry.text("name"): entry for entry in fields.objects("datasets")}
+    mixture = _mixture(fields) if state["mixture"] is not None else None
+    if entries.keys() != named.keys() or (mixture is None) != ("" in named):
+        raise InputError(
+            "the state has datasets with other names",
+            expected=", ".join(entries) if mixture else "a dataset without a name",
+            got=", ".join(named) or "none",
+            cure="open the datasets of the run that wrote the state, and give them "
+            "the same names",
         )
-    except GristmillError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise _not_a_state(state) from e
+    schedule = Schedule(
+        orders=tuple(
+            DatasetOrder(
+                num_records=len(named[name]),
+                seed=entry.integer("seed", least=None),
+                shuffle=shuffle_from_state(
+                    entry.get("shuffle"), place=entry.place("shuffle")
+                ),
+                epochs=_epochs(entry),
+                name=name,
+            )
+            for name, entry in entries.items()
+        ),
+        mixture=mixture,
+        batch_size=fields.integer("batch_size", least=1),
+        drop_remainder=fields.boolean("drop_remainder"),
+    )
     batches = Batches(
         datasets=tuple(named[name] for name in entries), schedule=schedule
     )
@@ -136,13 +128,52 @@ def batches_of_state(
     return batches
 
 
-def _not_a_state(found: object) -> InputError:
-    return InputError(
-        "not the state of a feed",
-        expected="what get_state of a feed returned",
-        got=f"{found!r:.200}",
-        cure="give the whole state, as it was saved with the checkpoint",
-    )
+def _checked(state: object) -> StateFields:
+    """Returns the fields of a state: all are there, and of the kind they must be."""
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise InputError(
+            "not the state of a feed",
+            expected="what get_state of a feed returned",
+            got=f"{state!r:.200}",
+            cure="give the whole state, as it was saved with the checkpoint",
+        )
+    fields = StateFields(state)
+    version = fields.integer("version", least=None)
+    if version != STATE_VERSION:
+        raise FormatVersionError(
+            "another version wrote the state of the feed",
+            expected=STATE_VERSION,
+            got=version,
+            cure="resume with the version that wrote it",
+        )
+    fields.integer("step")
+    fields.integer("batch_size", least=1)
+    fields.boolean("drop_remainder")
+    for entry in fields.objects("datasets"):
+        for name in ("name", "order_digest"):
+            entry.text(name)
+        if entry.get("records_digest") is not None:
+            entry.text("records_digest")
+        entry.integer("records", least=1)
+        entry.integer("seed", least=None)
+        entry.fields("shuffle")
+        _epochs(entry)
+    if fields.get("mixture") is not None:
+        _mixture(fields)
+    return fields
+
+
+def _epochs(entry: StateFields) -> int | None:
+    return None if entry.get("epochs") is None else entry.integer("epochs", least=1)
+
+
+def _mixture(fields: StateFields) -> Mixture:
+    mixture = Mixture.from_state(fields.get("mixture"))
+    expected = len(fields.items("datasets"))
+    if mixture.num_datasets != expected:
+        weights = f"{expected} weights, one for each of the datasets"
+        raise field_error("mixture.phases", weights, f"{mixture.num_datasets} weights")
+    return mixture
 
 
 def _differences(
@@ -152,18 +183,22 @@ def _differences(
     if isinstance(own, Mapping) and isinstance(other, Mapping):
         for key in [*own, *(key for key in other if key not in own)]:
             below = f"{name}.{key}" if name else str(key)
-            yield from _differences(own.get(key), other.get(key), below)
+            if key in own and key in other:
+                yield from _differences(own[key], other[key], below)
+            else:
+                yield below, own.get(key, NO_FIELD), other.get(key, NO_FIELD)
     elif isinstance(own, list) and isinstance(other, list) and len(own) == len(other):
         for number, (ours, theirs) in enumerate(zip(own, other, strict=True)):
             part = isinstance(ours, Mapping) and ours.get("name")
             yield from _differences(ours, theirs, f"{name}[{part or number}]")
-    elif own != other:
+    elif not is_same(own, other):
         yield name, own, other
 
 
 def _check_mixture(
-    batches: Batches, own: tuple[Phase, ...], other: tuple[Phase, ...], step: int
+    batches: Batches, own_mixture: Mixture, other_mixture: Mixture, step: int
 ) -> None:
+    own, other = own_mixture.phases, other_mixture.phases
     same = 0
     while own[same : same + 1] == other[same : same + 1] != ():
         same += 1

@@ -140,6 +140,7 @@ def in_batches(dataset: grain.MapDataset, *, records: int) -> grain.MapDataset:
         dataset: A Grain MapDataset.
         records: Elements of a list. The last list of an epoch may be shorter.
     """
+    _check_kind(dataset, grain.MapDataset, "a MapDataset, before to_iter_dataset")
     return _InBatches(dataset, checked_count(records, what="records"))
 
 
@@ -161,6 +162,18 @@ def read_together(
         read_options: How many threads read, and how many lists they read ahead; two
             and four by default.
     """
-    if read_options is None:
+    _check_kind(dataset, grain.MapDataset, "a MapDataset, before to_iter_dataset")
+    if read_options is not None:
+        _check_kind(read_options, grain.ReadOptions, "grain.ReadOptions(...), or None")
+    else:
         read_options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
     return _ReadTogether(dataset, checked_count(records, what="records"), read_options)
+
+
+def _check_kind(value: object, kind: type, expected: str) -> None:
+    if not isinstance(value, kind):
+        raise InputError(
+            "this is not what Grain's pipelines are made of",
+            expected=expected,
+            got=f"{type(value).__name__} {value!r:.100}",
+        )

@@ -19,7 +19,9 @@ import numpy as np
 
 from gristmill.dataset.errors import InputError, RecordKeyError
 from gristmill.dataset.file_names import JoinedFiles
+from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.loader.cache.footers import footer_cache
+from gristmill.loader.cache.host_files import cache_dir_text
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.shard_list import ShardList, count_files
@@ -63,10 +65,16 @@ class ArrayRecordDataSource(Sequence[bytes]):
         reader_options: Mapping[str, str] | None = None,
         *,
         verify: Verify | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: StrPath | None = None,
     ):
         allow_unparsed_flags()
-        footers = footer_cache(None if cache_dir is None else os.fspath(cache_dir))
+        if reader_options is not None and not isinstance(reader_options, Mapping):
+            raise InputError(
+                "reader_options are of another kind",
+                expected="a dict of texts, or None",
+                got=f"{reader_options!r:.100}",
+            )
+        footers = footer_cache(cache_dir_text(cache_dir))
         parts = [_part_of(item) for item in _as_list(paths)]
         if notice := JoinedFiles.of(path for path, _, _ in parts).notice():
             _log.warning("ArrayRecordDataSource: %s", notice)
@@ -172,12 +180,12 @@ def _as_list(paths: Any) -> list[Any]:
 def _part_of(item: Any) -> tuple[str, int, int | None]:
     """Returns the file and its range of records, which ends with None for all."""
     if isinstance(item, FileInstruction):
-        path, start = os.fspath(item.filename), operator.index(item.skip)
+        path, start = path_text(item.filename, "file"), operator.index(item.skip)
         end = start + operator.index(item.take)
-    elif match := _SLICE.fullmatch(os.fspath(item)):
+    elif match := _SLICE.fullmatch(path_text(item, "file")):
         path, start, end = match[1], int(match[2]), int(match[3])
     else:
-        return os.fspath(item), 0, None
+        return path_text(item, "file"), 0, None
     if not 0 <= start <= end < 1 << 62:
         raise InputError(
             "range of records is negative, or ends before it starts",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,14 @@ from gristmill.loader.indices import (
     IntArray,
     checked_count,
     checked_indices,
+    checked_integer,
 )
-from gristmill.loader.order.shuffle import GlobalShuffle, Shuffle, ShuffleKey
+from gristmill.loader.order.shuffle import (
+    GlobalShuffle,
+    Shuffle,
+    ShuffleKey,
+    check_shuffle,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,16 @@ class DatasetOrder:
     name: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", operator.index(self.seed))
+        object.__setattr__(self, "seed", checked_integer(self.seed, what="seed"))
+        check_shuffle(self.shuffle)
+        try:
+            self.name.encode()
+        except (AttributeError, UnicodeEncodeError):
+            raise InputError(
+                "the name of a dataset is not a text",
+                expected="a text of Unicode characters",
+                got=f"{self.name!a:.100}",
+            ) from None
         num_records = checked_count(self.num_records, what="num_records")
         object.__setattr__(self, "num_records", num_records)
         if self.epochs is not None:
@@ -91,5 +105,7 @@ class DatasetOrder:
         if stop_epoch is None and self.epochs is None:
             raise InputError("the schedule never ends", cure="give stop_epoch")
         last = self.stop // self.num_records
-        stop = last if stop_epoch is None else min(operator.index(stop_epoch), last)
+        stop = last
+        if stop_epoch is not None:
+            stop = min(checked_integer(stop_epoch, what="stop_epoch"), last)
         return np.arange(first, max(first, stop), dtype=np.int64)

@@ -29,6 +29,7 @@ import functools
 import heapq
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -43,11 +44,15 @@ from gristmill.loader.indices import (
     checked_count,
     checked_indices,
 )
+from gristmill.loader.state_fields import StateFields, field_error
 
 # Part of every checkpoint: positions under one version never change.
 MIXTURE_VERSION = 1
 
 Weight: TypeAlias = int | float | str | Fraction
+
+# As `to_state` writes weights. Python refuses to parse integers that are much longer.
+_FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
 
 # Products of a position within a period and a weight fit int64 up to this weight;
 # heavier nodes are computed with Python's integers.
@@ -246,21 +251,20 @@ class Mixture:
         """Returns the mixture whose `to_state` gave `state`.
 
         Raises:
+            InputError: It is not the state of a mixture; the error names the field.
             FormatVersionError: Another version of the arithmetic wrote it.
         """
-        if state.get("version") != MIXTURE_VERSION:
+        fields = StateFields(state, "mixture")
+        version = fields.integer("version", least=None)
+        if version != MIXTURE_VERSION:
             raise FormatVersionError(
                 "another version wrote the mixture's state, it cannot be continued",
                 expected=MIXTURE_VERSION,
-                got=state.get("version"),
+                got=version,
                 cure="resume with the version that wrote it",
             )
-        return cls(
-            tuple(
-                Phase(phase["from_position"], tuple(map(Fraction, phase["weights"])))
-                for phase in state["phases"]
-            )
-        )
+        fields.only("version", "phases")
+        return cls(tuple(map(_phase_of, fields.objects("phases"))))
 
     @functools.cached_property
     def _starts(self) -> list[int]:
@@ -274,6 +278,19 @@ class Mixture:
             length = following.from_position - phase.from_position
             before.append(_counts_after(phase._tree, length, before[-1]))
         return before
+
+
+def _phase_of(fields: StateFields) -> Phase:
+    fields.only("from_position", "weights")
+    position = fields.integer("from_position", most=POSITION_LIMIT - 1)
+    texts = fields.items("weights")
+    weights = []
+    for text in texts:
+        if isinstance(text, str) and _FRACTION.fullmatch(text):
+            weights.append(Fraction(text))
+    if len(weights) != len(texts) or sum(weights) != 1:
+        raise field_error(fields.place("weights"), 'a list like ["1/3", "2/3"]', texts)
+    return Phase(position, tuple(weights))
 
 
 def exact_weights(weights: Sequence[Weight]) -> tuple[Fraction, ...]:

@@ -21,7 +21,6 @@ import functools
 import hashlib
 import json
 import math
-import operator
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,7 @@ from gristmill.loader.indices import (
     IntArray,
     checked_count,
     checked_indices,
+    checked_integer,
 )
 
 # Part of every checkpoint: results under one version never change. A change of any
@@ -78,7 +78,7 @@ class Permutation:
         size = checked_count(self.size, what="size of a permutation", most=MAX_SIZE)
         object.__setattr__(self, "size", size)
         # numpy's integers are no JSON, and a seed of 1.0 would not be the seed 1.
-        object.__setattr__(self, "seed", operator.index(self.seed))
+        object.__setattr__(self, "seed", checked_integer(self.seed, what="seed"))
 
     def forward(
         self,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -24,6 +23,7 @@ from gristmill.loader.indices import (
     IntArray,
     checked_count,
     checked_indices,
+    checked_integer,
 )
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Weight
@@ -91,6 +91,11 @@ class Schedule:
     def __post_init__(self) -> None:
         batch_size = checked_count(self.batch_size, what="batch_size")
         object.__setattr__(self, "batch_size", batch_size)
+        if not isinstance(self.drop_remainder, (bool, np.bool_)):
+            raise InputError(
+                "drop_remainder is neither true nor false",
+                got=f"{self.drop_remainder!r:.100}",
+            )
         if len(self.orders) != self._mixture.num_datasets:
             raise InputError(
                 "a mixture needs the order of a dataset for each weight",
@@ -139,7 +144,7 @@ class Schedule:
         Raises:
             OutOfRangeError: There is no such step, or no such row in a full batch.
         """
-        step = operator.index(step)
+        step = checked_integer(step, what="step")
         limit = self._step_limit()
         if not 0 <= step < limit:
             raise OutOfRangeError(
@@ -236,7 +241,7 @@ class Schedule:
                 cure='make a mixture: global_batches({"a": a, "b": b}, weights=...)',
             )
         mixture = self.mixture.reweighted(
-            weights, from_position=operator.index(step) * self.batch_size
+            weights, from_position=checked_integer(step, what="step") * self.batch_size
         )
         return dataclasses.replace(self, mixture=mixture)
 

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import operator
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +30,10 @@ from gristmill.loader.indices import (
     IntArray,
     checked_count,
     checked_indices,
+    checked_integer,
 )
 from gristmill.loader.order.permutation import PERMUTATION_VERSION, Permutation
+from gristmill.loader.state_fields import StateFields, field_error, is_same
 
 ShuffleName: TypeAlias = Literal["none", "global", "block"]
 
@@ -125,7 +126,7 @@ class Shuffle(abc.ABC):
 def _key(num_records: int, seed: int, epochs: npt.ArrayLike, name: str) -> ShuffleKey:
     return ShuffleKey(
         checked_count(num_records, what="num_records"),
-        operator.index(seed),
+        checked_integer(seed, what="seed"),
         checked_indices(epochs, stop=POSITION_LIMIT, what="epoch"),
         name,
     )
@@ -320,39 +321,55 @@ def parse_shuffle(shuffle: ShuffleName | Shuffle) -> Shuffle:
     Raises:
         InputError: There is no shuffle of that name.
     """
+    if isinstance(shuffle, str) and shuffle in _NAMED:
+        return _NAMED[shuffle]
+    check_shuffle(shuffle)
+    return cast("Shuffle", shuffle)
+
+
+def check_shuffle(shuffle: object) -> None:
+    """Raises InputError for what is not a shuffle, with what may be meant."""
     if isinstance(shuffle, Shuffle):
-        return shuffle
-    if not isinstance(shuffle, str) or shuffle not in _NAMED:
-        raise InputError(
-            "unknown shuffle",
-            expected=f"one of {', '.join(_NAMED)}, or a shuffle",
-            got=repr(shuffle),
-        )
-    return _NAMED[shuffle]
+        return
+    names = ", ".join(map(repr, _NAMED))
+    cure = "pass one of the names, or a shuffle such as BlockShuffle()"
+    if shuffle is True:
+        cure = "pass 'global' for every record anywhere, 'block' for faster reading"
+    elif shuffle is False or shuffle is None:
+        cure = "pass 'none' for the records as they are stored"
+    elif isinstance(shuffle, type) and issubclass(shuffle, Shuffle):
+        cure = f"pass {shuffle.__name__}(), with its sizes in the parentheses"
+    elif isinstance(shuffle, str) and shuffle in _NAMED:
+        cure = f"pass {type(_NAMED[shuffle]).__name__}()"
+    raise InputError(
+        "unknown shuffle",
+        expected=f"one of {names}, or a shuffle",
+        got=f"{shuffle!r:.100}",
+        cure=cure,
+    )
 
 
-def shuffle_from_state(state: Mapping[str, Any]) -> Shuffle:
-    """Returns the shuffle whose `to_state` gave `state`.
+def shuffle_from_state(state: object, *, place: str = "shuffle") -> Shuffle:
+    """Returns the shuffle whose `to_state` gave `state`, of which `place` is the name.
 
     Raises:
-        InputError: It is not the state of a shuffle.
+        InputError: It is not the state of a shuffle; the error names the field.
         FormatVersionError: Another version of the arithmetic wrote it, so the order
             cannot be continued.
     """
-    named = _NAMED.get(str(state.get("kind")))
-    if named is None or not vars(named).keys() <= state.keys():
-        raise InputError(
-            "not the state of a shuffle",
-            expected=f"kind one of {', '.join(_NAMED)}",
-            got=state,
-            cure="give the whole state, as it was saved with the checkpoint",
-        )
-    shuffle = type(named)(**{field: state[field] for field in vars(named)})
-    if shuffle.to_state() != dict(state):
+    fields = StateFields(state, place)
+    named = _NAMED.get(fields.text("kind"))
+    if named is None:
+        kinds = f"one of {', '.join(_NAMED)}"
+        raise field_error(fields.place("kind"), kinds, fields.text("kind"))
+    sizes = {field: fields.integer(field, least=1) for field in vars(named)}
+    shuffle = type(named)(**sizes)
+    if not is_same(shuffle.to_state(), fields.value):
         raise FormatVersionError(
             "another version wrote the shuffle's state, its order cannot be continued",
+            where=place,
             expected=shuffle.to_state(),
-            got=dict(state),
+            got=dict(fields.value),
             cure="resume with the version that wrote it, or start again at step 0",
         )
     return shuffle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 
 from gristmill.dataset.errors import InputError
 
@@ -36,13 +37,24 @@ class ReadOptions:
     index_bytes: int = 64 << 30
 
     def __post_init__(self) -> None:
-        if self.in_flight < 1 or min(self.timeout_seconds, self.deadline_seconds) <= 0:
+        for name, value in vars(self).items():
+            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if not number and not (name == "hedge_factor" and value is None):
+                raise InputError(
+                    f"{name} of the read options is not a number", got=f"{value!r:.100}"
+                )
+        # Written so that it is true of NaN, too.
+        if not (
+            self.in_flight >= 1
+            and self.timeout_seconds > 0
+            and self.deadline_seconds > 0
+        ):
             raise InputError(
                 "read options leave no requests or no time to read with",
                 expected="in_flight, timeout_seconds and deadline_seconds over 0",
                 got=str(self),
             )
-        if self.hedge_factor is not None and self.hedge_factor < 1:
+        if self.hedge_factor is not None and not self.hedge_factor >= 1:
             raise InputError(
                 "hedge_factor is below 1",
                 expected="at least 1, or None for no second requests",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import click
+
+from gristmill.dataset.lazy_names import packages_named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +42,7 @@ def errors_reported(command: F) -> F:
         from gristmill.dataset.errors import GristmillError, WorkerDiedError
 
         try:
-            with _packages_named():
+            with packages_named():
                 return command(*args, **kwargs)
         except KeyboardInterrupt:
             cure = "run the same command again to do what is missing"
@@ -58,20 +59,6 @@ def errors_reported(command: F) -> F:
             sys.exit(_exit_code(e))
 
     return wrapped  # type: ignore[return-value]
-
-
-@contextlib.contextmanager
-def _packages_named() -> Iterator[None]:
-    """Says what to install where an optional package is missing."""
-    from gristmill.dataset.errors import MissingPackageError
-
-    try:
-        yield
-    except ModuleNotFoundError as e:
-        missing = MissingPackageError.of(e)
-        if missing is None:
-            raise
-        raise missing from e
 
 
 def print_error_json(type_: str, **facts: str) -> None:

@@ -6,6 +6,7 @@ Covers: loader/api.py, loader/indices.py.
 import pathlib
 import pickle
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -219,6 +220,135 @@ def test_the_contract_names_tests_that_exist():
     named = re.findall(r"`(test_\w+)`", contract)
     assert len(named) > 20
     assert [name for name in named if f"def {name}(" not in tests] == []
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "cure"),
+    [
+        (True, "pass 'global'"),
+        (False, "pass 'none'"),
+        (None, "pass 'none'"),
+        (loader.BlockShuffle, r"pass BlockShuffle\(\)"),
+        ("random", "one of the names"),
+        (["global"], "one of the names"),
+        (1, "one of the names"),
+    ],
+)
+def test_what_is_no_shuffle_is_refused_with_what_to_pass(web, shuffle, cure):
+    with pytest.raises(InputError, match=cure) as refused:
+        loader.global_batches(web, batch_size=4, shuffle=shuffle)
+    assert refused.value.expected == "one of 'none', 'global', 'block', or a shuffle"
+    cure = r"pass GlobalShuffle\(\)" if shuffle == "global" else cure
+    with pytest.raises(InputError, match=cure):
+        loader.order.DatasetOrder(num_records=5, shuffle=shuffle)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": True}, "batch_size is not an integer"),
+        ({"batch_size": 8.0}, "batch_size is not an integer"),
+        ({"batch_size": None}, "batch_size is not an integer"),
+        ({"seed": None}, "seed is not an integer"),
+        ({"seed": 1.5}, "seed is not an integer"),
+        ({"seed": "7"}, "seed is not an integer"),
+        ({"seed": np.True_}, "seed is not an integer"),
+        ({"epochs": True}, "epochs is not an integer"),
+        ({"epochs": 0}, "epochs is out of range"),
+        ({"drop_remainder": "no"}, "drop_remainder is neither true nor false"),
+        ({"drop_remainder": None}, "drop_remainder is neither true nor false"),
+        ({"weights": [1, 2]}, "a weight for each of web, code"),
+        ({"weights": {1: 2}}, "a weight for each of web, code"),
+        ({"weights": {"web": "much", "code": 1}}, "weight is not a number"),
+        ({"weights": {"web": -1, "code": 1}}, "none negative"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(web, code, change, message):
+    datasets = {"web": web, "code": code}
+    with pytest.raises(InputError, match=message):
+        loader.global_batches(datasets, **{"batch_size": 4, **change})
+
+
+@pytest.mark.parametrize("name", ["", None, 7, "\ud800", ("a",)])
+def test_names_of_datasets_are_texts(web, code, name):
+    with pytest.raises(InputError, match="name"):
+        loader.global_batches({name: web, "code": code}, batch_size=4)
+
+
+def test_steps_and_rows_of_another_kind_are_refused(web, code):
+    batches = loader.global_batches({"web": web, "code": code}, batch_size=4)
+    for step in (None, True, 1.0, "1"):
+        for use in (
+            batches.read,
+            batches.indices,
+            lambda step: batches.locate(step, 0),
+            lambda step: batches.with_weights({"web": 1, "code": 1}, step=step),
+        ):
+            with pytest.raises(InputError, match="step is not an integer"):
+                use(step)
+    with pytest.raises(InputError, match="stop_epoch is not an integer"):
+        batches.find(1, "web", stop_epoch="2")
+    for rows in (0, [[1]], [[1], [2, 3]], ["x"], [True]):
+        with pytest.raises(InputError, match="row"):
+            batches.feed(rows=rows)
+    with pytest.raises(InputError, match=r"decode is not a function\n.*\n.*dict"):
+        batches.feed(process_index=0, process_count=1, decode={})
+
+
+def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
+    with pytest.raises(InputError, match="there is no batch") as refused:
+        loader.global_batches(web, batch_size=38, epochs=1)
+    assert refused.value.expected.startswith("at least 38 records")
+    assert refused.value.got == "37"
+    assert "drop_remainder=False" in refused.value.cure
+    for fine in (
+        {"batch_size": 37, "epochs": 1},
+        {"batch_size": 38, "epochs": 2},
+        {"batch_size": 38, "epochs": None},
+        {"batch_size": 38, "epochs": 1, "drop_remainder": False},
+    ):
+        batches = loader.global_batches(web, **fine)
+        assert len(batches.read(0)) == min(
+            37 * (fine["epochs"] or 2), batches.batch_size
+        )
+    # A mixture ends where its first dataset does.
+    mixed = {"web": web, "code": code}
+    with pytest.raises(InputError, match="there is no batch"):
+        loader.global_batches(
+            mixed, batch_size=30, epochs=1, weights={"web": 1, "code": 1}
+        )
+
+
+def test_a_feed_that_would_begin_behind_the_end_is_refused(web):
+    batches = loader.global_batches(web, batch_size=10, epochs=1)
+    host = {"process_index": 0, "process_count": 1}
+    assert list(batches.feed(**host, start_step=3)) == []
+    with pytest.raises(InputError, match="start_step is out of range"):
+        batches.feed(**host, start_step=4)
+
+
+def test_a_feed_without_grain_says_what_to_install(web):
+    program = """
+import sys
+from gristmill import loader
+sys.modules["grain"] = sys.modules["jax"] = None
+batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=4)
+assert len(batches.read(0)) == 4
+for use in (
+    lambda: batches.feed(process_index=0, process_count=1),
+    lambda: batches.feed(topology="jax"),
+):
+    try:
+        use()
+    except ModuleNotFoundError as e:
+        print(type(e).__name__, e)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, web.path], capture_output=True, text=True
+    )
+    assert ended.stderr == ""
+    assert ended.stdout.count("MissingPackageError the package grain is not") == 2
+    assert ended.stdout.count("pip install 'gristmill[loader]'") == 2
 
 
 def test_an_empty_dataset_is_refused(tmp_path):

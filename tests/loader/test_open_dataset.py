@@ -10,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -28,6 +29,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     Split,
+    open_manifest,
     read_manifest,
     read_table,
 )
@@ -353,6 +355,79 @@ def test_files_of_other_formats(tmp_path, name) -> None:
             assert f"where:    {path}" in message
             assert ("`gristmill convert`" in message) == (name == "TFRecord")
             assert "write it again" not in message
+
+
+def test_paths_may_be_objects_wherever_a_path_is(
+    converted: str, tmp_path: pathlib.Path
+) -> None:
+    place = pathlib.Path(converted)
+    dataset = loader.open(place, cache_dir=tmp_path / "cache")
+    assert dataset[:] == RECORDS
+    manifest = open_manifest(place)
+    assert read_manifest(place) == manifest
+    assert read_table(place, manifest.splits["train"]).digest().hex == (
+        dataset.records_digest
+    )
+    files = sorted(place.glob("*.array_record-*"))
+    assert loader.open(files, cache_dir=tmp_path / "cache")[:] == RECORDS
+    source = loader.ArrayRecordDataSource(files, cache_dir=tmp_path / "cache")
+    assert list(source) == RECORDS
+    assert loader.ArrayRecordDataSource(files[0])[0] == RECORDS[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "path of the dataset is empty"),
+        (None, "not a path"),
+        (5, "not a path"),
+        (b"out", "not a path"),
+        ([5], "not a path"),
+        (["a", ""], "path of the file is empty"),
+        (pathlib.Path("gs://bucket/c4"), "give paths in buckets as text"),
+        ("\ud800", "no file can have"),
+        ("a\0b", "no file can have"),
+    ],
+)
+def test_what_is_no_path_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        loader.open(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_dir": 5}, "cache directory is not a path"),
+        ({"cache_dir": b"x"}, "cache directory is not a path"),
+        ({"cache_dir": "a\0b"}, "no file can have"),
+        ({"read_options": {"in_flight": 3}}, "read_options are of another kind"),
+        ({"verify": True}, "verify must be"),
+        ({"split": 5}, "no such split"),
+    ],
+)
+def test_options_of_another_kind_are_refused(
+    converted: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        loader.open(converted, **options)
+
+
+@pytest.mark.parametrize("name", vars(loader.ReadOptions()))
+@pytest.mark.parametrize("value", ["3", None, True, float("nan"), [1]])
+def test_read_options_are_numbers(name: str, value: Any) -> None:
+    nan = isinstance(value, float) and name.endswith("_bytes")
+    if nan or (name, value) == ("hedge_factor", None):
+        return
+    with pytest.raises(InputError, match=f"{name}|read options"):
+        loader.ReadOptions(**{name: value})
+
+
+@pytest.mark.parametrize("number", [[], [1], "1", 1.0, None, True])
+def test_the_number_of_a_shard_or_record_is_one_integer(converted, number) -> None:
+    dataset = loader.open(converted)
+    for use in (dataset.shard, dataset.offset_bytes):
+        with pytest.raises(InputError, match=r"single number|must be an integer"):
+            use(number)
 
 
 def test_plain_files_of_a_dataset_are_checked_by_its_indexes(

@@ -47,6 +47,28 @@ def large(records: Sequence[bytes]) -> Any:
     return np.full((len(records), 20_000), len(records[0]), np.int64)
 
 
+def lazily(records: Sequence[bytes]) -> Any:
+    """A generator, which does not pickle."""
+    return (len(record) for record in records)
+
+
+def with_function(records: Sequence[bytes]) -> Any:
+    """An array beside what does not pickle."""
+    return {"lengths": np.array([len(record) for record in records]), "f": lambda: 1}
+
+
+class Unmakeable:
+    """Pickles, and cannot be made again."""
+
+    def __reduce__(self) -> Any:
+        return int, ("not a bird",)
+
+
+def unmakeable(records: Sequence[bytes]) -> Any:
+    """What fails in the process that gets it."""
+    return Unmakeable()
+
+
 class Failing:
     """Fails at a record, in one of many ways."""
 

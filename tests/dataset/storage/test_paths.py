@@ -42,6 +42,8 @@ def test_text_and_objects(given, text):
         (b"data", "the output is not a path"),
         (None, "the output is not a path"),
         (7, "the output is not a path"),
+        ("\ud800", r"that no file can have\n  got:      '\\ud800'"),
+        ("a\0b", "that no file can have"),
         (pathlib.Path("gs://bucket/c4"), "pathlib has joined its slashes"),
     ],
 )
@@ -50,3 +52,8 @@ def test_what_is_no_path(given, message):
         path_text(given, "output")
     with pytest.raises(InputError, match=message):
         path_texts([given], "output")
+
+
+def test_what_is_neither_a_path_nor_several():
+    with pytest.raises(InputError, match="the file is not a path"):
+        path_texts(None, "file")  # type: ignore[arg-type]

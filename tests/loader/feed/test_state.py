@@ -1,9 +1,25 @@
-import json
+"""The state of a feed: resumed anywhere, refused where it does not fit or is damaged.
 
+Covers: loader/state_fields.py.
+"""
+
+import copy
+import json
+from typing import Any
+
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.errors import FormatVersionError, InputError, StateMismatchError
+from gristmill.dataset.errors import (
+    FormatVersionError,
+    GristmillError,
+    InputError,
+    StateMismatchError,
+)
+from gristmill.loader.feed.state import batches_of_state, state_of
 from gristmill.loader.order.mixture import Mixture
 from tests.support.datasets import convert
 from tests.support.records import text_records
@@ -23,7 +39,7 @@ def code(tmp_path_factory) -> loader.Dataset:
     return loader.open(convert(tmp_path_factory.mktemp("code"), files))
 
 
-@pytest.fixture(params=["single", "mixture"])
+@pytest.fixture(scope="module", params=["single", "mixture"])
 def batches(request, web, code) -> loader.GlobalBatches:
     options = {"batch_size": 12, "seed": 5, "epochs": 2, "drop_remainder": False}
     if request.param == "single":
@@ -201,6 +217,168 @@ def test_state_of_another_version_or_of_nothing_is_refused(web, code):
     for nothing in ({}, {"step": 3}, None, [1]):
         with pytest.raises(InputError, match="not the state of a feed"):
             feed.set_state(nothing)
+
+
+# What a checkpoint may hold instead of what was saved.
+VALUES: list[Any] = [
+    *(None, True, False, -1, 0, 1, 2, 13, 2**62, 2**63, 2**64, 1.5, 12.0, float("nan")),
+    *("", "x", "1", "12", "block", "1/0", "1/2", "0/7", "9" * 5000, "\ud800"),
+    *([], {}, [1], [[]], [{}], ["1/2", "1/2"], ["1/3", "1/3"], {"kind": "global"}),
+    *({"version": 1}, np.int64(7), np.arange(3), np.bool_(True), b"x", object()),
+]
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Returns the places of all fields and items of a state, at any depth."""
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    below = [p for key, inner in items for p in places(inner, (*place, key))]
+    return [place, *below] if place else below
+
+
+@st.composite
+def changes(draw, state):
+    """Draws a state with one to three changes, most of which make it a wrong one."""
+    state = copy.deepcopy(state)
+    for _ in range(draw(st.integers(1, 3))):
+        found = places(state)
+        if not found:
+            break
+        *path, last = draw(st.sampled_from(found))
+        parent = state
+        for key in path:
+            parent = parent[key]
+        how = draw(st.sampled_from(["set", "set", "delete", "copy", "add", "repeat"]))
+        if how == "set":
+            parent[last] = copy.deepcopy(draw(st.sampled_from(VALUES)))
+        elif how == "delete":
+            del parent[last]
+        elif how == "copy":  # A part of the state from elsewhere in it.
+            other: Any = state
+            for key in draw(st.sampled_from(found)):
+                other = other[key]
+            parent[last] = copy.deepcopy(other)
+        elif how == "add" and isinstance(parent, dict):
+            parent["more"] = copy.deepcopy(draw(st.sampled_from(VALUES)))
+        elif how == "repeat" and isinstance(parent, list):
+            parent.append(copy.deepcopy(parent[last]))
+    return state
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_a_damaged_state_is_an_error_or_gives_the_right_batches(batches, data):
+    feed = feed_of(batches, start_step=4)
+    good = feed.get_state()
+    state = data.draw(changes(good))
+    try:
+        feed.set_state(state)
+    except GristmillError:
+        assert feed.get_state() == good
+    else:
+        # Accepted: what decides the order is ours up to its step, and from there on.
+        accepted = feed.get_state()
+        assert accepted == good | {"step": state["step"]}
+        assert 0 <= accepted["step"] <= batches.steps
+        assert {**state, "step": 4, "mixture": None} == good | {"mixture": None}
+        if state["mixture"] != good["mixture"]:
+            written = Mixture.from_state(state["mixture"])
+            before = np.arange(accepted["step"] * batches.batch_size)
+            ours = batches.schedule.mixture.locate(before)
+            for one, other in zip(written.locate(before), ours, strict=True):
+                np.testing.assert_array_equal(one, other)
+    feed.close()
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_batches_of_a_damaged_state_are_those_that_it_says_or_an_error(batches, data):
+    good = state_of(batches, 4)
+    state = data.draw(changes(good))
+    datasets: Any = batches.datasets[0]
+    if batches.names:
+        datasets = dict(zip(batches.names, batches.datasets, strict=True))
+    try:
+        made = batches_of_state(datasets, state)
+    except GristmillError:
+        return
+    assert state_of(made, state["step"]) == state
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "expected", "got"),
+    [
+        ({"step": "7"}, "step", "an integer from 0", "'7'"),
+        ({"step": 9}, "step", "an integer from 0 to 8", "9"),
+        ({"step": True}, "step", "an integer from 0", "True"),
+        ({"step": None}, "step", "an integer from 0", "None"),
+        ({"batch_size": 0}, "batch_size", "an integer from 1", "0"),
+        ({"drop_remainder": 0}, "drop_remainder", "true or false", "0"),
+        ({"datasets": "web"}, "datasets", "a list", "'web'"),
+        ({"datasets": ["web"]}, "datasets[0]", "an object", "'web'"),
+        ({"version": "1"}, "version", "an integer", "'1'"),
+        ({"mixture": [1]}, "mixture", "an object", "[1]"),
+        ({"mixture": {"version": 1}}, "mixture.phases", "a value", "no such field"),
+    ],
+)
+def test_a_wrong_field_is_named(web, code, change, where, expected, got):
+    mixed = {"web": web, "code": code}
+    batches = loader.global_batches(
+        mixed, batch_size=12, epochs=2, weights={"web": 2, "code": 1}
+    )
+    assert batches.steps == 8
+    feed = feed_of(batches)
+    with pytest.raises(InputError, match="a field of the state") as refused:
+        feed.set_state(feed.get_state() | change)
+    assert refused.value.where == where
+    assert expected in refused.value.expected
+    assert got in refused.value.got
+    assert "restore the checkpoint" in refused.value.cure
+    feed.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("step", "batch_size", "drop_remainder", "datasets", "mixture"),
+        *("datasets[0].name", "datasets[0].seed", "datasets[0].epochs"),
+        *("datasets[1].shuffle", "datasets[1].records_digest"),
+        *("mixture.version", "mixture.phases", "mixture.phases[0].weights"),
+        "mixture.phases[1].from_position",
+    ],
+)
+def test_a_missing_field_is_named(web, code, name):
+    plain = loader.global_batches({"web": web, "code": code}, batch_size=12)
+    batches = plain.with_weights({"web": 1, "code": 1}, step=3)
+    feed = feed_of(batches)
+    state = feed.get_state()
+    *path, last = name.replace("[", ".").replace("]", "").split(".")
+    parent: Any = state
+    for key in path:
+        parent = parent[int(key) if key.isdigit() else key]
+    del parent[last]
+    for use in (feed.set_state, lambda s: batches_of_state({"web": web}, s)):
+        with pytest.raises(InputError) as refused:
+            use(state)
+        assert refused.value.where == name
+        assert refused.value.got == "no such field"
+    feed.close()
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [["1/2"], ["1/2", "1/3"], ["1/0", "1"], ["-1", "2"], [0.5, 0.5], "1/2", ["1e9", 1]],
+)
+def test_wrong_weights_are_refused(web, code, weights):
+    feed = feed_of(loader.global_batches({"web": web, "code": code}, batch_size=12))
+    state = feed.get_state()
+    state["mixture"]["phases"][0]["weights"] = weights
+    with pytest.raises(InputError, match=r"mixture\.phases"):
+        feed.set_state(state)
+    feed.close()
 
 
 def test_the_checkpoint_handlers_of_grain_save_and_restore_a_feed(web, tmp_path):

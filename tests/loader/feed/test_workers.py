@@ -309,6 +309,49 @@ def test_what_does_not_pickle_is_refused_before_workers_start(batches):
         assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize(
+    ("decode", "got"),
+    [
+        (decoders.lazily, "cannot pickle 'generator' object"),
+        (decoders.with_function, "<lambda>"),
+        (lambda _: threading.Lock(), "cannot pickle '_thread.lock' object"),
+    ],
+)
+def test_a_batch_that_does_not_pickle_says_its_step_and_what_to_do(
+    batches, decode, got
+):
+    source = BatchSource(
+        batches, rows=slice(None), decode=decode, start_step=3, packed="unused-"
+    )
+    with pytest.raises(UserFunctionError, match="does not pickle") as raised:
+        source[2]
+    sent = pickle.loads(pickle.dumps(raised.value))
+    assert sent.__notes__ == ["in the batch of step 5"]
+    assert sent.where == f"worker process {os.getpid()}"
+    assert got in sent.got
+    assert "workers=0" in sent.cure
+    assert shared_memory_of("unused-") == []
+    with feed_of(batches, decode=decode) as feed:  # In threads it is fine.
+        next(feed)
+
+
+@pytest.mark.slow
+def test_a_batch_that_does_not_pickle_comes_back_from_a_worker_with_its_step(batches):
+    with feed_of(batches, workers=2, decode=decoders.lazily, start_step=3) as feed:
+        with pytest.raises(UserFunctionError, match="does not pickle") as raised:
+            next(feed)
+        assert "in the batch of step 3" in raised.value.__notes__
+        assert "worker process" in str(raised.value)
+
+
+def test_a_batch_that_cannot_be_made_again_says_its_step(batches):
+    with feed_of(batches, workers=1, decode=decoders.unmakeable) as feed:
+        with pytest.raises(UserFunctionError, match="cannot be unpickled") as raised:
+            next(feed)
+        assert raised.value.__notes__ == ["in the batch of step 0"]
+        assert "not a bird" in raised.value.got
+
+
 def test_what_killed_a_worker_is_told():
     text = "Worker process was terminated unexpectedly with exit code -7. Search."
     died = feed_workers.explained(RuntimeError(text))

@@ -166,3 +166,13 @@ def test_no_records_at_a_time_are_refused(path):
     source = grain.MapDataset.source(loader.ArrayRecordDataSource(path))
     with pytest.raises(InputError, match="records"):
         loader.read_together(source, records=0)
+
+
+def test_other_parts_of_pipelines_are_refused(path):
+    source = grain.MapDataset.source(loader.ArrayRecordDataSource(path))
+    for other in (source.to_iter_dataset(), [b"record"], None):
+        for use in (loader.read_together, loader.in_batches):
+            with pytest.raises(InputError, match="before to_iter_dataset"):
+                use(other, records=2)
+    with pytest.raises(InputError, match=r"grain\.ReadOptions"):
+        loader.read_together(source, read_options={"num_threads": 2})

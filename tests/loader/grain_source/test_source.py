@@ -122,6 +122,12 @@ def test_what_is_no_path(given: object) -> None:
         loader.ArrayRecordDataSource(given)
 
 
+@pytest.mark.parametrize("options", ["x", 5, ["a"], True])
+def test_reader_options_are_a_mapping(paths: list[str], options: object) -> None:
+    with pytest.raises(InputError, match="reader_options"):
+        loader.ArrayRecordDataSource(paths, options)
+
+
 def test_backward_range() -> None:
     with pytest.raises(InputError, match="ends before it starts"):
         loader.ArrayRecordDataSource("x[5:3]")
