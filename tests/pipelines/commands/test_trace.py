@@ -222,7 +222,7 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
     assert "other records, or of another order" in swapped_out
     assert "exclude each other" in refused(*places, *at, "--seed", "1", "--epochs", "2")
     state.write_text('{"version": 1, "step": 0}')
-    assert "not the state of a feed" in refused(*places, *at)
+    assert "where:    batch_size" in refused(*places, *at)
     state.write_text("{")
     assert "cannot be read" in refused(*places, *at)
 
