@@ -5,7 +5,8 @@ numbers: python blocks stay where they are, each bash block becomes one call. It
 an empty directory in a fresh interpreter, with this environment's commands on the PATH.
 
 `<!-- no-run: REASON -->` on the line before a fence excludes the block; so does
-`<!-- ci: NAME -->`, because .ci/run itself runs that block.
+`<!-- ci: NAME -->`, because .ci/run itself runs that block. The reason `from PATH` is
+for a part of a file of the repository, which has tests of its own.
 """
 
 import dataclasses
@@ -27,17 +28,21 @@ RUNNABLE = {"bash", "python"}
 QUIET = {"", "text", "json", "toml", "yaml", "dockerfile", "mermaid", "proto"}
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)\s*$")
-_SKIP = re.compile(r"^ *<!-- (no-run: \S.*|ci: \w+) -->$")
+_SKIP = re.compile(r"^ *<!-- (no-run: (from (?P<source>\S+)|\S.*)|ci: \w+) -->$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, first line number (from 1) and text."""
+    """A fenced block: its language, first line number (from 1) and text.
+
+    `source` is the file that it is a part of, if the document says so.
+    """
 
     language: str
     line: int
     text: str
     skipped: bool
+    source: str | None
 
 
 def blocks_of(markdown: str) -> list[Block]:
@@ -56,12 +61,14 @@ def blocks_of(markdown: str) -> list[Block]:
         if end == len(lines):
             pytest.fail(f"line {at + 1}: the fence is never closed")
         before = next((line for line in reversed(lines[:at]) if line.strip()), "")
+        skip = _SKIP.match(before)
         blocks.append(
             Block(
                 language=opening["language"],
                 line=start + 1,
                 text=textwrap.dedent("\n".join(lines[start:end])),
-                skipped=_SKIP.match(before) is not None,
+                skipped=skip is not None,
+                source=skip["source"] if skip else None,
             )
         )
         at = end + 1
@@ -130,6 +137,15 @@ def test_document_uses_known_languages(document: pathlib.Path) -> None:
         if block.language not in RUNNABLE | QUIET
     ]
     assert unknown == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_document_shows_its_sources_as_they_are(document: pathlib.Path) -> None:
+    for block in blocks_of(document.read_text(encoding="utf-8")):
+        if block.source is not None:
+            source = (ROOT / block.source).read_text(encoding="utf-8")
+            found = [block.text, textwrap.indent(block.text, "    ")]
+            assert any(text in source for text in found), f"line {block.line}"
 
 
 DOCUMENT = """\
