@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.exit_gate import exit_gate
+from gristmill.dataset.storage.regular_file import check_regular
 
 BATCH_BYTES = 16 << 20
 _MAX_BATCH_RECORDS = 100_000
@@ -46,6 +49,10 @@ class OfficialReader:
                 expected="a local path: only the official reader decodes such chunks",
                 cure="copy the file to a local disk or a mounted bucket",
             )
+        if "://" not in path:
+            # It would wait for the writer of a FIFO.
+            with contextlib.suppress(FileNotFoundError):
+                check_regular(path, os.stat(path))
         text = ",".join(f"{key}:{value}" for key, value in (options or {}).items())
         self._path = path
         with exit_gate:

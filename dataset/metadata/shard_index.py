@@ -29,6 +29,7 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.mapped_file import is_damaged, map_file
 from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.storage.regular_file import open_regular
 
 MAGIC = b"GMINDEX\n"
 # Of an index without checksums and report: only loaders' caches hold these.
@@ -308,8 +309,10 @@ def map_footer(path: str) -> ShardIndex:
 
 def _mapped(path: str) -> bytes | mmap.mmap:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return map_file(file)
+    except StorageError:
+        raise
     except OSError as e:
         raise StorageError(
             "cannot open shard index",

@@ -25,6 +25,7 @@ from gristmill.dataset.errors import GristmillError, StorageError
 from gristmill.dataset.storage.gcs_session import GcsSession, describe
 from gristmill.dataset.storage.object_names import split_path
 from gristmill.dataset.storage.prefetch_reader import Piece
+from gristmill.dataset.storage.regular_file import check_size
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _GIVEN_UP_SECONDS = 10.0
@@ -141,6 +142,9 @@ class GcsConnection:
             response = self._session.get(url, headers=headers, stream=True)
             if response.status_code >= 400:
                 raise api.from_http_response(response)  # type: ignore[no-untyped-call]
+            sizes = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            if sizes is not None and end is None:
+                check_size(path, int(sizes[3]) - begin)
             return _checked(response, begin, end, version)
 
         call: Callable[[], Piece] = self.retry(attempt)

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from gristmill.dataset.errors import StorageError
 from gristmill.dataset.storage.base import (
@@ -23,6 +23,11 @@ from gristmill.dataset.storage.base import (
 )
 from gristmill.dataset.storage.directory_lock import in_use, locked, unless_in_use
 from gristmill.dataset.storage.local_patterns import matching, status_of_match
+from gristmill.dataset.storage.regular_file import (
+    check_regular,
+    open_regular,
+    read_whole,
+)
 
 _WRITES = 3  # Attempts of which another process deletes the file.
 
@@ -32,7 +37,9 @@ def _info_of(path: str, status: os.stat_result) -> FileInfo:
 
 
 def _info(path: str) -> FileInfo:
-    return _info_of(path, os.stat(path))
+    status = os.stat(path)
+    check_regular(path, status)
+    return _info_of(path, status)
 
 
 def _infos(paths: Iterable[str]) -> list[FileInfo]:
@@ -116,7 +123,8 @@ class LocalStorage:
         with explained("list files", pattern):
             for path in sorted(set(matching(pattern))):
                 status = status_of_match(path)
-                if stat.S_ISREG(status.st_mode):
+                check_regular(path, status)
+                if not stat.S_ISDIR(status.st_mode):
                     found.append(_info_of(path, status))
         return found
 
@@ -153,7 +161,7 @@ class LocalStorage:
         del wait
         with explained("open the file", path):
             # Readers ask for blocks of megabytes: a buffer would copy them again.
-            file = open(path, "rb", buffering=0)  # noqa: SIM115
+            file = open_regular(path, buffering=0)
             found = str(os.fstat(file.fileno()).st_mtime_ns)
             if version is not None and version != found:
                 file.close()
@@ -164,19 +172,23 @@ class LocalStorage:
                     what="file was written again after it was listed",
                 )
             file.seek(offset)
-        return cast(BinaryIO, file)
+        return file
 
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
-        with explained("read the file", path), open(path, "rb") as file:
+        with explained("read the file", path), open_regular(path) as file:
+            if end is None:
+                return read_whole(file, path, begin)
+            # Of a file that ends before: no more memory than it needs.
+            end = min(end, os.fstat(file.fileno()).st_size)
             file.seek(begin)
-            return file.read() if end is None else file.read(max(end - begin, 0))
+            return file.read(max(end - begin, 0))
 
     def load(self, path: str) -> Content | None:
         with explained("read the file", path):
             try:
-                with open(path, "rb") as file:
+                with open_regular(path) as file:
                     version = str(os.fstat(file.fileno()).st_mtime_ns)
-                    return Content(file.read(), version)
+                    return Content(read_whole(file, path), version)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from gristmill.dataset.errors import GristmillError, StorageError
 from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.dataset.storage.regular_file import open_regular
 
 
 def cache_dir_text(cache_dir: StrPath | None) -> str | None:
@@ -69,7 +70,7 @@ def locked(path: str, *, wait: bool = True) -> Iterator[bool]:
     Yields:
         Whether it is locked now; without `wait`, others may have the lock.
     """
-    with open(path, "ab") as file:
+    with open_regular(path, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

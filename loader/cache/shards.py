@@ -34,6 +34,7 @@ import numpy.typing as npt
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.mapped_file import map_file
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.storage.regular_file import open_regular
 from gristmill.loader.cache.host_files import cache_root, disk_errors, locked
 from gristmill.loader.indices import IntArray, checked_count
 
@@ -76,10 +77,9 @@ class ShardCache:
         self._touched: dict[int, float] = {}
         with disk_errors(directory):
             os.makedirs(self._own, exist_ok=True)
-            open(self._lock_path, "ab").close()
-            path = os.path.join(self._own, _IN_USE)
-            in_use = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            weakref.finalize(self, os.close, in_use)
+            open_regular(self._lock_path, "ab").close()
+            in_use = open_regular(os.path.join(self._own, _IN_USE), "ab")
+            weakref.finalize(self, in_use.close)
             fcntl.flock(in_use, fcntl.LOCK_SH)
 
     def _path(self, shard: int, suffix: str = _COPY) -> str:
@@ -95,7 +95,7 @@ class ShardCache:
         They stay readable when the copy is deleted.
         """
         try:
-            with open(self._path(shard), "rb") as file:
+            with open_regular(self._path(shard)) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size == int(self.file_bytes[shard]) > 0:
                     self.touch([shard])
@@ -137,7 +137,7 @@ class ShardCache:
         """
         temporary = self._path(shard, _TEMPORARY)
         try:
-            with open(temporary, "w+b") as file:
+            with open_regular(temporary, "w+b") as file:
                 os.posix_fallocate(file.fileno(), 0, int(self.file_bytes[shard]))
                 yield file.fileno()
                 self._compare(file, shard)

@@ -23,6 +23,7 @@ from gristmill.dataset.metadata.shard_index import (
     parse_index,
 )
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.regular_file import open_regular
 from gristmill.loader.cache.footers import FooterCache
 from gristmill.loader.reading.shard_file import (
     Bytes,
@@ -86,7 +87,7 @@ def _open_bytes(path: str) -> _OpenFile:
             raise StorageError("no such shard", where=path, cure="check the path")
         version = info.version
         return _OpenFile(info.size_bytes, StoredBytes(path), version, version)
-    with _disk_errors(path), open(path, "rb") as file:
+    with _disk_errors(path), open_regular(path) as file:
         about = os.fstat(file.fileno())
         size, stamp = about.st_size, f"{about.st_mtime_ns} {about.st_ctime_ns}"
         if not size:  # An empty file cannot be mapped.
