@@ -43,6 +43,18 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["GRISTMILL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(params=["compiled", "numpy"])
+def hashing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs a test with the compiled hash of chunks, and without it."""
+    from gristmill.dataset.arrayrecord import chunk_hash
+
+    if request.param == "numpy":
+        monkeypatch.setattr(chunk_hash, "_compiled", None)
+    elif not chunk_hash.is_compiled():
+        pytest.skip("installed without a C compiler")
+    return request.param
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the folder that the processes of this run share."""
     if not hasattr(config, "workerinput"):

@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.distributions import (
+    CAN_COMPILE,
     FILES,
     FOLDERS,
     OFFLINE,
@@ -31,6 +32,7 @@ from tests.support.distributions import (
     setup_arguments,
     wheel,
 )
+from tests.support.records import write_array_records
 
 
 def make_environment(folder: pathlib.Path) -> pathlib.Path:
@@ -151,7 +153,52 @@ def test_wheel_holds_the_packages_alone() -> None:
     with zipfile.ZipFile(wheel()) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
     ours = {name.removeprefix("package/") for name in sources_of(ROOT)}
+    ours |= {"dataset/arrayrecord/_chunk_hash.abi3.so"} if CAN_COMPILE else set()
     assert names == {f"gristmill/{name}" for name in ours}
+    assert wheel().name.endswith(f"-cp311-abi3-{platform_tag()}.whl")
+
+
+def platform_tag() -> str:
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--config-settings=editable_mode=strict",)])
+def test_installation_without_a_compiler(
+    options: tuple[str, ...], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is installed without its compiled part, and reads and compares the same."""
+    monkeypatch.setenv("CC", "/bin/false")
+    source = tmp_path / "source"
+    source.mkdir()
+    copy_source(source)
+    python = make_environment(tmp_path / "environment")
+    install(
+        python, source, *options, *(["--editable"] if options else []), cwd=tmp_path
+    )
+    path = tmp_path / "plain.array_record"
+    records = [b"record %d" % number for number in range(50)]
+    write_array_records(path, records)
+    program = f"""
+import pathlib
+from gristmill import loader
+from gristmill.dataset.arrayrecord import chunk_hash
+assert chunk_hash.__file__.startswith({str(tmp_path)!r}), chunk_hash.__file__
+assert not chunk_hash.is_compiled()
+path = pathlib.Path({str(path)!r})
+dataset = loader.open(path, cache_dir="")
+assert dataset[[7, 3]] == [b"record 7", b"record 3"]
+data = bytearray(path.read_bytes())
+data[dataset.offset_bytes(7) + 45] ^= 1
+path.write_bytes(data)
+try:
+    loader.open(path, cache_dir="")[[7, 3]]
+except ValueError as error:
+    print(type(error).__name__, error.where)
+"""
+    printed = checked(python, "-c", program, cwd=tmp_path)
+    assert printed.startswith("CorruptShardError"), printed
+    assert "record 7 of" in printed
 
 
 def test_metadata() -> None:

@@ -21,7 +21,7 @@ from gristmill.pipelines.dataflow import worker_disk
 from gristmill.pipelines.options.definitions import PIPELINES, template_options
 from gristmill.pipelines.options.generated_files import metadata
 from tests.support.dataflow_server import DataflowServer
-from tests.support.distributions import setup_arguments
+from tests.support.distributions import CAN_COMPILE, setup_arguments
 from tests.support.gcs_server import GcsServer
 from tests.test_docs import blocks_of
 
@@ -102,7 +102,7 @@ def test_beam_is_of_one_version_everywhere():
     least = next(s.version for s in wanted.specifier if s.operator == ">=")
     assert Version(image).release[:2] == Version(least).release[:2]
     assert image in (DEPLOY / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"python:?(3\.\d+)", DOCKERFILE) == ["3.11", "3.11"]
+    assert re.findall(r"python:?(3\.\d+)", DOCKERFILE) == ["3.11"] * 3
 
 
 def test_nothing_is_installed_at_start():
@@ -133,27 +133,29 @@ def test_image_holds_the_package_and_the_entry_points():
 
 @pytest.mark.slow
 def test_commands_of_the_image_install_the_package(tmp_path):
-    """Runs the image's second installation as it is, without Docker.
+    """Builds and installs the package as the image does, without Docker.
 
-    The first one, of requirements.txt, is run by the test of submissions.
+    The installation of requirements.txt is run by the test of submissions.
     """
-    first, second = re.findall(r"^RUN (.+)$", DOCKERFILE, re.M)
+    build, first, second = re.findall(r"^RUN (.+)$", DOCKERFILE, re.M)
     assert first == "pip install --no-cache-dir --requirement requirements.txt"
     for names, target in copied():
         if target.startswith("/source"):
             folder = tmp_path / target.strip("/")
             for name in names:
                 if (ROOT / name).is_dir():
-                    ignored = shutil.ignore_patterns("__pycache__")
+                    ignored = shutil.ignore_patterns("__pycache__", "*.so")
                     shutil.copytree(ROOT / name, folder, ignore=ignored)
                 else:
                     folder.mkdir(exist_ok=True)
                     shutil.copy(ROOT / name, folder)
-    install = second.removesuffix(" && pip check").replace(
-        "/source", f"{tmp_path}/source"
-    )
-    done = run("bash", "-c", f"{install} --quiet --target {tmp_path}/site")
-    assert done.returncode == 0, done.stdout
+    install = second.removesuffix(" && pip check")
+    for command in (build, f"{install} --target /site"):
+        here = re.sub(r" /(\w)", rf" {tmp_path}/\1", command)
+        done = run("bash", "-c", f"{here} --quiet")
+        assert done.returncode == 0, done.stdout
+    parts = (tmp_path / "site/gristmill/dataset/arrayrecord").glob("*.abi3.so")
+    assert len(list(parts)) == CAN_COMPILE
     for package, folder in setup_arguments()["package_dir"].items():
         installed = tmp_path / "site" / package.replace(".", "/")
         for module in (ROOT / folder).rglob("*.py"):

@@ -8,6 +8,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from typing import Any
 
@@ -37,6 +38,11 @@ FILES = (
     "requirements.txt",
     "setup.py",
 )
+# Whether what is built here has its compiled part.
+CAN_COMPILE = (
+    shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is not None
+    and pathlib.Path(sysconfig.get_paths()["include"], "Python.h").exists()
+)
 # Of pip, for what is built and installed here: no registry is asked.
 OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation")
 
@@ -61,7 +67,7 @@ def checked(*command: str | pathlib.Path, cwd: pathlib.Path) -> str:
 
 def copy_source(folder: pathlib.Path) -> None:
     """Copies what the distributions are built from into a folder that exists."""
-    ignored = shutil.ignore_patterns("__pycache__")
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
     for name in FILES:
         shutil.copy(ROOT / name, folder / name)
     for name in FOLDERS:
