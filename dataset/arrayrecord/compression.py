@@ -25,6 +25,8 @@ _CALL_BYTES = 256 << 10
 _LARGE_BYTES = 16 << 10
 # Zstd decodes whole blocks of this size.
 _BLOCK_BYTES = 128 << 10
+# The largest window that zstd allocates unless told to.
+_WINDOW_LOG, _LEAST_WINDOW_LOG = 27, 17
 
 _NONE, _ZSTD, _BROTLI, _SNAPPY = 0, ord("z"), ord("b"), ord("s")
 
@@ -145,12 +147,35 @@ def decompress_frame(
             return _decompress_some(frame, begin, end)
         decoded = _LOCAL.zstd.decompress(frame, max_output_size=decoded_bytes)
     except zstandard.ZstdError as e:
-        raise ValueError(f"cannot be decompressed: {e}") from e
+        decoded = _decompress_wide(frame, decoded_bytes, e)
     if len(decoded) != decoded_bytes:
         raise ValueError(
             f"decompressed to {len(decoded):,} bytes instead of {decoded_bytes:,}"
         )
     return decoded[begin:end]
+
+
+def _decompress_wide(
+    frame: Any, decoded_bytes: int, error: zstandard.ZstdError
+) -> bytes:
+    """Decompresses a frame whose window zstd did not allocate; other errors are raised.
+
+    Zstd would allocate up to 2 GiB for a frame of a few bytes. No frame refers to more
+    than it decodes to, so it is given a window of that size.
+    """
+    try:
+        if zstandard.get_frame_parameters(frame).window_size <= 1 << _WINDOW_LOG:
+            raise error
+        log = max(_LEAST_WINDOW_LOG, (decoded_bytes - 1).bit_length())
+        head = bytearray(frame[:6])
+        if not head[4] & 0x20:  # Otherwise the size of its content is its window.
+            head[5] = (log - 10) << 3
+        zstd = zstandard.ZstdDecompressor(max_window_size=1 << max(log, _WINDOW_LOG))
+        return zstd.decompress(
+            b"".join((head, frame[6:])), max_output_size=decoded_bytes
+        )
+    except zstandard.ZstdError as e:
+        raise ValueError(f"cannot be decompressed: {e}") from e
 
 
 def _decompress_some(frame: Any, begin: int, end: int) -> bytes:
@@ -201,16 +226,27 @@ def _decompress_calls(
     ends: IntArray,
 ) -> Iterator[Any]:
     """Decompresses frames by calls for many. `ends` are the sums of `claims`."""
-    first = 0
+    first, view = 0, memoryview(buffer)
     while first < len(ends):
         limit = int(ends[first]) - int(claims[first]) + _CALL_BYTES
         last = int(np.searchsorted(ends, limit, side="right"))
         frames = zstandard.BufferWithSegments(buffer, segments[first:last].tobytes())
+        decoded: Any
         try:
             decoded = _LOCAL.zstd.multi_decompress_to_buffer(
                 frames, decompressed_sizes=claims[first:last].tobytes()
             )
-        except (zstandard.ZstdError, ValueError) as e:
-            raise ValueError(f"cannot be decompressed: {e}") from e
+        except (zstandard.ZstdError, ValueError):
+            # Damage, which is explained one by one, or a frame with a large window.
+            decoded = _decompress_singly(view, segments[first:last], claims[first:last])
         yield decoded
         first = last
+
+
+def _decompress_singly(
+    view: memoryview, segments: npt.NDArray[np.uint64], claims: npt.NDArray[np.uint64]
+) -> list[bytes]:
+    return [
+        decompress_frame(view[begin : begin + size], claim)
+        for (begin, size), claim in zip(segments.tolist(), claims.tolist(), strict=True)
+    ]

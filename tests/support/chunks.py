@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import cramjam
 import zstandard
 
+from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes
+
 BLOCK_BYTES = 1 << 16
 FIRST_CHUNK = 64  # After the file's signature.
 MAGIC = 0x71930E704FDAE05E
@@ -58,22 +60,34 @@ def chunk(
     sizes_claim: int | None = None,
     values_claim: int | None = None,
     sizes_bytes: int | None = None,
+    frame: bytes | None = None,
 ) -> bytes:
     """Returns a chunk; every argument after the compression overrides a true field.
 
-    The two hashes are zero: gristmill leaves them to the official reader.
+    A `frame` is the records compressed by zstd elsewhere. The two hashes are right for
+    what the chunk says.
     """
+    if frame is not None:
+        compression = "z"
     if sizes is None:
         sizes = b"".join(varint(len(record)) for record in records)
     packed_sizes = part(sizes, compression, claims=sizes_claim)
     body = compression.encode()
     body += varint(len(packed_sizes) if sizes_bytes is None else sizes_bytes)
     body += packed_sizes
-    body += part(b"".join(records), compression, claims=values_claim)
+    if frame is None:
+        body += part(b"".join(records), compression, claims=values_claim)
+    else:
+        body += varint(sum(map(len, records))) + frame
     count = len(records) if record_count is None else record_count
     total = sum(map(len, records)) if decoded_bytes is None else decoded_bytes
-    words = (0, len(body), 0, count << 8 | ord(kind), total)
-    return struct.pack("<5Q", *words) + body
+    words = (len(body), hash_bytes(body), count << 8 | ord(kind), total)
+    return hashed(struct.pack("<4Q", *words)) + body
+
+
+def hashed(header: bytes) -> bytes:
+    """Returns the rest of a header with its hash before it."""
+    return struct.pack("<Q", hash_bytes(header)) + header
 
 
 def footer_entry(offset: int, decoded_bytes: int, records: int) -> bytes:
@@ -97,10 +111,13 @@ def array_record_file(
 ) -> bytes:
     """Returns a file of two blocks: chunks, and a footer of these records."""
     data = bytes(FIRST_CHUNK) + b"".join(chunks)
+    footer_at = len(data)
     if postscript is None:
         postscript = message([(1, len(data)), (2, MAGIC)])
     data += chunk(footer) if footer_chunk is None else footer_chunk
     if len(data) > BLOCK_BYTES:
         raise ValueError("too much for one block")
-    tail = bytes(24) + chunk([postscript])
+    # Of the last block, which begins in the chunk that ends where the block ends.
+    header = hashed(struct.pack("<QQ", BLOCK_BYTES - footer_at, BLOCK_BYTES))
+    tail = header + chunk([postscript])
     return data.ljust(BLOCK_BYTES, b"\0") + tail.ljust(BLOCK_BYTES, b"\0")
