@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+import random
 
 import pytest
+from array_record.python.array_record_module import ArrayRecordReader
 
 from gristmill.dataset.arrayrecord.official_reader import (
     OfficialReader,
@@ -58,3 +60,32 @@ def test_a_file_that_is_no_arrayrecord_file(tmp_path: pathlib.Path) -> None:
 def test_files_elsewhere_are_refused() -> None:
     with pytest.raises(InputError, match="not on a local disk"):
         OfficialReader("gs://bucket/shard")
+
+
+@pytest.mark.parametrize("keep_bytes", [-1, -65_536, 70_000, 1000])
+def test_closing_hides_no_error(tmp_path: pathlib.Path, keep_bytes: int) -> None:
+    """Of a file without its end, the official reader complains again when closed."""
+    path = tmp_path / "shard"
+    records = [random.Random(number).randbytes(1000) for number in range(200)]
+    write_array_records(path, records, options="group_size:1,transpose:true")
+    path.write_bytes(path.read_bytes()[:keep_bytes])
+    official = ArrayRecordReader(str(path))
+    with pytest.raises(RuntimeError, match=r"64KB|Riegeli"):
+        official.read([150])
+    with pytest.raises(RuntimeError, match=r"64KB|Riegeli"):
+        official.close()
+    with pytest.raises(CorruptShardError, match="official reader cannot read"):
+        list(read_with_official_reader(str(path), 0, 200, mean_bytes=1000))
+    with (
+        pytest.raises(CorruptShardError, match="official reader cannot read") as caught,
+        OfficialReader(str(path)) as reader,
+    ):
+        reader.read_records([150])
+    assert caught.value.where == str(path)
+    with pytest.raises(KeyError, match="mine"), OfficialReader(str(path)):
+        raise KeyError("mine")
+    with (
+        pytest.raises(CorruptShardError, match=r"64KB|Riegeli"),
+        OfficialReader(str(path)),
+    ):
+        pass
