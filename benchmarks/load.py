@@ -16,6 +16,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -130,7 +131,7 @@ class Benchmark:
         return [
             key
             for key, entry in self.results["contestants"].items()
-            if ("gristmill" in key or "feed" in key) and entry["status"] != "ok"
+            if re.search("gristmill|plain|feed", key) and entry["status"] != "ok"
         ]
 
     def _enter_dataset(self, shards: Shards) -> None:

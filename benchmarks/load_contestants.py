@@ -18,6 +18,7 @@ import os
 import pathlib
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -110,6 +111,27 @@ def _gristmill_read(shards: Shards) -> Reader:
 
     dataset = loader.open(shards.directory)
     return _by_batches(shards, dataset.read)
+
+
+def _plain_read(shards: Shards, *, compiled: bool) -> Reader:
+    """The same shards without their indexes: the hash of every chunk is compared."""
+    from gristmill import loader
+    from gristmill.dataset.arrayrecord import chunk_hash
+
+    if compiled and not chunk_hash.is_compiled():
+        raise RuntimeError("gristmill was installed without a C compiler")
+    part, folder = chunk_hash._compiled, tempfile.TemporaryDirectory()
+    chunk_hash._compiled = part if compiled else None
+    # Links, as the index of a shard is looked for beside it.
+    for path in shards.paths:
+        os.symlink(path, os.path.join(folder.name, os.path.basename(path)))
+    dataset = loader.open(f"{folder.name}/*", cache_dir="")
+
+    def close() -> None:
+        chunk_hash._compiled = part
+        folder.cleanup()
+
+    return dataclasses.replace(_by_batches(shards, dataset.read), close=close)
 
 
 def _official_read(shards: Shards) -> Reader:
@@ -259,6 +281,16 @@ CONTESTANTS = {
         label="gristmill `dataset.read(indices)`",
         packages=_ARRAY_RECORD,
         open=_gristmill_read,
+    ),
+    "plain_read": Contestant(
+        label="gristmill on plain files, `dataset.read(indices)`",
+        packages=_ARRAY_RECORD,
+        open=functools.partial(_plain_read, compiled=True),
+    ),
+    "plain_read_numpy": Contestant(
+        label="the same, installed without a C compiler",
+        packages=_ARRAY_RECORD,
+        open=functools.partial(_plain_read, compiled=False),
     ),
     "official_read": Contestant(
         label="`ArrayRecordReader.read(indices)`",

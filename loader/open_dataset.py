@@ -99,8 +99,9 @@ def open(
             several splits, by their names, are joined only by a list.
         split: The split of a directory; it may be left out where there is only one.
         verify: `always` compares every record with its crc32c and refuses shards that
-            have no checksums; `never` compares none. By default records are compared
-            where there are checksums: in shards that gristmill converted or indexed.
+            have no checksums; `never` compares nothing. By default records are compared
+            where there are checksums, in shards that gristmill converted or indexed;
+            of other files, the hash of each chunk is compared.
         read_options: How to read object storage (gs:// paths).
         cache_dir: Local directory for what is fetched once per host: indexes of
             datasets in object storage, and indexes made from the footers of plain

@@ -42,6 +42,8 @@ MEASURE_ONE_PART = {
     "benchmarks/gcs_convert.py": "empties a bucket through the storage",
     "benchmarks/gcs_soak.py": "puts a shard into a bucket while it is being read",
     "benchmarks/harness_threads.py": "one thread of Beam's harness: a shard as a call",
+    "benchmarks/load_contestants.py": "takes the compiled hash away",
+    "benchmarks/mutations.py": "reads and indexes single files, without a pipeline",
     "benchmarks/plan_scale.py": "the plan and the commit of a million shards",
     "benchmarks/read_faults.py": "puts shards into a bucket that fails",
     "benchmarks/zstd_frames.py": "the floor of reading: the frames inside chunks",

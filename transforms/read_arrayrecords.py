@@ -1,7 +1,7 @@
 """`ReadArrayRecords`: the records of ArrayRecord files, split by ranges of chunks.
 
-Records of a dataset are compared with the checksums in its indexes. Other files are
-read without checksums.
+Records of a dataset are compared with the checksums in its indexes; of other files, the
+hashes of their chunks are.
 """
 
 from __future__ import annotations
@@ -20,17 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
-from gristmill.dataset.arrayrecord.walk import (
-    ChunkRange,
-    chunk_ranges,
-    walk_chunks,
-)
-from gristmill.dataset.errors import (
-    CorruptShardError,
-    InputError,
-    StorageError,
-    TransposedChunkError,
-)
+from gristmill.dataset.arrayrecord.walk import chunk_ranges, walk_chunks
+from gristmill.dataset.errors import CorruptShardError, InputError, StorageError
 from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
@@ -149,7 +140,8 @@ def _footer_of(shard: _Shard) -> Footer:
             cure="restore it from a copy, or run the conversion again",
         )
     read = functools.partial(storage.read, shard.path)
-    footer = read_footer(read, shard.size_bytes, path=shard.path)
+    hashed = shard.index_path is None
+    footer = read_footer(read, shard.size_bytes, path=shard.path, hashed=hashed)
     if shard.records is not None and footer.records != shard.records:
         raise CorruptShardError(
             "shard is not the one that the dataset describes",
@@ -233,20 +225,11 @@ def read_chunks(
             last_chunk=last_chunk,
         ):
             first_record = chunks.first_record
-            for records in _decode(chunks):
+            for records in chunks.decode(hashed=crc32cs is None):
                 if crc32cs is not None:
                     _check(shard, first_record, records, crc32cs)
                 yield first_record, records
                 first_record += len(records)
-
-
-def _decode(chunks: ChunkRange) -> Iterator[list[bytes]]:
-    try:
-        records = chunks.encoded().decode()
-    except TransposedChunkError:
-        yield from chunks.decode_officially()
-    else:
-        yield records
 
 
 def _cut(shard: _Shard, range_bytes: int) -> Iterator[_ChunkRange]:
@@ -276,8 +259,9 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
     files with transposed chunks go through the official reader and must be local.
 
     Guarantees: bounded; every record exactly once; of a dataset, each record's crc32c
-    is compared with the one in the shard's index, and damage fails the pipeline with
-    file and record; nothing is written, so retries do no harm. The order of a range is
+    is compared with the one in the shard's index, of other files the hash of each chunk
+    with the one in its header; damage fails the pipeline with file and record or chunk;
+    nothing is written, so retries do no harm. The order of a range is
     kept within its bundle, and none beyond that: use `with_index` where it matters.
     Every shard is read by as many workers as it has ranges. Memory per worker: 1 MiB
     of the file (up to 4 MiB decoded), or one chunk if that is larger, 16 MiB that are

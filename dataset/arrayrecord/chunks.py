@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.compression import decompress_parts
 from gristmill.dataset.arrayrecord.simple_chunks import (
     MAX_CHUNK_DECODED_BYTES,
+    BoolArray,
     IntArray,
     Parts,
     SimpleChunks,
@@ -153,6 +154,8 @@ class EncodedChunks:
             in a chunk.
         max_decoded_bytes: Most bytes that one chunk may decode to, or int64 [chunks].
         ends: int64 [chunks], where each has to be over; None for the buffer's end.
+        hashed: bool [chunks], or one for all, whether to compare the chunk's own
+            hashes: wherever no index has a checksum of every record.
     """
 
     buffer: bytes | memoryview
@@ -163,6 +166,7 @@ class EncodedChunks:
     records: IntArray | None = None
     max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES
     ends: IntArray | None = None
+    hashed: BoolArray | bool = False
 
     def decode(self) -> list[bytes]:
         """Returns the records of all chunks, in order."""
@@ -216,7 +220,9 @@ class EncodedChunks:
     def _parse(self) -> SimpleChunks:
         data = np.frombuffer(self.buffer, np.uint8)
         ends = len(data) if self.ends is None else self.ends
-        chunks = parse_chunks(data, self.starts, ends, self.max_decoded_bytes)
+        chunks = parse_chunks(
+            data, self.starts, ends, self.max_decoded_bytes, self.hashed
+        )
         if self.records is not None:
             wrong = np.flatnonzero(chunks.records != self.records)
             if len(wrong):
@@ -239,7 +245,7 @@ class EncodedChunks:
         return _cut(values, chunks.records, ends - lengths, ends), lengths
 
     def _decode_one(self, index: int) -> None:
-        names = ("starts", "records", "max_decoded_bytes", "ends")
+        names = ("starts", "records", "max_decoded_bytes", "ends", "hashed")
         columns = {name: getattr(self, name) for name in names}
         one: dict[str, Any] = {
             name: column[index : index + 1]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes
 from gristmill.dataset.arrayrecord.chunks import EncodedChunks
 from gristmill.dataset.arrayrecord.simple_chunks import (
     CHUNK_HEADER_BYTES,
@@ -81,13 +82,34 @@ def logical(data: bytes | memoryview, begin: int) -> bytes | memoryview:
     return b"".join(pieces)
 
 
-def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
+def check_blocks(data: bytes | memoryview, begin: int) -> None:
+    """Compares the hashes of the block headers in some bytes of a file.
+
+    `begin` is the physical offset of the bytes. Raises ValueError.
+    """
+    first_block = -(-begin // BLOCK_BYTES) * BLOCK_BYTES
+    end = begin + len(data) - BLOCK_HEADER_BYTES
+    for block in range(first_block, end + 1, BLOCK_BYTES):
+        header = data[block - begin : block - begin + BLOCK_HEADER_BYTES]
+        got, expected = hash_bytes(header[8:]), int.from_bytes(header[:8], "little")
+        if got != expected:
+            raise ValueError(
+                f"the hash of the block header at byte offset {block:,} is {got:#018x} "
+                f"instead of {expected:#018x}"
+            )
+
+
+def read_footer(
+    read: ReadRange, size_bytes: int, *, path: str, hashed: bool = True
+) -> Footer:
     """Reads the footer of an ArrayRecord file of so many bytes.
 
-    Raises CorruptShardError if the file is truncated, damaged, or no such file.
+    Its hashes are compared, unless the caller has something else to compare it with and
+    says `hashed=False`. Raises CorruptShardError if the file is truncated, damaged, or
+    no such file.
     """
     try:
-        return _read_footer(read, size_bytes, path)
+        return _read_footer(read, size_bytes, path, hashed)
     except CorruptShardError:
         found = format_of(bytes(read(0, min(size_bytes, HEAD_BYTES))))
         if found is None or found.name == ARRAY_RECORD:
@@ -101,7 +123,7 @@ def read_footer(read: ReadRange, size_bytes: int, *, path: str) -> Footer:
         ) from None
 
 
-def _read_footer(read: ReadRange, size_bytes: int, path: str) -> Footer:
+def _read_footer(read: ReadRange, size_bytes: int, path: str, hashed: bool) -> Footer:
     cure = "the file is truncated, damaged or no ArrayRecord file: write it again"
     if size_bytes < 2 * BLOCK_BYTES or size_bytes % BLOCK_BYTES:
         raise CorruptShardError(
@@ -113,10 +135,10 @@ def _read_footer(read: ReadRange, size_bytes: int, path: str) -> Footer:
         )
     tail = size_bytes - BLOCK_BYTES
     try:
-        joined, lengths = _records(read, tail, size_bytes)
+        joined, lengths = _records(read, tail, size_bytes, hashed)
         begin = _footer_offset(_fields(joined[: lengths[0]]), tail)
         # Chunks take more bytes in a file than their entries in its footer.
-        return _parse_footer(*_records(read, begin, tail), begin)
+        return _parse_footer(*_records(read, begin, tail, hashed), begin)
     except (CorruptShardError, IndexError, ValueError) as e:
         raise CorruptShardError(
             "ArrayRecord footer cannot be read",
@@ -126,13 +148,23 @@ def _read_footer(read: ReadRange, size_bytes: int, path: str) -> Footer:
         ) from e
 
 
-def _records(read: ReadRange, begin: int, end: int) -> tuple[bytes, IntArray]:
+def _records(
+    read: ReadRange, begin: int, end: int, hashed: bool
+) -> tuple[bytes, IntArray]:
     """Returns the records, at least one, of the chunk in [begin, end).
 
     They lie end to end; int64 [records] are their lengths.
     """
-    data = logical(read(begin, end), begin)
-    chunk = EncodedChunks(data, np.array([0]), path="footer", max_decoded_bytes=end)
+    data = read(begin, end)
+    if hashed:
+        check_blocks(data, begin)
+    chunk = EncodedChunks(
+        logical(data, begin),
+        np.array([0]),
+        path="footer",
+        max_decoded_bytes=end,
+        hashed=hashed,
+    )
     joined, lengths = chunk.join()
     if not len(lengths):
         raise ValueError("it holds no records")
@@ -155,8 +187,12 @@ def _parse_footer(joined: bytes, lengths: IntArray, begin: int) -> Footer:
     starts, decoded, counts = _footer_entries(joined[lengths[0] :], lengths[1:])
     if (counts < 0).any() or (counts > MAX_CHUNK_DECODED_BYTES).any():
         raise ValueError("a chunk has an impossible number of records")
-    if (decoded < 0).any() or (decoded > MAX_CHUNK_DECODED_BYTES).any():
-        raise ValueError("a chunk has an impossible size")
+    large = np.flatnonzero((decoded < 0) | (decoded > MAX_CHUNK_DECODED_BYTES))
+    if len(large):
+        raise ValueError(
+            f"chunk {large[0]:,} decodes to {decoded[large[0]]:,} bytes; the most that "
+            f"gristmill reads is {MAX_CHUNK_DECODED_BYTES:,}"
+        )
     expected = claims.get(2, 0), claims.get(3, 0)
     got = len(starts), int(counts.sum())
     if expected != got:

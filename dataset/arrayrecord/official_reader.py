@@ -11,7 +11,7 @@ from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.exit_gate import exit_gate
 from gristmill.dataset.storage.regular_file import check_regular
 
-BATCH_BYTES = 16 << 20
+_BATCH_BYTES = 16 << 20
 _MAX_BATCH_RECORDS = 100_000
 
 
@@ -24,11 +24,10 @@ class OfficialReader:
     Args:
         path: A local file.
         options: Options of the official reader, such as `readahead_buffer_size`.
-        remote: Take a gs:// path too. The caller checks the records: the official
-            reader returns empty ones where an answer is cut short.
 
     Raises:
-        InputError: The file is not local.
+        InputError: The file is not local. In a bucket, the official reader returns
+            empty records where an answer is cut short.
         CorruptShardError: The file cannot be opened.
     """
 
@@ -37,12 +36,11 @@ class OfficialReader:
         path: str,
         *,
         options: Mapping[str, str] | None = None,
-        remote: bool = False,
     ):
         # Imported here because few files need it.
         from array_record.python.array_record_module import ArrayRecordReader
 
-        if "://" in path and not remote:
+        if "://" in path:
             raise InputError(
                 "file with transposed chunks is not on a local disk",
                 where=path,
@@ -93,16 +91,16 @@ class OfficialReader:
 
 
 def read_with_official_reader(
-    path: str, begin: int, end: int, *, mean_bytes: int, remote: bool = False
+    path: str, begin: int, end: int, *, mean_bytes: int
 ) -> Iterator[list[bytes]]:
     """Yields the records [begin, end) of a file, some 16 MiB at a time.
 
     `mean_bytes` is about how large a record is. Opens the file and raises as
     `OfficialReader` does.
     """
-    step = max(1, min(_MAX_BATCH_RECORDS, BATCH_BYTES // max(mean_bytes, 1)))
+    step = max(1, min(_MAX_BATCH_RECORDS, _BATCH_BYTES // max(mean_bytes, 1)))
     # Open until the caller is done: closing it would end the file.
-    with OfficialReader(path, remote=remote) as reader:
+    with OfficialReader(path) as reader:
         for first in range(begin, end, step):
             yield reader.read_range(first, min(first + step, end))
 

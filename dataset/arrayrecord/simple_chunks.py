@@ -3,8 +3,8 @@
 A chunk is a header of 40 bytes (header hash, data size, data hash, type and number of
 records, decoded size), then one byte of compression type, a varint size of the
 compressed record sizes, those, and the compressed records end to end. Source:
-riegeli/doc/riegeli_records_file_format.md. The two hashes are left to the official
-reader: every record has a crc32c of its own in a shard's index.
+riegeli/doc/riegeli_records_file_format.md. The two hashes are compared where no index
+has a crc32c of every record.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.arrayrecord.chunk_hash import hash_spans
 from gristmill.dataset.arrayrecord.compression import COMPRESSIONS
 from gristmill.dataset.errors import TransposedChunkError
 from gristmill.dataset.varints import MAX_VARINT_BYTES, varints_at
 
 CHUNK_HEADER_BYTES = 40
+_HASH_BYTES = 8  # The header's own hash, which is of the rest of the header.
 
 # No single chunk of a sane file decodes to more: the official writer buffers whole
 # chunks in memory. Above it, a length field is taken for damage.
@@ -28,6 +30,7 @@ SIMPLE, _TRANSPOSED = ord("r"), ord("t")  # Types of chunks.
 _KNOWN_COMPRESSION = np.isin(np.arange(256), COMPRESSIONS)
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 _HEADER_DTYPE = np.dtype(
     [
@@ -67,14 +70,25 @@ def parse_chunks(
     starts: IntArray,
     ends: IntArray | int,
     max_decoded_bytes: IntArray | int,
+    hashed: BoolArray | bool,
 ) -> SimpleChunks:
-    """Parses the headers of chunks; raises ValueError where they are damaged."""
+    """Parses the headers of chunks; raises ValueError where they are damaged.
+
+    `hashed` says of which chunks the hashes are compared too.
+    """
     begin = starts + CHUNK_HEADER_BYTES
     if (begin + 2 > ends).any():
         raise ValueError("a chunk's header reaches past the end of the data")
     # A view with a header at every byte: only the chosen ones are copied.
     count = max(0, len(data) - CHUNK_HEADER_BYTES + 1)
     header = np.ndarray(count, _HEADER_DTYPE, data, strides=(1,))[starts]
+    if isinstance(hashed, bool):
+        chosen = np.arange(len(starts) if hashed else 0)
+    else:
+        chosen = np.flatnonzero(hashed)
+    if len(chosen):
+        rest = starts[chosen] + _HASH_BYTES, begin[chosen]
+        _compare("header", data, *rest, header["header_hash"][chosen])
     kinds = header["type_and_records"] & 0xFF
     if (kinds == _TRANSPOSED).any():
         raise TransposedChunkError("chunk is transposed")
@@ -83,6 +97,8 @@ def parse_chunks(
     if (header["data_size"] > (ends - begin).astype(np.uint64)).any():
         raise ValueError("a chunk reaches past the end of the data")
     end = begin + header["data_size"].astype(np.int64)
+    if len(chosen):
+        _compare("data", data, begin[chosen], end[chosen], header["data_hash"][chosen])
     compression = data[begin]
     unknown = compression[~_KNOWN_COMPRESSION[compression]]
     if len(unknown):
@@ -99,6 +115,23 @@ def parse_chunks(
     )
     _check_claims(chunks, header["decoded_data_size"], max_decoded_bytes)
     return chunks
+
+
+def _compare(
+    what: str,
+    data: npt.NDArray[np.uint8],
+    begin: IntArray,
+    end: IntArray,
+    expected: npt.NDArray[np.uint64],
+) -> None:
+    """Compares the hashes of a part of each chunk."""
+    got = hash_spans(data, begin, end)
+    wrong = np.flatnonzero(got != expected)
+    if len(wrong):
+        raise ValueError(
+            f"the hash of a chunk's {what} is {got[wrong[0]]:#018x} instead of "
+            f"{expected[wrong[0]]:#018x}"
+        )
 
 
 def _parts(

@@ -9,6 +9,7 @@ import struct
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes
 from gristmill.dataset.arrayrecord.compression import decompress_frame
 from gristmill.dataset.arrayrecord.simple_chunks import (
     CHUNK_HEADER_BYTES,
@@ -18,12 +19,18 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
 from gristmill.dataset.varints import MAX_VARINT_BYTES, decode_varints, varint_at
 
 _HEADER = struct.Struct("<8xQ8xQQB")
+_HASHES = struct.Struct("<Q8xQ")
 # Up to so many, plain Python is faster than a call of numpy.
 _FEW_SIZES = 32
 
 
 def decode_lone_record(
-    chunk: bytes | memoryview, *, row: int = 0, count: int = 1, max_decoded_bytes: int
+    chunk: bytes | memoryview,
+    *,
+    row: int = 0,
+    count: int = 1,
+    max_decoded_bytes: int,
+    hashed: bool = False,
 ) -> bytes | None:
     """Decodes one record of a zstd chunk: in a tenth of the time of `EncodedChunks`.
 
@@ -32,6 +39,7 @@ def decode_lone_record(
         row: Number of the record within the chunk, below `count`.
         count: How many records the chunk has to hold.
         max_decoded_bytes: Most bytes that it may decode to.
+        hashed: Whether to compare the chunk's own hashes.
 
     Returns:
         The record, or None for anything unusual, damage included: `EncodedChunks`
@@ -47,6 +55,14 @@ def decode_lone_record(
         or end > len(chunk)
     ):
         return None
+    if hashed:
+        view = memoryview(chunk)
+        header_hash, data_hash = _HASHES.unpack_from(chunk)
+        if (
+            hash_bytes(view[8:CHUNK_HEADER_BYTES]) != header_hash
+            or hash_bytes(view[CHUNK_HEADER_BYTES:end]) != data_hash
+        ):
+            return None
     try:
         sizes_bytes, sizes_at = varint_at(chunk, _HEADER.size)
         claim, at = varint_at(chunk, sizes_at + sizes_bytes)

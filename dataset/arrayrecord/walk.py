@@ -9,15 +9,18 @@ from typing import BinaryIO
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.chunks import EncodedChunks
 from gristmill.dataset.arrayrecord.footer import (
     BLOCK_HEADER_BYTES,
     Footer,
     blocks_before,
+    check_blocks,
     logical,
 )
 from gristmill.dataset.arrayrecord.official_reader import read_with_official_reader
 from gristmill.dataset.arrayrecord.simple_chunks import IntArray
+from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
 
 # What Python takes for a record besides its bytes: tiny ones are mostly that.
 _OBJECT_BYTES = 48
@@ -101,8 +104,11 @@ class ChunkRange:
         starts = offsets - begin - BLOCK_HEADER_BYTES * blocks_before(offsets, begin)
         return logical(self.data, begin), starts
 
-    def encoded(self, chosen: slice = _ALL) -> EncodedChunks:
-        """Returns some chunks, counted from the first of the range, to decode them."""
+    def encoded(self, chosen: slice = _ALL, *, hashed: bool = False) -> EncodedChunks:
+        """Returns some chunks, counted from the first of the range, to decode them.
+
+        With `hashed`, the chunks' own hashes are compared.
+        """
         buffer, starts = self._logical
         return EncodedChunks(
             buffer,
@@ -111,7 +117,42 @@ class ChunkRange:
             numbers=range(self.first_chunk, self.last_chunk)[chosen],
             records=self.chunk_records[chosen],
             max_decoded_bytes=self.chunk_decoded_bytes[chosen],
+            hashed=hashed,
         )
+
+    def decode(self, *, hashed: bool) -> Iterator[list[bytes]]:
+        """Yields all records, those of transposed chunks by the official reader.
+
+        With `hashed`, the hashes of chunks and blocks are compared: wherever no index
+        has a checksum of every record. Without the compiled hash, the official reader
+        does that faster, for local files.
+
+        Raises:
+            CorruptShardError: A chunk is damaged.
+            InputError: A chunk is transposed, and the file is not local.
+        """
+        if hashed and not is_compiled() and "://" not in self.path:
+            yield from self.decode_officially()
+            return
+        try:
+            if hashed:
+                self._check_blocks()
+            records = self.encoded(hashed=hashed).decode()
+        except TransposedChunkError:
+            yield from self.decode_officially()
+        else:
+            yield records
+
+    def _check_blocks(self) -> None:
+        try:
+            check_blocks(self.data, int(self.footer.chunk_offsets[self.first_chunk]))
+        except ValueError as e:
+            raise CorruptShardError(
+                "corrupt block of an ArrayRecord file",
+                where=self.path,
+                got=e,
+                cure="restore the file from a copy, or write it again",
+            ) from e
 
     def decode_officially(self) -> Iterator[list[bytes]]:
         """Yields all records as `read_with_official_reader` does."""

@@ -44,14 +44,15 @@ class FileInstruction(Protocol):
 class ArrayRecordDataSource(Sequence[bytes]):
     """The records of ArrayRecord files, by number, in the order of the files.
 
-    Each record of a file that gristmill has converted or indexed is checked; of other
-    files, only the format's own checksums are.
+    Each record of a file that gristmill has converted or indexed is compared with its
+    checksum; of other files, the hash of each chunk is compared, as the official reader
+    does.
 
     Args:
         paths: A path, `PATH[START:END]` for a range of its records, an object like
             TFDS's FileInstruction, or a list of these. Files given with a range are
             not opened before they are read.
-        reader_options: For the official reader, which reads only transposed files.
+        reader_options: For the official reader, which reads transposed files.
         verify: As for `gristmill.loader.open`.
         cache_dir: As for `gristmill.loader.open`.
 
@@ -142,7 +143,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._reader.open_shards.close()
+        self._reader.close()
 
     def __repr__(self) -> str:
         joined = "".join(self._shards.paths).encode("utf-8", "surrogateescape")

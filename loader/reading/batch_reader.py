@@ -1,5 +1,8 @@
 """Reads a batch of records: grouped by shard, decoded together, each one checked.
 
+Records are compared with the checksums in their shard's index. Where there are none,
+the hashes of their chunks are compared.
+
 The chunks of a batch, from all its shards, are decoded together. Of a chunk of several
 records, only those in the batch are made. From shards in object storage, all chunks of
 a batch are requested at once, and decoded as they arrive.
@@ -19,7 +22,8 @@ from typing import Literal, TypeVar, cast
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.arrayrecord.official_reader import OfficialReader
+from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
+from gristmill.dataset.arrayrecord.footer import check_blocks
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import (
     CorruptShardError,
@@ -31,14 +35,16 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.mapped_file import damage_seen
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.biased_lock import BiasedLock
-from gristmill.loader.reading.decode_chunks import (
-    corrupt_record,
-    decode_planned,
-    deliver,
-)
+from gristmill.loader.reading.decode_chunks import decode_planned, deliver
 from gristmill.loader.reading.fetch_chunks import fetch_planned, transposed_error
+from gristmill.loader.reading.official_shards import OfficialShards
 from gristmill.loader.reading.read_plan import Wanted, plan_reads
-from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits, ShardFile
+from gristmill.loader.reading.shard_file import (
+    READ_LIMITS,
+    ReadLimits,
+    ShardFile,
+    without_block_headers,
+)
 from gristmill.loader.reading.shard_list import OpenShards, ShardList
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
@@ -71,7 +77,8 @@ class BatchReader:
     Args:
         shards: The dataset.
         verify: `always` compares each record with its checksum in the shard's index;
-            None does so if the index has checksums.
+            None does so if the index has checksums, and compares the hashes of chunks
+            if it has none; `never` compares nothing.
         reader_options: For the official reader, which reads transposed chunks.
         read_options: How to read plain files in object storage.
         limits: How much to read, decode and keep open at a time.
@@ -97,9 +104,9 @@ class BatchReader:
         self.open_shards = OpenShards(shards, limits)
         self._limits = limits
         self._verify = verify
-        self._reader_options = dict(reader_options or {})
         self._options = read_options
         self._own_fetcher: RangeFetcher | None = None
+        self._official = OfficialShards(reader_options or {})
 
     def read(self, records: IntArray) -> list[bytes]:
         """Returns records, in the order of their numbers in `records`.
@@ -172,8 +179,9 @@ class BatchReader:
                 )
             used.append(shard)
             places = order[begin:end], numbers[begin:end]
-            wanted = Wanted(shard, *places, self._checks(shard))
-            if shard.transposed:
+            compare, hashed = self._checks(shard)
+            wanted = Wanted(shard, *places, compare, hashed)
+            if self._is_official(shard):
                 self._read_officially(wanted, out)
             elif shard.version is None:
                 local.append(wanted)
@@ -225,17 +233,32 @@ class BatchReader:
             return None
         if not (0 < begin < end <= index.file_bytes and 0 <= place < count):
             return None
+        compare, hashed = self._checks(shard)
+        data = shard.data[begin:end]
+        if hashed:
+            if not is_compiled():
+                return None
+            try:
+                check_blocks(data, begin)
+            except ValueError:
+                return None
         found = decode_lone_record(
-            shard.logical(begin, end),
+            without_block_headers(data, begin),
             row=place,
             count=count,
             max_decoded_bytes=index.max_chunk_decoded_bytes,
+            hashed=hashed,
         )
         if found is None or (damage_seen() and shard.damaged):
             return None
-        if not self._checks(shard):
+        if not compare:
             return found
         return found if google_crc32c.value(found) == index.crc32cs[row] else None
+
+    def close(self) -> None:
+        """Closes all shards. Reading opens them again."""
+        self.open_shards.close()
+        self._official.close()
 
     def offset_bytes(self, record: int) -> int:
         """Returns the physical offset, in its file, of a record's chunk."""
@@ -248,8 +271,19 @@ class BatchReader:
 
         return self._undamaged(find)
 
-    def _checks(self, shard: ShardFile) -> bool:
-        return self._verify != "never" and shard.has_crc32cs
+    def _checks(self, shard: ShardFile) -> tuple[bool, bool]:
+        """Returns whether to compare records, and whether the hashes of chunks."""
+        if self._verify == "never":
+            return False, False
+        compare = shard.has_crc32cs
+        return compare, not compare
+
+    def _is_official(self, shard: ShardFile) -> bool:
+        """Returns whether the official reader reads a shard."""
+        if shard.transposed or is_compiled():
+            return shard.transposed
+        # It compares hashes faster than numpy does.
+        return shard.version is None and self._checks(shard)[1]
 
     def _read_local(self, wanted: list[Wanted], out: list[bytes]) -> None:
         """Reads records of local shards, or of local copies."""
@@ -300,13 +334,7 @@ class BatchReader:
         plan = plan_reads([wanted], name=self.shards.name)
         if wanted.shard.version is not None:
             raise transposed_error(plan, 0)
-        options = {"readahead_buffer_size": "0", **self._reader_options}
-        try:
-            with OfficialReader(wanted.shard.path, options=options) as reader:
-                records = reader.read_records(plan.number.tolist())
-        except CorruptShardError as e:
-            raise corrupt_record(plan, 0, got=e.got or e.what) from e
-        deliver(plan, records, out)
+        deliver(plan, self._official.read(plan), out)
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import google_crc32c
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.chunks import (
     CHUNK_ERRORS,
     EncodedChunks,
@@ -16,6 +17,7 @@ from gristmill.dataset.arrayrecord.chunks import (
 from gristmill.dataset.arrayrecord.footer import (
     BLOCK_HEADER_BYTES,
     blocks_before,
+    check_blocks,
     logical,
 )
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
@@ -39,12 +41,15 @@ def decode_planned(
     headers = blocks_before(plan.end, plan.begin)
     pieces = list(pieces)
     for chunk in np.flatnonzero(headers).tolist():
-        pieces[chunk] = logical(pieces[chunk], int(plan.begin[chunk]))
+        pieces[chunk] = _without_headers(plan, chunk, pieces[chunk])
     sizes = plan.end - plan.begin - BLOCK_HEADER_BYTES * headers
     least = np.where(
         plan.count == 1, limits.large_chunk_bytes, limits.large_group_bytes
     )
     large = np.flatnonzero(sizes > least)
+    if not is_compiled():
+        # Long chunks are hashed many at a time, or it takes forever.
+        large = large[~plan.hashed[large]]
     found = _lone_records(plan, pieces, large) if len(large) else {}
     if found:
         chunks = np.fromiter(found, np.int64, len(found))
@@ -59,6 +64,18 @@ def decode_planned(
         _decode(plan, pieces, sizes, out)
 
 
+def _without_headers(plan: ReadPlan, chunk: int, piece: Any) -> Any:
+    """Returns a chunk without the block headers in it, which are checked if asked."""
+    begin = int(plan.begin[chunk])
+    if plan.hashed[chunk]:
+        try:
+            check_blocks(piece, begin)
+        except ValueError as e:
+            item = int(np.searchsorted(plan.chunk, chunk))
+            raise corrupt_record(plan, item, got=str(e)) from e
+    return logical(piece, begin)
+
+
 def _lone_records(
     plan: ReadPlan, pieces: list[Any], chunks: IntArray
 ) -> dict[int, bytes]:
@@ -70,15 +87,20 @@ def _lone_records(
     last = plan.row[np.searchsorted(plan.chunk, chunks, side="right") - 1]
     alone = first == last
     found = {}
-    for chunk, row, count, limit in zip(
+    for chunk, row, count, limit, hashed in zip(
         chunks[alone].tolist(),
         first[alone].tolist(),
         plan.count[chunks[alone]].tolist(),
         plan.limit[chunks[alone]].tolist(),
+        plan.hashed[chunks[alone]].tolist(),
         strict=True,
     ):
         record = decode_lone_record(
-            pieces[chunk], row=row, count=count, max_decoded_bytes=limit
+            pieces[chunk],
+            row=row,
+            count=count,
+            max_decoded_bytes=limit,
+            hashed=hashed,
         )
         if record is not None:
             found[chunk] = record
@@ -97,6 +119,7 @@ def _decode(
             records=plan.count,
             max_decoded_bytes=plan.limit,
             ends=ends,
+            hashed=plan.hashed,
         ).pick(plan.chunk, plan.row)
     except CHUNK_ERRORS as e:
         _raise_first_damage(plan, pieces, e)
@@ -133,6 +156,7 @@ def _raise_first_damage(
             path=plan.name,
             records=plan.count[chunk : chunk + 1],
             max_decoded_bytes=int(plan.limit[chunk]),
+            hashed=bool(plan.hashed[chunk]),
         ).decode()
 
     for chunk, found in damaged_chunks(len(pieces), decode, errors=CHUNK_ERRORS):

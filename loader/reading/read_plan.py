@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.simple_chunks import BoolArray
 from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.shard_file import ShardFile
@@ -23,6 +24,7 @@ class Wanted(NamedTuple):
     places: IntArray  # In the batch.
     numbers: IntArray  # In the shard, ascending.
     compare: bool  # With their checksums.
+    hashed: bool  # Compare the hashes of their chunks instead.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,7 @@ class ReadPlan:
         end: int64 [chunks], one past its last.
         count: int64 [chunks], records that it holds.
         limit: int64 [chunks], most bytes that it may decode to.
+        hashed: bool [chunks], whether its own hashes are compared.
         chunk: int64 [records], the chunk of each wanted record, ascending.
         row: int64 [records], its number within the chunk.
         number: int64 [records], its number within the shard.
@@ -51,6 +54,7 @@ class ReadPlan:
     end: IntArray
     count: IntArray
     limit: IntArray
+    hashed: BoolArray
     chunk: IntArray
     row: IntArray
     number: IntArray
@@ -93,6 +97,7 @@ class ReadPlan:
             end=self.end[chunks],
             count=self.count[chunks],
             limit=self.limit[chunks],
+            hashed=self.hashed[chunks],
             chunk=self.chunk[records] - first,
             row=self.row[records],
             number=self.number[records],
@@ -130,6 +135,7 @@ def plan_reads(wanted: Sequence[Wanted], *, name: str) -> ReadPlan:
         end=end[firsts],
         count=count[firsts],
         limit=limits[file[firsts]],
+        hashed=np.array([item.hashed for item in wanted])[file[firsts]],
         chunk=np.cumsum(fresh) - 1,
         row=row,
         number=number,

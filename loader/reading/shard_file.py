@@ -92,10 +92,6 @@ class ShardFile:
         """Whether a page of the maps of shard and index could not be read."""
         return is_damaged(self.data) or self.index.damaged
 
-    def logical(self, begin: int, end: int) -> bytes | memoryview:
-        """Returns the bytes of a half-open physical range without block headers."""
-        return without_block_headers(self.data[begin:end], begin)
-
 
 def without_block_headers(data: bytes | memoryview, begin: int) -> bytes | memoryview:
     """Returns physical bytes from the offset `begin` on, without block headers."""

@@ -337,6 +337,30 @@ def test_only_what_is_damaged_is_fetched_again(
     assert undisturbed < server.requests["media"] - undisturbed <= undisturbed + 5
 
 
+def test_plain_files_that_arrive_damaged(
+    server: GcsServer, tmp_path: pathlib.Path, hashing: str
+) -> None:
+    path = tmp_path / "plain.array_record"
+    records, wanted = FILES[0], [300, 5, 77, 5, 181]
+    expected = [records[i] for i in wanted]
+    for options in ("group_size:1,uncompressed", "group_size:5,zstd:3"):
+        write_array_records(path, records, options=options)
+        server.objects.put("bucket", "plain/x.array_record", path.read_bytes())
+        dataset = loader.open("gs://bucket/plain/x.array_record", read_options=OPTIONS)
+        assert dataset[wanted] == expected
+        # The hash of a chunk tells that a bit was flipped: it is fetched again.
+        before = server.requests["media"]
+        server.fail("flip", "media", times=2)
+        assert dataset[wanted] == expected
+        assert server.requests["media"] > before + 4
+        data = bytearray(path.read_bytes())
+        data[dataset.offset_bytes(77) + 50] ^= 1
+        server.objects.put("bucket", "plain/x.array_record", bytes(data))
+        dataset = loader.open("gs://bucket/plain/x.array_record", read_options=OPTIONS)
+        with pytest.raises(CorruptShardError, match=r"(?s)record 77 of.*hash of"):
+            dataset[wanted]
+
+
 # More than are decoded at once, so that others are in flight meanwhile.
 LONG_ORDER = np.random.default_rng(4).permutation(len(RECORDS))[:400].tolist()
 

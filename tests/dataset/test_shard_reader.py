@@ -39,6 +39,19 @@ def test_records_before_a_damaged_chunk_come_first(tmp_path: pathlib.Path) -> No
         next(found)
 
 
+def test_wrong_bytes_are_never_shown(tmp_path: pathlib.Path, hashing) -> None:
+    damaged = convert(tmp_path, [[b"%d" % number * 50 for number in range(40)]])
+    (path,) = pathlib.Path(damaged).glob("*.array_record*")
+    data = bytearray(path.read_bytes())
+    footer = read_footer(lambda a, b: bytes(data[a:b]), len(data), path=str(path))
+    data[int(footer.chunk_offsets[30]) + 52] ^= 0x01  # In the record, which decodes.
+    path.write_bytes(data)
+    found = first_records(damaged, "train", 40)
+    assert [next(found) for _ in range(30)] == [b"%d" % i * 50 for i in range(30)]
+    with pytest.raises(CorruptShardError):
+        next(found)
+
+
 def test_a_split_that_is_not_there(dataset: str) -> None:
     with pytest.raises(InputError, match="no such split"):
         next(first_records(dataset, "test", 1))

@@ -246,6 +246,21 @@ def test_tfds_directory(tmp_path: pathlib.Path) -> None:
     assert len(loader.open(tmp_path)) == len(RECORDS)
 
 
+def test_damage_in_a_tfds_directory(tmp_path: pathlib.Path, hashing) -> None:
+    names = write_tfds(tmp_path)
+    path = tmp_path / names[0]
+    begin = loader.open(tmp_path).offset_bytes(3)
+    good = path.read_bytes()
+    for at in range(begin, begin + 200, 11):
+        data = bytearray(good)
+        data[at] ^= 0x20
+        path.write_bytes(data)
+        dataset = loader.open(tmp_path)
+        for wanted in (3, [2, 3, 30]):
+            with pytest.raises(CorruptShardError, match=f"{names[0]}, record 3 of"):
+                dataset[wanted]
+
+
 def test_tfds_directory_that_counts_wrongly(tmp_path: pathlib.Path) -> None:
     write_tfds(tmp_path)
     path = tmp_path / "dataset_info.json"

@@ -10,14 +10,25 @@ import shutil
 
 import pytest
 
+from gristmill import loader
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms import IndexArrayRecords
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.indexing.index_shard import commit_index, index_shard
+from gristmill.transforms.indexing.plan_index import plan_index
+from tests.support.chunks import (
+    array_record_file,
+    chunk,
+    footer_entry,
+    footer_metadata,
+)
 from tests.support.conversion import contents
 from tests.support.graphs import graph_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
-from tests.support.records import text_records, write_array_records
+from tests.support.records import footer_of, text_records, write_array_records
 
 
 @pytest.fixture
@@ -60,10 +71,68 @@ def test_damage_commits_nothing(folder):
     data = bytearray(path.read_bytes())
     data[5000] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CorruptShardError, match="cannot read this ArrayRecord file"):
+    with pytest.raises(CorruptShardError, match="corrupt ArrayRecord chunk"):
         run(IndexArrayRecords(files=(f"{folder}/*",)))
     assert not (folder / "dataset.json").exists()
 
 
 def test_the_graph_has_no_side_input():
     assert not graph_of(IndexArrayRecords(files=("old/*",))).side_inputs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "group_size:1,zstd:3,window_log:28",
+        "group_size:16,zstd:3,window_log:31",
+        "group_size:1,brotli:5,window_log:30",
+        "group_size:7,snappy",
+        "group_size:3,transpose:true",
+        "group_size:3,pad_to_block_boundary:true",
+    ],
+)
+def test_what_is_indexed_is_read_and_verified(
+    tmp_path: pathlib.Path, options: str, hashing: str
+) -> None:
+    path = tmp_path / "x-train.array_record-00000-of-00001"
+    records = [*text_records(60), b"", bytes(70_000)]
+    write_array_records(path, records, options=options)
+    tasks = plan_index([str(path)])
+    commit_index(map(index_shard, tasks), inputs=[str(path)])
+    dataset = loader.open(tmp_path, verify="always")
+    assert [dataset[i] for i in range(len(records))] == dataset[:] == records
+    plan = plan_verify(str(tmp_path))
+    assert [*plan.findings, *verify_shard(plan.tasks[0]).findings] == []
+
+
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:3,transpose:true"])
+def test_damage_in_any_byte_is_refused(
+    tmp_path: pathlib.Path, options: str, hashing: str
+) -> None:
+    path = tmp_path / "x-train.array_record-00000-of-00001"
+    write_array_records(path, text_records(60), options=options)
+    good = path.read_bytes()
+    (task,) = plan_index([str(path)])
+    end = int(footer_of(good).chunk_offsets[-1])
+    # Of the signature and of what is behind the footer, nothing is used.
+    for at in [*range(64, 120), *range(120, end + 100, 501)]:
+        data = bytearray(good)
+        data[at] ^= 0x10
+        path.write_bytes(data)
+        with pytest.raises(CorruptShardError):
+            index_shard(task)
+    assert not (tmp_path / "index").exists()
+
+
+def test_the_reason_of_a_refusal(tmp_path: pathlib.Path) -> None:
+    size = (1 << 31) + 1
+    huge = chunk([b""], compression="z", decoded_bytes=size, values_claim=size)
+    entries = [footer_metadata(1, 1), footer_entry(64, size, 1)]
+    path = tmp_path / "x-train.array_record-00000-of-00001"
+    path.write_bytes(array_record_file([huge], entries))
+    (task,) = plan_index([str(path)])
+    with pytest.raises(CorruptShardError, match="2,147,483,649") as caught:
+        index_shard(task)
+    assert "2,147,483,648" in str(caught.value)
+    with pytest.raises(CorruptShardError, match="2,147,483,649"):
+        loader.open(path)

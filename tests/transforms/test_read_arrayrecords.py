@@ -13,7 +13,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import CorruptShardError, InputError, NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.transforms import ReadArrayRecords
+from gristmill.transforms import ReadArrayRecords, WriteArrayRecords
 from gristmill.transforms import read_arrayrecords as module
 from gristmill.transforms.read_arrayrecords import ShardRecord
 from tests.support.conversion import convert, job_of
@@ -148,6 +148,45 @@ def test_files_without_dataset(tmp_path: pathlib.Path, options: str) -> None:
     assert sorted(run(ReadArrayRecords(several, range_bytes=9000))) == expected
     (one,) = module.list_shards(str(tmp_path / "a.ar"), None)
     assert one.path == str(tmp_path / "a.ar")
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["group_size:1,uncompressed", "group_size:9,zstd:3", "group_size:9,transpose:true"],
+)
+def test_damage_in_files_without_dataset(
+    tmp_path: pathlib.Path, options: str, hashing: str
+) -> None:
+    path = tmp_path / "plain.ar"
+    write_array_records(path, RECORDS[:300], options=options)
+    good = path.read_bytes()
+    begin, end = footer_of(good).chunk_offsets[[0, -1]].tolist()
+    (shard,) = module.list_shards(str(path), None)
+    chunks = len(footer_of(good).chunk_records)
+    for at in range(begin, end, (end - begin) // 60):
+        data = bytearray(good)
+        data[at] ^= 0x02
+        path.write_bytes(data)
+        with pytest.raises(CorruptShardError, match=r"plain\.ar"):
+            list(module.read_chunks(shard, 0, chunks))
+
+
+def test_no_dataset_is_made_of_damaged_files(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plain.ar"
+    write_array_records(path, RECORDS[:300], options="group_size:1,uncompressed")
+    data = bytearray(path.read_bytes())
+    data[int(footer_of(bytes(data)).chunk_offsets[200]) + 60] ^= 0x01
+    path.write_bytes(data)
+    with (
+        pytest.raises(Exception, match=r"(?s)plain\.ar, chunk 200.*hash of a chunk"),
+        beam.Pipeline() as pipeline,
+    ):
+        _ = (
+            pipeline
+            | ReadArrayRecords(str(path))
+            | WriteArrayRecords(str(tmp_path / "out"), num_shards=1)
+        )
+    assert not (tmp_path / "out" / layout.DATASET_JSON).exists()
 
 
 def test_empty_file(tmp_path: pathlib.Path) -> None:

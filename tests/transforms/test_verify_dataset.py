@@ -268,6 +268,23 @@ def test_directory_without_manifest(dataset: pathlib.Path) -> None:
         plan_verify(str(dataset))
 
 
+def test_records_without_an_index_are_compared_by_their_chunks(
+    dataset: pathlib.Path, hashing: str
+) -> None:
+    first, *_ = shards_of(dataset)
+    footer = footer_of((dataset / first).read_bytes())
+    (dataset / layout.index_path(first)).unlink()
+    assert [finding.what for finding in verify(dataset)] == ["shard index is missing"]
+    for chunk in (7, 9):
+        flip(dataset / first, int(footer.chunk_offsets[chunk]) + 60, bits=1)
+    whats = [finding.what for finding in verify(dataset)]
+    assert whats[0] == "shard index is missing"
+    assert [what.partition(" cannot")[0] for what in whats[1:]] == [
+        "record 7",
+        "record 9",
+    ]
+
+
 def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "old-train.array_record-00000-of-00001"
     write_array_records(path, RECORDS[:300], options="group_size:10,transpose:true")

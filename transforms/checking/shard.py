@@ -140,7 +140,7 @@ def _read_shard(
     read = functools.partial(storage.read, path)
     footer = None
     try:
-        footer = read_footer(read, info.size_bytes, path=path)
+        footer = read_footer(read, info.size_bytes, path=path, hashed=index is None)
     except CorruptShardError as error:
         findings.append(finding_of(task.path, error))
     if footer is not None and index is not None:
@@ -161,7 +161,8 @@ def _read_shard(
         walk = walk_file(file, footer, path=path, size_bytes=info.size_bytes)
         for data, chunks in walk:
             file_crc = google_crc32c.extend(file_crc, data)
-            for part in () if chunks is None else _decode(chunks, task.path):
+            hashed = index is None
+            for part in () if chunks is None else _decode(chunks, task.path, hashed):
                 if isinstance(part, Finding):
                     findings.append(part)
                     continue
@@ -193,24 +194,32 @@ def _same_chunks(index: ShardIndex, footer: Footer) -> bool:
 _Decoded = tuple[int, npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 
-def _decode(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
-    """Yields record number, checksums and lengths; findings for damaged chunks."""
+def _decode(
+    chunks: ChunkRange, shard: str, hashed: bool
+) -> Iterator[_Decoded | Finding]:
+    """Yields record number, checksums and lengths; findings for damaged chunks.
+
+    Where no index has the checksums to compare with, chunks are `hashed`.
+    """
     try:
-        yield chunks.first_record, *chunks.encoded().checksum()
+        yield chunks.first_record, *chunks.encoded(hashed=hashed).checksum()
     except TransposedChunkError:
         yield from _decode_transposed(chunks, shard)
     except CorruptShardError:
-        yield from _decode_singly(chunks, shard)
+        yield from _decode_singly(chunks, shard, hashed)
 
 
-def _decode_singly(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
+def _decode_singly(
+    chunks: ChunkRange, shard: str, hashed: bool
+) -> Iterator[_Decoded | Finding]:
     """Decodes chunks one at a time, so that the good ones are compared."""
     counts = chunks.chunk_records
     firsts = chunks.first_record + np.cumsum(counts) - counts
     decoded = {}
 
     def decode(chunk: int) -> None:
-        decoded[chunk] = chunks.encoded(slice(chunk, chunk + 1)).checksum()
+        one = chunks.encoded(slice(chunk, chunk + 1), hashed=hashed)
+        decoded[chunk] = one.checksum()
 
     damaged = dict(damaged_chunks(len(counts), decode, errors=CHUNK_ERRORS))
     offsets = chunks.footer.chunk_offsets[chunks.first_chunk :]

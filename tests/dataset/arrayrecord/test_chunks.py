@@ -1,6 +1,6 @@
 """Chunks (`simple_chunks`, `compression`): records or our errors.
 
-Covers: dataset/arrayrecord/compression.py, dataset/arrayrecord/simple_chunks.py.
+Covers: dataset/arrayrecord/simple_chunks.py.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import random
+import re
 
 import google_crc32c
 import numpy as np
@@ -340,3 +341,57 @@ class TestLies:
             int.from_bytes(damaged[start + 25 : start + 32], "little")
             for start in starts.tolist()
         )
+
+
+class TestHashes:
+    """Chunks that no index vouches for."""
+
+    @every_compression
+    @pytest.mark.parametrize("count", [1, 4])
+    def test_every_flipped_byte_is_found(self, compression: str, count: int, hashing):
+        good = chunk(text_records(count), compression=compression)
+        other = chunk([b"other"] * count, compression=compression)
+        places = range(0, len(good), 1 if hashing == "compiled" else 13)
+        for at in places:
+            bad = bytearray(good)
+            bad[at] ^= 1 << at % 8
+            buffer, starts = laid_out([other, bytes(bad), other])
+            encoded = EncodedChunks(buffer, starts, path="shard", hashed=True)
+            for method in (encoded.decode, encoded.checksum, encoded.measure):
+                with pytest.raises(CorruptShardError, match="shard, chunk 1") as caught:
+                    method()
+                # A changed size may lead out of the data before a hash is compared.
+                assert re.search("hash|past", str(caught.value)), at
+
+    def test_what_is_compared(self, hashing):
+        good = chunk([b"some words"], compression="z")
+        for at, says in (
+            (0, "hash of a chunk's header is 0x.{16} instead of 0x.{16}"),
+            (20, "hash of a chunk's header"),
+            (39, "hash of a chunk's header"),
+            (len(good) - 1, "hash of a chunk's data is 0x.{16} instead of 0x.{16}"),
+        ):
+            bad = bytearray(good)
+            bad[at] ^= 1
+            with pytest.raises(CorruptShardError, match=says):
+                decode(bytes(bad), hashed=True)
+        assert decode(good, hashed=True) == [b"some words"]
+
+    def test_chunks_are_hashed_by_choice(self, hashing):
+        good, bad = chunk([b"good"]), bytearray(chunk([b"bad"]))
+        bad[-1] ^= 1
+        chunks = [good, bytes(bad), good]
+        expected = [b"good", b"bae", b"good"]
+        assert decode(*chunks) == expected
+        assert decode(*chunks, hashed=np.array([True, False, True])) == expected
+        with pytest.raises(CorruptShardError, match="chunk 1"):
+            decode(*chunks, hashed=np.array([False, True, False]))
+
+    def test_a_kind_that_was_changed_is_damage(self):
+        # And not a file for the official reader.
+        bad = bytearray(chunk([b"abc"]))
+        bad[24] = ord("t")
+        with pytest.raises(CorruptShardError, match="hash"):
+            decode(bytes(bad), hashed=True)
+        with pytest.raises(TransposedChunkError):
+            decode(chunk([b"abc"], kind="t"), hashed=True)

@@ -112,3 +112,18 @@ def test_sizes_that_claim_what_cannot_be_are_not_decoded(sizes_claim: int) -> No
     )
     with limited_memory(1 << 28):
         assert decode_lone_record(many, count=1 << 50, max_decoded_bytes=99) is None
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_hashes_are_compared_if_asked(count: int, hashing: str) -> None:
+    records = [b"some words, more words %d" % number for number in range(count)]
+    good = chunk(records, compression="z")
+    wanted = {"row": count - 1, "count": count, "max_decoded_bytes": 1000}
+    assert decode_lone_record(good, hashed=True, **wanted) == records[-1]
+    unnoticed = 0
+    for at in range(len(good)):
+        bad = bytearray(good)
+        bad[at] ^= 1 << at % 8
+        unnoticed += decode_lone_record(bytes(bad), **wanted) is not None
+        assert decode_lone_record(bytes(bad), hashed=True, **wanted) is None, at
+    assert unnoticed > 16  # The hashes themselves, and literal bytes.

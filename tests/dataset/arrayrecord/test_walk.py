@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import pathlib
+import random
 
 import google_crc32c
 import numpy as np
@@ -10,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.footer import Footer
+from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, Footer
 from gristmill.dataset.arrayrecord.walk import chunk_ranges, walk_chunks, walk_file
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.errors import CorruptShardError, InputError
 from tests.support.records import array_record_bytes, footer_of, text_records
 
 
@@ -127,3 +129,76 @@ class TestWalking:
             with pytest.raises(CorruptShardError) as caught:
                 chunks.encoded(chosen).checksum()
             assert caught.value.where == "x, chunk 132"
+
+
+every_kind = pytest.mark.parametrize(
+    "options", ["group_size:3", "group_size:3,transpose:true", "group_size:1,snappy"]
+)
+
+
+class TestDecode:
+    """All records of ranges of chunks, with the hashes of chunks compared."""
+
+    @pytest.mark.parametrize(
+        "options",
+        ["group_size:3", "group_size:3,transpose:true", "group_size:1,snappy"],
+    )
+    def test_all_records(self, options: str, tmp_path, hashing):
+        path = tmp_path / "x"
+        path.write_bytes(written(tmp_path, options))
+        assert decoded(path) == decoded(path, hashed=False) == SOME
+
+    @pytest.mark.parametrize(
+        "options",
+        ["group_size:3", "group_size:3,transpose:true", "group_size:1,snappy"],
+    )
+    def test_flipped_bits(self, options: str, tmp_path, hashing):
+        data = written(tmp_path, options)
+        begin, end = footer_of(data).chunk_offsets[[0, -1]].tolist()
+        path = tmp_path / "x"
+        for at in range(begin, end, 1499):
+            damaged = bytearray(data)
+            damaged[at] ^= 0x04
+            path.write_bytes(damaged)
+            with pytest.raises(CorruptShardError, match=f"where: +{path}"):
+                decoded(path)
+
+    def test_block_headers(self, tmp_path, hashing):
+        data = written(tmp_path, "group_size:1")
+        path = tmp_path / "x"
+        for block in (1, 2):
+            damaged = bytearray(data)
+            damaged[block * BLOCK_BYTES + 9] ^= 1
+            path.write_bytes(damaged)
+            with pytest.raises(CorruptShardError):
+                decoded(path)
+            assert decoded(path, hashed=False) == SOME
+
+    def test_in_a_bucket_the_official_reader_is_not_used(self, tmp_path, hashing):
+        data = written(tmp_path, "group_size:3")
+        assert decoded(data, path="gs://bucket/x") == SOME
+        damaged = bytearray(data)
+        damaged[footer_of(data).chunk_offsets[5] + 50] ^= 1
+        with pytest.raises(CorruptShardError, match="gs://bucket/x, chunk 5"):
+            decoded(bytes(damaged), path="gs://bucket/x")
+        transposed = written(tmp_path, "group_size:3,transpose:true")
+        with pytest.raises(InputError, match="transposed chunks is not on a local"):
+            decoded(transposed, path="gs://bucket/x")
+
+
+SOME = [*text_records(40), b"", random.Random(4).randbytes(150_000)]
+
+
+def written(folder, options: str) -> bytes:
+    return array_record_bytes(SOME, options=options, folder=str(folder))
+
+
+def decoded(data, *, path: str = "", hashed: bool = True) -> list[bytes]:
+    if isinstance(data, pathlib.Path):
+        path, data = str(data), data.read_bytes()
+    footer = footer_of(data)
+    file = io.BytesIO(data)
+    file.seek(footer.chunk_offsets[0])
+    walk = walk_chunks(file, footer, path=path, range_bytes=40_000)
+    parts = (part for chunks in walk for part in chunks.decode(hashed=hashed))
+    return [record for part in parts for record in part]

@@ -1,7 +1,8 @@
 """Reading batches of records from local shards, whole and damaged.
 
 Covers: loader/reading/decode_chunks.py, loader/reading/read_plan.py,
-loader/reading/shard_file.py, loader/reading/shard_list.py.
+loader/reading/official_shards.py, loader/reading/shard_file.py,
+loader/reading/shard_list.py.
 """
 
 import concurrent.futures
@@ -402,3 +403,188 @@ def test_place_of_records_in_chunks_of_any_size() -> None:
         for place in range(count)
     ]
     assert index.find_records(range(10)) == expected
+
+
+class TestPlainFiles:
+    """Files without an index: the hashes of their chunks are compared."""
+
+    @pytest.fixture(params=["zstd:3", "uncompressed"])
+    def plain(self, request, tmp_path: pathlib.Path) -> pathlib.Path:
+        path = tmp_path / "plain.array_record"
+        write_array_records(path, FILES[0], options=f"group_size:4,{request.param}")
+        return path
+
+    @pytest.mark.parametrize("large_bytes", [1 << 20, 1])
+    def test_every_flipped_byte_is_an_error_that_says_where(
+        self, plain: pathlib.Path, large_bytes: int, hashing: str
+    ) -> None:
+        limits = ReadLimits(
+            large_chunk_bytes=large_bytes, large_group_bytes=large_bytes
+        )
+        dataset = loader.open(plain, cache_dir="")
+        reader = BatchReader(dataset._shards, limits=limits)
+        begin = dataset.offset_bytes(20)
+        end = dataset.offset_bytes(24)
+        good = plain.read_bytes()
+        # The file stays mapped: the dataset sees each change.
+        with open(plain, "r+b", buffering=0) as file:
+            for at in [*range(begin, begin + 48), *range(begin + 48, end, 29)]:
+                file.seek(at)
+                file.write(bytes([good[at] ^ 1 << at % 8]))
+                for wanted in ([22], [3, 21, 22, 60]):
+                    with pytest.raises(CorruptShardError) as caught:
+                        reader.read(np.array(wanted))
+                    where = caught.value.where
+                    assert f"{plain}, record 2" in where, at
+                    assert f"byte offset {begin:,}" in where
+                file.seek(at)
+                file.write(good[at : at + 1])
+        records = [FILES[0][i] for i in (22, 3, 60)]
+        assert reader.read(np.array([22, 3, 60])) == records
+
+    def test_records_of_other_chunks_are_read(self, plain, hashing) -> None:
+        self.flip(plain, 20)
+        dataset = loader.open(plain, cache_dir="")
+        whole = [i for i in range(len(FILES[0])) if not 20 <= i < 24]
+        assert dataset[whole] == [FILES[0][i] for i in whole]
+        assert [dataset[i] for i in whole[15:25]] == [FILES[0][i] for i in whole[15:25]]
+        for i in range(20, 24):
+            with pytest.raises(CorruptShardError, match=f"record {i} of the shard"):
+                dataset[i]
+
+    def test_nothing_is_compared_where_nothing_is_to_be(self, plain, hashing) -> None:
+        self.flip(plain, 20, at=16)  # In the hash of the data itself.
+        with pytest.raises(CorruptShardError, match="hash"):
+            loader.open(plain)[20]
+        assert loader.open(plain, verify="never")[20] == FILES[0][20]
+        assert loader.open(plain, verify="never")[[20, 1]] == [
+            FILES[0][20],
+            FILES[0][1],
+        ]
+
+    def test_data_source_and_parts_of_files(self, plain, hashing) -> None:
+        self.flip(plain, 20)
+        source = loader.ArrayRecordDataSource([f"{plain}[10:30]"])
+        with pytest.raises(CorruptShardError, match="record 22 of the shard"):
+            source[12]
+        with pytest.raises(CorruptShardError, match="record 20 of the shard"):
+            source.__getitems__([0, 19, 10, 13])
+        assert source[0] == FILES[0][10]
+
+    def test_beside_shards_with_an_index(self, copy: str, tmp_path, hashing) -> None:
+        plain = tmp_path / "a.array_record"
+        write_array_records(plain, FILES[0])
+        shard = shard_paths(copy)[0]
+        both = loader.open([plain, shard], cache_dir="")
+        assert both[[3, 70, 75]] == [FILES[0][3], FILES[0][0], FILES[0][5]]
+        self.flip(plain, 3)
+        for wanted in ([3, 70], [70, 3, 75]):
+            with pytest.raises(CorruptShardError, match=r"a\.array_record, record 3 "):
+                loader.open([plain, shard], cache_dir="")[wanted]
+        # Of the shard, the records are compared, and not the hashes.
+        index = map_index(f"{copy}/index/{shard.name}.index")
+        begin = index.find_records([40])[0][1]
+        data = bytearray(shard.read_bytes())
+        data[begin] ^= 1
+        shard.write_bytes(data)
+        assert loader.open([plain, shard], cache_dir="")[[4, 110]] == [
+            FILES[0][4],
+            FILES[0][40],
+        ]
+
+    def test_block_headers_that_are_read(self, tmp_path, hashing) -> None:
+        path = tmp_path / "long.array_record"
+        chance = np.random.default_rng(1)
+        records = [chance.bytes(50_000) for _ in range(6)]
+        write_array_records(path, records)
+        good = path.read_bytes()
+        for block in range(1, 5):
+            for at in (0, 7, 8, 23):
+                data = bytearray(good)
+                data[block * 65_536 + at] ^= 0x10
+                path.write_bytes(data)
+                dataset = loader.open(path, cache_dir="")
+                starts = [dataset.offset_bytes(i) for i in range(6)]
+                hit = np.searchsorted(starts, block * 65_536, side="right") - 1
+                for read in (lambda i, d=dataset: d[i], lambda i, d=dataset: d[[i, i]]):
+                    with pytest.raises(CorruptShardError, match=f"record {hit} of"):
+                        read(hit)
+                    assert read((hit + 2) % 6) in (
+                        records[(hit + 2) % 6],
+                        [records[(hit + 2) % 6]] * 2,
+                    )
+
+    def test_large_records_among_small_ones(self, tmp_path, hashing) -> None:
+        path = tmp_path / "mixed.array_record"
+        chance = np.random.default_rng(2)
+        sizes = [10, 200_000, 30, 0, 40_000, 25_000, 100]
+        records = [chance.bytes(size) for size in sizes]
+        write_array_records(path, records)
+        dataset = loader.open(path, cache_dir="")
+        order = [5, 1, 1, 6, 0, 4, 3, 2]
+        assert dataset[order] == [records[i] for i in order]
+        self.flip(path, 4, at=20_000)
+        with pytest.raises(CorruptShardError, match="record 4 of"):
+            loader.open(path, cache_dir="")[order]
+
+    def test_large_windows(self, tmp_path: pathlib.Path, hashing) -> None:
+        for group_size, window_log in ((1, 28), (3, 30), (1, 31)):
+            path = tmp_path / f"{group_size}-{window_log}.array_record"
+            options = f"group_size:{group_size},zstd:3,window_log:{window_log}"
+            write_array_records(path, RECORDS, options=options)
+            dataset = loader.open(path, cache_dir="")
+            order = np.random.default_rng(3).permutation(len(RECORDS))
+            assert dataset[order] == [RECORDS[i] for i in order]
+            assert [dataset[i] for i in range(len(RECORDS))] == RECORDS
+
+    def test_a_fork_after_reading(self, plain: pathlib.Path, hashing) -> None:
+        dataset = loader.open(plain, cache_dir="")
+        assert dataset[[7, 30]] == [FILES[0][7], FILES[0][30]]
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            os._exit(dataset[[8, 31]] != [FILES[0][8], FILES[0][31]])
+        assert os.waitpid(child, 0)[1] == 0
+
+    @staticmethod
+    def flip(path: pathlib.Path, record: int, *, at: int = 45) -> None:
+        """Flips a bit of a record's chunk."""
+        begin = loader.open(path, cache_dir="").offset_bytes(record)
+        data = bytearray(path.read_bytes())
+        data[begin + at] ^= 1
+        path.write_bytes(data)
+
+
+def test_damage_in_a_transposed_file_names_the_record_that_has_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "plain.array_record"
+    write_array_records(path, FILES[0], options="group_size:1,transpose:true")
+    begin = loader.open(path).offset_bytes(40)
+    data = bytearray(path.read_bytes())
+    data[begin + 45] ^= 1
+    path.write_bytes(data)
+    dataset = loader.open(path, cache_dir="")
+    wanted = [3, 50, 40, 2, 60]
+    with pytest.raises(CorruptShardError, match="record 40 of the shard") as caught:
+        dataset[wanted]
+    assert f"byte offset {begin:,}" in str(caught.value)
+    # What is whole is read, before and after.
+    del wanted[2]
+    assert dataset[wanted] == [FILES[0][i] for i in wanted]
+
+
+def test_files_are_closed_with_their_source(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "t.array_record"
+    write_array_records(path, FILES[0], options="group_size:4,transpose:true")
+
+    def opened() -> int:
+        links = pathlib.Path("/proc/self/fd").iterdir()
+        return sum(os.path.realpath(link) == str(path) for link in links)
+
+    with loader.ArrayRecordDataSource(path, cache_dir="") as source:
+        assert source[5] == FILES[0][5]
+        before = opened()
+        assert source[6] == FILES[0][6]
+        assert opened() == before > 0  # One reader for both.
+    assert opened() == 0

@@ -1,0 +1,83 @@
+"""Damaged plain ArrayRecord files: every record that is given is one that was written.
+
+`python -m benchmarks.mutations` damages more of them, in the same ways.
+"""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+
+import pytest
+
+from benchmarks import mutations
+from benchmarks.mutations import ENCODINGS, READERS
+
+OTHERS = READERS[1:]
+every_encoding = pytest.mark.parametrize("encoding", ENCODINGS)
+
+
+def run(encoding: str, seeds: range, folder: pathlib.Path) -> collections.Counter:
+    """Returns how often each reader had each outcome."""
+    found: collections.Counter = collections.Counter()
+    for seed, kind, outcomes in mutations.run_mutations(encoding, seeds, folder):
+        for reader, (what, error) in outcomes.items():
+            assert reader == READERS[0] or what in ("same", "refused"), (
+                f"{reader}: {what}, seed {seed}, {kind}: {error}"
+            )
+            found[reader, what] += 1
+    return found
+
+
+@every_encoding
+def test_no_wrong_byte_and_no_raw_error(
+    encoding: str, tmp_path: pathlib.Path, hashing: str
+) -> None:
+    count = 12 if hashing == "compiled" else 4
+    found = run(encoding, range(count), tmp_path)
+    assert all(found[reader, "refused"] > count / 2 for reader in OTHERS)
+
+
+@pytest.mark.slow
+@every_encoding
+def test_more_of_them(encoding: str, tmp_path: pathlib.Path) -> None:
+    run(encoding, range(100, 220), tmp_path)
+
+
+@every_encoding
+def test_good_files_are_read(
+    encoding: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(mutations._KINDS, "one bit flipped", lambda *args: None)
+    kinds = {"one bit flipped": mutations._KINDS["one bit flipped"]}
+    monkeypatch.setattr(mutations, "_KINDS", kinds)
+    found = run(encoding, range(1), tmp_path)
+    assert found == {(reader, "same"): 1 for reader in READERS}
+
+
+def test_wrong_bytes_would_be_noticed(tmp_path: pathlib.Path) -> None:
+    records = mutations.make_records()
+    others = [*records[:9], b"wrong", *records[10:]], records[:-1]
+    for number, other in enumerate(others):
+        path = tmp_path / str(number)
+        mutations.write_file(path, other, ENCODINGS[0])
+        for read in mutations._READS.values():
+            assert mutations.outcome(read, str(path), records)[0] == "wrong"
+
+    def raises(path: str):
+        raise KeyError(path)
+
+    assert mutations.outcome(raises, str(path), records)[0] == "other"
+
+
+def test_command(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(
+        "before\n<!-- plain: begin -->\nold\n<!-- plain: end -->\nafter"
+    )
+    assert mutations.main(["--mutations", "14", "--markdown", str(document)]) == 0
+    text = document.read_text()
+    assert text.startswith("before\n<!-- plain: begin -->\n| options of the writer |")
+    assert text.endswith("|\n<!-- plain: end -->\nafter")
+    assert "\n| **all** | 14 | " in text
+    assert "old" not in text
