@@ -68,9 +68,8 @@ def hash_spans(
     if _compiled is None:
         return _hash_by_numpy(np.frombuffer(buffer, np.uint8), begin, end)
     hashes = np.empty(len(begin), np.uint64)
-    _compiled.hash_spans(
-        buffer, np.ascontiguousarray(begin), np.ascontiguousarray(end), hashes
-    )
+    columns = (np.ascontiguousarray(column, np.int64) for column in (begin, end))
+    _compiled.hash_spans(buffer, *columns, hashes)
     return hashes
 
 

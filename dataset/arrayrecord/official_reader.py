@@ -31,12 +31,7 @@ class OfficialReader:
         CorruptShardError: The file cannot be opened.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        options: Mapping[str, str] | None = None,
-    ):
+    def __init__(self, path: str, *, options: Mapping[str, str] | None = None):
         # Imported here because few files need it.
         from array_record.python.array_record_module import ArrayRecordReader
 
@@ -47,10 +42,9 @@ class OfficialReader:
                 expected="a local path: only the official reader decodes such chunks",
                 cure="copy the file to a local disk or a mounted bucket",
             )
-        if "://" not in path:
-            # It would wait for the writer of a FIFO.
-            with contextlib.suppress(FileNotFoundError):
-                check_regular(path, os.stat(path))
+        # It would wait for the writer of a FIFO.
+        with contextlib.suppress(FileNotFoundError):
+            check_regular(path, os.stat(path))
         text = ",".join(f"{key}:{value}" for key, value in (options or {}).items())
         self._path = path
         with exit_gate:

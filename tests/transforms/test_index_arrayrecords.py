@@ -115,7 +115,8 @@ def test_damage_in_any_byte_is_refused(
     (task,) = plan_index([str(path)])
     end = int(footer_of(good).chunk_offsets[-1])
     # Of the signature and of what is behind the footer, nothing is used.
-    for at in [*range(64, 120), *range(120, end + 100, 501)]:
+    step = 501 if hashing == "compiled" else 2999
+    for at in [*range(64, 120, step // 500), *range(120, end + 100, step)]:
         data = bytearray(good)
         data[at] ^= 0x10
         path.write_bytes(data)

@@ -163,7 +163,8 @@ def test_damage_in_files_without_dataset(
     begin, end = footer_of(good).chunk_offsets[[0, -1]].tolist()
     (shard,) = module.list_shards(str(path), None)
     chunks = len(footer_of(good).chunk_records)
-    for at in range(begin, end, (end - begin) // 60):
+    count = 40 if hashing == "compiled" else 8  # Damage is looked for singly.
+    for at in range(begin, end, (end - begin) // count):
         data = bytearray(good)
         data[at] ^= 0x02
         path.write_bytes(data)
