@@ -115,6 +115,7 @@ def _listing(shards: int) -> Any:
         sizes=sizes,
         versions=tuple(f"17{file:014d}" for file in range(count)),
         compressions=np.zeros(count, np.uint8),
+        noted_ns=np.zeros(count, np.int64),
     )
 
 

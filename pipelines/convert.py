@@ -19,6 +19,7 @@ from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
 )
+from gristmill.transforms.conversion.same_inputs import has_other_records
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
@@ -66,6 +67,9 @@ def convert(
             overwrite=overwrite,
             count_files=functools.partial(
                 _count_files, workers=workers, show_progress=show_progress
+            ),
+            compare_shards=functools.partial(
+                _compare_shards, workers=workers, show_progress=show_progress
             ),
         )
         for job in jobs
@@ -119,6 +123,32 @@ def _count_numbered(
     job: ConversionJob, files: InputFiles, file: int
 ) -> tuple[int, FileCount]:
     return file, count_file(job, files[file])
+
+
+def _compare_shards(
+    prepared: PreparedJob,
+    shards: Sequence[int],
+    *,
+    workers: int,
+    show_progress: bool,
+) -> list[int]:
+    compare = functools.partial(_compare_numbered, prepared)
+    stored_bytes = np.diff(prepared.plan.cut_bytes)
+    sizes = {shard: int(stored_bytes[shard]) for shard in shards}
+    found = map_unordered(compare, shards, workers=max(1, min(workers, len(shards))))
+    changed = []
+    with counter_shown(
+        "comparing", "shards", list(sizes.values()), show=show_progress
+    ) as counter:
+        for shard, differs in found:
+            counter.add(sizes[shard], 0, sizes[shard])
+            if differs:
+                changed.append(shard)
+    return changed
+
+
+def _compare_numbered(prepared: PreparedJob, shard: int) -> tuple[int, bool]:
+    return shard, has_other_records(prepared, shard)
 
 
 def _shards_at_once(prepared: PreparedJob) -> int:

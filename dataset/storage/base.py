@@ -21,12 +21,15 @@ class FileInfo(NamedTuple):
         version: Changes when the file is written again: the time of its last change,
             or the generation of an object.
         crc32c: Checksum of the whole file, where the storage keeps one.
+        noted_ns: When the system noted a change of the file, of its permissions or of
+            its links (ctime), in nanoseconds since 1970; 0 where it does not tell.
     """
 
     path: str
     size_bytes: int
     version: str = ""
     crc32c: int | None = None
+    noted_ns: int = 0
 
 
 class Content(NamedTuple):

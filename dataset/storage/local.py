@@ -33,7 +33,12 @@ _WRITES = 3  # Attempts of which another process deletes the file.
 
 
 def _info_of(path: str, status: os.stat_result) -> FileInfo:
-    return FileInfo(path, status.st_size, str(status.st_mtime_ns))
+    return FileInfo(
+        path,
+        status.st_size,
+        str(status.st_mtime_ns),
+        noted_ns=status.st_ctime_ns,
+    )
 
 
 def _info(path: str) -> FileInfo:

@@ -28,6 +28,10 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import finished_shard
+from gristmill.transforms.conversion.same_inputs import (
+    CompareShards,
+    check_same_inputs,
+)
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.empty_claim import (
     delete_shards,
@@ -171,6 +175,7 @@ def begin_job(
     *,
     overwrite: bool = False,
     count_files: CountFiles | None = None,
+    compare_shards: CompareShards | None = None,
 ) -> TakenOutput:
     """Lists the inputs of a job, plans its shards, and takes possession of its output.
 
@@ -179,6 +184,7 @@ def begin_job(
         overwrite: Whether to replace the split's existing files.
         count_files: Counts the records of all files, for a plan by records; by
             default one after the other.
+        compare_shards: As for `take_output`.
 
     Raises:
         InputError: Inputs or options cannot be used.
@@ -190,16 +196,25 @@ def begin_job(
         counts = count_files(job, files)
     elif needs_count(job):
         counts = (count_file(job, files[file]) for file in range(len(files)))
-    return take_output(plan_job(job, files, counts), overwrite=overwrite)
+    return take_output(
+        plan_job(job, files, counts), overwrite=overwrite, compare_shards=compare_shards
+    )
 
 
-def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> TakenOutput:
+def take_output(
+    prepared: PreparedJob,
+    *,
+    overwrite: Overwrite = False,
+    compare_shards: CompareShards | None = None,
+) -> TakenOutput:
     """Compares a prepared job with what its output holds, and describes it there.
 
     Args:
         prepared: The job.
         overwrite: Whether to replace the split's existing files; `changed` to do so
             only if an earlier job with the same kind of names wrote all of them.
+        compare_shards: Compares finished shards with inputs that may have changed; see
+            `check_same_inputs`.
 
     Raises:
         InputError: The output holds files of unknown origin, or the job's own inputs.
@@ -209,7 +224,7 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
     where = job.output, job.name, job.split
     if overwrite == "changed":
         try:
-            return take_output(prepared)
+            return take_output(prepared, compare_shards=compare_shards)
         except JobChangedError:
             old = PreparedJob.load(*where)
             if old is None or _kind(old.job.names) != _kind(job.names):
@@ -235,6 +250,11 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         stale = replaced_shards(prepared, manifest, found)
         check_inputs_stay(*where, inputs=prepared.files.paths, shards=stale)
         notes = (replaced_note(prepared, found),)
+    noted = (
+        not notes
+        and found is not None
+        and check_same_inputs(prepared, found, compare_shards=compare_shards)
+    )
     if committed is not None:
         # The description can be of another job than the committed split.
         if committed.source.get("job") != prepared.fingerprint:
@@ -245,6 +265,8 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
             )
         if not notes and not check_split(job.output, committed):
             delete_leftovers(job.output, job.name, [job.split])
+            if noted:
+                prepared.store(replaces=seen)
             return TakenOutput(prepared=prepared, committed=manifest)
         # What is missing by now is made again, and committed again.
     elif notes or found is None:

@@ -44,6 +44,10 @@ class _Tally:
     changed_records: int = 0
     spans: list[SourceSpan] = dataclasses.field(default_factory=list)
 
+    def count(self, batch: FrameBatch) -> None:
+        lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
+        self.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
+
 
 def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
     """Returns the report of a shard that an earlier run finished, None if none did."""
@@ -161,6 +165,34 @@ def _convert(
     return report
 
 
+def read_again(
+    prepared: PreparedJob, report: ShardReport
+) -> tuple[RecordsDigest, tuple[SourceSpan, ...]]:
+    """Reads what a finished shard was made of, as it is now.
+
+    Args:
+        prepared: The job.
+        report: Of the shard.
+
+    Returns:
+        What the report would say was read, and where.
+
+    Raises:
+        CorruptInputError: It is damaged where it was not.
+        StorageError: Reading failed.
+    """
+    tally, begin = _Tally(), None
+    ranges = prepared.plan.ranges(report.shard_index)
+    # Where a search led, or what was known later, is known now.
+    if ranges and not ranges[0].exact:
+        begin = report.spans[0].start_bytes
+        if begin is None:
+            begin = ranges[0].end_bytes  # All is in a record that begins before.
+    for _, batch in _batches(prepared, ranges, begin, DamageHandler(), tally):
+        tally.count(batch)
+    return tally.read, tuple(tally.spans)
+
+
 def check_counts(report: ShardReport, *, mapped: bool) -> None:
     """Checks that a shard holds what was read for it.
 
@@ -195,7 +227,7 @@ def _batches(
     prepared: PreparedJob,
     ranges: Sequence[SourceRange],
     exact_begin_bytes: int | None,
-    quarantine: Quarantine | None,
+    on_damage: DamageHandler | None,
     tally: _Tally,
 ) -> Iterator[tuple[str, FrameBatch]]:
     """Yields the frames of all ranges a block at a time, each with its file."""
@@ -203,7 +235,7 @@ def _batches(
         RangeReader(
             prepared.files[source.file_index],
             source,
-            on_damage=quarantine,
+            on_damage=on_damage,
             first_frame_bytes=exact_begin_bytes if number == 0 else None,
         )
         for number, source in enumerate(ranges)
@@ -244,8 +276,7 @@ def _write(
     spec = prepared.job.map
     function = None if spec is None else load_function(spec)
     for path, batch in batches:
-        lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
-        tally.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
+        tally.count(batch)
         if function is None:
             writer.write(batch.records, batch.crc32cs)
         else:

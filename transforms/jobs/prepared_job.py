@@ -286,7 +286,14 @@ def check_current(prepared: PreparedJob) -> None:
         JobChangedError: Another conversion has taken it over.
     """
     job = prepared.job
-    load_prepared(job.output, job.name, job.split, prepared.fingerprint)
+    found = load_prepared(job.output, job.name, job.split, prepared.fingerprint)
+    if changed := found.files.noted_changes(prepared.files):
+        raise JobChangedError(
+            "another run of this conversion has begun, and inputs changed before",
+            where=f"{job.output}, split {job.split}",
+            got=f"another change noted of {prepared.files.paths[changed[0]]}",
+            cure="run one conversion at a time into one output",
+        )
 
 
 @functools.lru_cache(maxsize=8)

@@ -16,6 +16,7 @@ from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.file_names import JoinedFiles
 from gristmill.dataset.metadata.shard_table import Texts, encode_texts
 from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.dataset.tfrecord import frames as tfrecord
 from gristmill.transforms.sources.input_directories import match_inputs
@@ -32,12 +33,14 @@ class InputFile(NamedTuple):
         size_bytes: Its size as it is stored.
         version: What changes when it is written again; None for any.
         compression: How it is compressed.
+        noted_ns: When the system noted a change of it, see `FileInfo`; 0 for any.
     """
 
     path: str
     size_bytes: int
     version: str | None = None
     compression: tfrecord.Compression = "none"
+    noted_ns: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,12 +52,14 @@ class InputFiles:
         sizes: int64 [files], bytes as stored.
         versions: [files], what changes when a file is written again.
         compressions: uint8 [files], index into `none`, `gzip`, `zlib`.
+        noted_ns: int64 [files], when the system noted a change, see `FileInfo`.
     """
 
     paths: Sequence[str]
     sizes: npt.NDArray[np.int64]
     versions: Sequence[str]
     compressions: npt.NDArray[np.uint8]
+    noted_ns: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -65,6 +70,7 @@ class InputFiles:
             int(self.sizes[file]),
             self.versions[file],
             _COMPRESSIONS[int(self.compressions[file])],
+            int(self.noted_ns[file]),
         )
 
     @property
@@ -91,16 +97,20 @@ class InputFiles:
             "version_ends": version_ends,
             "sizes": self.sizes,
             "compressions": self.compressions,
+            "noted_ns": self.noted_ns,
         }
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Self:
         """Rebuilds the list from its arrays."""
+        sizes = arrays["sizes"]
         return cls(
             paths=Texts(arrays["path_blob"], arrays["path_ends"]),
-            sizes=arrays["sizes"],
+            sizes=sizes,
             versions=Texts(arrays["version_blob"], arrays["version_ends"]),
             compressions=arrays["compressions"],
+            # Lists of early releases do not have it.
+            noted_ns=arrays.get("noted_ns", np.zeros(len(sizes), np.int64)),
         )
 
     def differences(self, new: Self) -> list[str]:
@@ -122,6 +132,17 @@ class InputFiles:
             for kind, paths in kinds.items()
             if paths
         ]
+
+    def noted_changes(self, new: Self) -> list[int]:
+        """Returns the files that the system says have changed, in a list of the same.
+
+        Their sizes and versions are those of the new list.
+        """
+        known = (self.noted_ns != 0) & (new.noted_ns != 0)
+        found: list[int] = np.flatnonzero(
+            known & (self.noted_ns != new.noted_ns)
+        ).tolist()
+        return found
 
     def notes(self) -> list[str]:
         """Returns notes for the user that are no errors."""
@@ -181,4 +202,14 @@ def find_inputs(
         sizes=np.array([info.size_bytes for info in files], np.int64),
         versions=tuple(info.version for info in files),
         compressions=np.array(list(map(_COMPRESSIONS.index, compressions)), np.uint8),
+        noted_ns=np.array(list(map(_noted_ns, files)), np.int64),
     )
+
+
+def _noted_ns(info: FileInfo) -> int:
+    """Returns when the last change of a file was noted, now that a part was read.
+
+    Some file systems fetch a file when it is read, and note that.
+    """
+    found = storage_for(info.path).stat(info.path) if info.noted_ns else None
+    return info.noted_ns if found is None or found[:3] != info[:3] else found.noted_ns

@@ -10,9 +10,10 @@ from gristmill.dataset.errors import (
     CorruptFrameError,
     CorruptStreamError,
     FalseStartError,
+    StorageChangedError,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.base import FileInfo, changed_error
+from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
 from gristmill.dataset.tfrecord.frame_reader import FrameReader
@@ -119,18 +120,28 @@ class RangeReader:
 
     def _check_unchanged(self) -> None:
         storage = storage_for(self.path)
-        _, size_bytes, version, _ = self._file
+        _, size_bytes, version, _, noted_ns = self._file
         # An object is read by its version. A local file can be written in place: then a
         # part of what was read is old, and every checksum is right.
         if version is None or storage.remote:
             return
         found = storage.stat(self.path)
-        if found != FileInfo(self.path, size_bytes, version):
+        if found is None or (found.size_bytes, found.version) != (size_bytes, version):
             raise changed_error(
                 self.path,
                 expected=f"{version}, {size_bytes:,} bytes",
                 got=f"{found.version}, {found.size_bytes:,} bytes" if found else "",
                 what="file was written again while it was read",
+            )
+        if noted_ns and found.noted_ns != noted_ns:
+            raise StorageChangedError(
+                "file changed while it was read, its size and time did not",
+                where=self.path,
+                expected="no change noted by the system (ctime)",
+                got="one: other content, permissions or links",
+                cure="run the same command again: it compares the records that "
+                "finished shards were made of, and keeps the shards if they are the "
+                "same",
             )
 
     def _batches(self) -> Iterator[FrameBatch]:

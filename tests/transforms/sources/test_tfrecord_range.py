@@ -316,7 +316,10 @@ class TestWrittenMeanwhile:
     def read(self, path: pathlib.Path, change: Callable[[], Any]) -> list[bytes]:
         path.write_bytes(self.OLD)
         source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
-        file = InputFile(str(path), len(self.OLD), version_of(str(path)))
+        noted_ns = path.stat().st_ctime_ns
+        file = InputFile(
+            str(path), len(self.OLD), version_of(str(path)), noted_ns=noted_ns
+        )
         reader = RangeReader(file, source)
         records: list[bytes] = []
         for batch in reader.batches():
@@ -348,6 +351,23 @@ class TestWrittenMeanwhile:
 
         with pytest.raises(StorageChangedError, match="while it was read"):
             self.read(path, change)
+
+    def test_in_place_and_the_old_time(self, tmp_path):
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            status = path.stat()
+            with open(path, "r+b") as file:
+                file.write(self.NEW)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+        with pytest.raises(StorageChangedError, match="its size and time did not"):
+            self.read(path, change)
+
+    def test_other_permissions_could_be_other_content(self, tmp_path):
+        path = tmp_path / "in.tfrecord"
+        with pytest.raises(StorageChangedError, match="run the same command again"):
+            self.read(path, lambda: path.chmod(0o400))
 
     @pytest.mark.parametrize("another", [True, False])
     def test_another_file_of_its_name_or_none(self, tmp_path, another: bool):

@@ -1,0 +1,319 @@
+"""Inputs whose size and time are as before: are their records, too?
+
+Covers: transforms/sources/input_files.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import os
+import pathlib
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import pytest
+
+from gristmill.dataset.errors import JobChangedError, StorageChangedError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.same_inputs import has_other_records, one_by_one
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.sources.input_files import find_inputs
+from tests.support.conversion import (
+    convert,
+    job_of,
+    nested_records,
+    prepared_of,
+    read_output,
+    varied_records,
+)
+from tests.support.records import frames_of
+
+OLD = varied_records(90, seed=1, most_bytes=300)
+NEW = [record[::-1] for record in OLD]
+SHARDS = 6
+
+
+@pytest.fixture
+def inputs(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        part = OLD[number * 30 : (number + 1) * 30]
+        (folder / str(number)).write_bytes(frames_of(part))
+    return folder
+
+
+@pytest.fixture
+def job(inputs: pathlib.Path, tmp_path: pathlib.Path) -> ConversionJob:
+    return job_of(inputs, tmp_path / "out", plan=("num_shards", SHARDS))
+
+
+def keeping_time(path: pathlib.Path, change: Callable[[], object]) -> None:
+    """Changes a file, and then what the file says of that: its size and its time."""
+    before = path.stat()
+    change()
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert after.st_ctime_ns != before.st_ctime_ns
+
+
+def rewrite(path: pathlib.Path) -> None:
+    """Puts other records of the same lengths into a file, in place."""
+    number = int(path.name)
+    data = frames_of(NEW[number * 30 : (number + 1) * 30])
+    with open(path, "r+b") as file:
+        keeping_time(path, lambda: (file.write(data), file.flush()))
+
+
+def restore(path: pathlib.Path) -> None:
+    """Puts a copy of the file in its place."""
+    shutil.copy2(path, f"{path}.copy")
+    os.replace(f"{path}.copy", path)
+
+
+HARMLESS: dict[str, Callable[[pathlib.Path], object]] = {
+    "permissions": lambda path: path.chmod(0o444),
+    "link": lambda path: os.link(path, path.parent.parent / "link"),
+    "copy": restore,
+    "the same bytes": lambda path: keeping_time(
+        path, lambda: path.write_bytes(path.read_bytes())
+    ),
+}
+
+
+def states(output: str) -> dict[str, tuple[int, int]]:
+    return {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in pathlib.Path(output).rglob("*array_record*")
+    }
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_other_records_in_place_are_refused(job, inputs, committed: bool):
+    if committed:
+        convert(job)
+    else:
+        convert_shard(prepared_of(job), 5)
+    before = states(job.output)
+    rewrite(inputs / "2")
+    with pytest.raises(JobChangedError, match="its size and time have not") as caught:
+        begin_job(job)
+    message = str(caught.value)
+    assert f"{inputs}/2" in message
+    assert f"{inputs}/1" not in message
+    assert re.search(r"data-train.array_record-0000[345]-of-00006 was made", message)
+    assert "--overwrite" in message
+    assert states(job.output) == before
+    convert(job, overwrite=True)
+    assert read_output(job.output) == [*OLD[:60], *NEW[60:]]
+
+
+def test_other_records_that_no_finished_shard_has(job, inputs):
+    convert_shard(prepared_of(job), 0)
+    before = states(job.output)
+    rewrite(inputs / "2")
+    convert(job)
+    assert read_output(job.output) == [*OLD[:60], *NEW[60:]]
+    assert before.items() <= states(job.output).items()
+
+
+@pytest.mark.parametrize("change", HARMLESS)
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_same_records_go_on(job, inputs, change: str, committed: bool):
+    if committed:
+        convert(job)
+    else:
+        prepared = prepared_of(job)
+        for shard in (0, 4, 5):
+            convert_shard(prepared, shard)
+    before = states(job.output)
+    HARMLESS[change](inputs / "2")
+    compared: list[int] = []
+
+    def compare(prepared: PreparedJob, shards: Sequence[int]) -> Iterable[int]:
+        compared.extend(shards)
+        return one_by_one(prepared, shards)
+
+    taken = begin_job(job, compare_shards=compare)
+    # Those that have a part of the file, and are there.
+    assert compared
+    assert 5 in compared
+    assert 0 not in compared
+    assert (taken.committed is not None) == committed
+    # That is known from then on.
+    compared.clear()
+    begin_job(job, compare_shards=compare)
+    assert compared == []
+    assert before == states(job.output)
+    if not committed:
+        convert(job)
+    assert read_output(job.output) == OLD
+    assert before.items() <= states(job.output).items()
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["damaged", "gzip", "nested", "deep", "mapped", "counted", "a payload of ranges"],
+)
+def test_whatever_the_shards_were_made_of(tmp_path, source: str):
+    chance = random.Random(3)
+    records, options = OLD, {"plan": ("num_shards", 20)}
+    data = frames_of(records)
+    if source == "damaged":
+        records = [*OLD[:40], *OLD[41:]]
+        broken = len(frames_of(OLD[:40]))
+        data = data[: broken + 2] + b"?" + data[broken + 3 :]
+        options["on_corrupt"] = "quarantine"
+    elif source == "gzip":
+        data = gzip.compress(data)
+        options["plan"] = ("num_shards", 1)
+    elif source == "mapped":
+        records = [repr(record).encode() for record in records]
+        options["map"] = "tests.transforms.conversion.test_same_inputs:as_text"
+    elif source == "counted":
+        options["plan"] = ("records_per_shard", 7)
+    else:
+        if source == "nested":
+            records = [nested_records(chance) * 30 for _ in range(20)]
+        elif source == "deep":
+            records = [nested_records(chance, depth=3) for _ in range(60)]
+        else:
+            inner = frames_of([chance.randbytes(1000) for _ in range(100)])
+            records = [b"before", inner, b"between", inner, b"after"]
+        data = frames_of(records)
+    path = tmp_path / "in"
+    path.write_bytes(data)
+    job = job_of(path, tmp_path / "out", **options)
+    convert(job)
+    path.chmod(0o444)
+    assert begin_job(job).committed is not None
+    assert read_output(job.output) == records
+
+
+def as_text(record: bytes) -> bytes:
+    return repr(record).encode()
+
+
+def test_a_shard_that_is_not_finished_is_not_compared(job, inputs):
+    prepared = prepared_of(job)
+    rewrite(inputs / "2")
+    assert not any(has_other_records(prepared, shard) for shard in range(SHARDS))
+
+
+def test_an_input_that_is_damaged_since(job, inputs):
+    convert(job)
+    path = inputs / "0"
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    keeping_time(path, lambda: path.write_bytes(data))
+    with pytest.raises(JobChangedError, match="its size and time have not"):
+        begin_job(job)
+
+
+def test_while_a_shard_is_made(job, inputs):
+    done: list[int] = []
+
+    def progress(records: int, raw_bytes: int) -> None:
+        if not done:
+            done.append(records)
+            rewrite(inputs / "0")
+
+    prepared = prepared_of(job)
+    with pytest.raises(StorageChangedError, match="its size and time did not"):
+        convert_shard(prepared, 0, progress=progress)
+    convert(job)
+    assert read_output(job.output) == [*NEW[:30], *OLD[30:]]
+
+
+def test_a_worker_of_the_run_before_publishes_nothing(job, inputs):
+    # It has read all it needs, and publishes after the next run has looked.
+    prepared = prepared_of(job)
+
+    def progress(records: int, raw_bytes: int) -> None:
+        rewrite(inputs / "2")
+        begin_job(job)
+
+    with pytest.raises(JobChangedError, match="another run of this conversion"):
+        convert_shard(prepared, 0, progress=progress)
+    convert(job)
+    assert read_output(job.output) == [*OLD[:60], *NEW[60:]]
+
+
+def test_a_description_of_an_earlier_release(job, inputs):
+    # It lists sizes and times alone: the job goes on.
+    convert_shard(prepared_of(job), 5)
+    path = pathlib.Path(job.output, layout.inputs_path("data", "train"))
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    del arrays["noted_ns"]
+    with open(path, "wb") as out:
+        np.savez_compressed(out, **arrays)
+    before = states(job.output)
+    (inputs / "2").chmod(0o444)
+    convert(job)
+    assert read_output(job.output) == OLD
+    assert before.items() <= states(job.output).items()
+    # From then on there is more to compare.
+    rewrite(inputs / "2")
+    with pytest.raises(JobChangedError, match="its size and time have not"):
+        begin_job(job)
+
+
+def test_what_the_system_notes_at_the_first_read_is_no_change(tmp_path, monkeypatch):
+    # As file systems do that fetch a file when it is read.
+    path = tmp_path / "in"
+    path.write_bytes(frames_of(OLD))
+    true_stat = os.stat
+    looks: list[int] = []
+
+    def stat(name, **options):
+        if str(name) == str(path):
+            looks.append(1)
+            if len(looks) == 2:
+                path.chmod(0o444)
+        return true_stat(name, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    (noted_ns,) = find_inputs([str(path)]).noted_ns.tolist()
+    assert noted_ns == path.stat().st_ctime_ns
+
+
+def test_a_function_of_the_name_of_no_file(job):
+    # Lists of files that are the same have no changes to compare.
+    files = find_inputs(job.inputs)
+    assert files.noted_changes(files) == []
+    later = dataclasses.replace(files, noted_ns=files.noted_ns + np.array([0, 5, 0]))
+    assert files.noted_changes(later) == [1]
+    unknown = dataclasses.replace(files, noted_ns=files.noted_ns * 0)
+    assert files.noted_changes(unknown) == unknown.noted_changes(files) == []
+
+
+@pytest.mark.slow
+def test_by_several_processes(job, inputs):
+    run_conversion([job], workers=2)
+    (inputs / "2").chmod(0o444)
+    again = run_conversion([job], workers=2)
+    assert again.committed_before == ("train",)
+    rewrite(inputs / "1")
+    with pytest.raises(JobChangedError, match="its size and time have not"):
+        run_conversion([job], workers=2)
+    assert open_manifest(job.output).splits["train"].records == len(OLD)
+
+
+def test_results_of_shards_that_are_compared_stay_as_they_are(job, inputs):
+    convert(job)
+    (inputs / "0").chmod(0o400)
+    taken = begin_job(job)
+    reports = [make_shard(task).report for task in shard_tasks(taken.prepared)]
+    assert all(report is not None for report in reports)
