@@ -35,6 +35,7 @@ from gristmill.dataset.storage.object_names import (
     split_path,
 )
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES, Piece, PrefetchReader
+from gristmill.dataset.storage.scratch import scratch_directory
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 _CHUNK_BYTES = 8 << 20  # Of an upload: one request each.
@@ -257,17 +258,18 @@ class GcsStorage:
     @contextlib.contextmanager
     def temporary(self, directory: str) -> Iterator[str]:
         # The official writer writes local files only.
-        try:
-            folder = tempfile.TemporaryDirectory(prefix="gristmill-")
-        except OSError as e:
-            raise StorageError(
-                "cannot create a local file for a shard",
-                where=tempfile.gettempdir(),
-                got=e.strerror,
-                cure="let TMPDIR name a directory with room for one shard per worker",
-            ) from e
-        with folder as name:
-            yield os.path.join(name, os.path.basename(directory) or "file")
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(scratch_directory())
+            except OSError as e:
+                raise StorageError(
+                    "cannot create a local file for a shard",
+                    where=tempfile.gettempdir(),
+                    got=e.strerror,
+                    cure="let TMPDIR name a directory with room for one shard per "
+                    "worker",
+                ) from e
+            yield os.path.join(folder, os.path.basename(directory) or "file")
 
     def publish(
         self,
