@@ -39,6 +39,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     shard_tasks,
     stride_tasks,
 )
+from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import FileCount
@@ -174,10 +175,16 @@ class ConvertTFRecords(
 
     def __post_init__(self) -> None:
         super().__init__()
+        set_types(self, gives=ConversionResult)
         check_jobs(self.jobs)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[ConversionResult]:
-        """Builds the chain."""
+        """Builds the chain.
+
+        Raises:
+            InputError: It is applied to a PCollection.
+        """
+        check_begin(begin, "ConvertTFRecords")
         jobs, features, tfds = self.jobs, self.features, self.tfds_directory
         tfds = None if tfds is None else path_text(tfds, "TFDS directory")
         done: beam.PCollection[ConversionResult] = (

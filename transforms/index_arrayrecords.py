@@ -12,6 +12,7 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.paths import StrPath, path_texts
+from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.indexing.index_shard import (
     commit_index,
     index_shard,
@@ -59,6 +60,7 @@ class IndexArrayRecords(
             InputError: There is none.
         """
         super().__init__()
+        set_types(self, gives=Manifest)
         self._files = path_texts(self.files, "file")
         if not self._files:
             raise InputError(
@@ -66,7 +68,12 @@ class IndexArrayRecords(
             )
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Manifest]:
-        """Builds the chain."""
+        """Builds the chain.
+
+        Raises:
+            InputError: It is applied to a PCollection.
+        """
+        check_begin(begin, "IndexArrayRecords")
         files = self._files
         committed: beam.PCollection[Manifest] = (
             begin

@@ -29,6 +29,7 @@ from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
+from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.planning.shard_plan import check_positive
 
 _log = logging.getLogger(__name__)
@@ -289,6 +290,7 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
             InputError: There is nothing to read, or a range would be empty.
         """
         super().__init__()
+        set_types(self, gives=ShardRecord if self.with_index else bytes)
         source = self.source
         self._source: str | tuple[str, ...]
         if isinstance(source, (str, os.PathLike)):
@@ -303,7 +305,12 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
         check_positive(range_bytes=self.range_bytes)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
-        """Builds the chain."""
+        """Builds the chain.
+
+        Raises:
+            InputError: It is applied to a PCollection.
+        """
+        check_begin(begin, "ReadArrayRecords")
         records: beam.PCollection[bytes] = (
             begin
             | "Source" >> beam.Create([self._source])

@@ -30,6 +30,7 @@ from gristmill.dataset.tfrecord.frames import (
     U64,
     is_header,
 )
+from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
 from gristmill.transforms.sources.input_files import InputFile, find_inputs
 from gristmill.transforms.sources.tfrecord_range import RangeReader
@@ -179,6 +180,7 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
             InputError: There is no pattern, or a range would be empty.
         """
         super().__init__()
+        set_types(self, gives=SourceRecord if self.with_source else bytes)
         self._patterns = path_texts(self.patterns, "input")
         if not self._patterns:
             raise InputError(
@@ -187,7 +189,12 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
         check_positive(range_bytes=self.range_bytes)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
-        """Builds the chain."""
+        """Builds the chain.
+
+        Raises:
+            InputError: It is applied to a PCollection.
+        """
+        check_begin(begin, "ReadTFRecords")
         records: beam.PCollection[bytes] = (
             begin
             | "Patterns" >> beam.Create([self._patterns])

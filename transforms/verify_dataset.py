@@ -16,6 +16,7 @@ from gristmill.transforms.checking.metadata import (
     plan_verify,
 )
 from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.graph.applied import check_begin, set_types
 
 
 class VerifyResult(NamedTuple):
@@ -115,10 +116,16 @@ class VerifyDataset(
             InputError: It is none.
         """
         super().__init__()
+        set_types(self, gives=VerifyResult)
         self._dataset = path_text(self.dataset, "dataset")
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[VerifyResult]:
-        """Builds the chain."""
+        """Builds the chain.
+
+        Raises:
+            InputError: It is applied to a PCollection.
+        """
+        check_begin(begin, "VerifyDataset")
         verified: beam.PCollection[VerifyResult] = (
             begin
             | "Dataset" >> beam.Create([self._dataset])

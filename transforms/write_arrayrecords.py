@@ -27,6 +27,7 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.transforms.graph.applied import check_collection, set_types
 from gristmill.transforms.planning.write_plan import (
     Key,
     WriteJob,
@@ -39,6 +40,9 @@ from gristmill.transforms.writing.commit_write import WriteResult, commit_write
 from gristmill.transforms.writing.write_group import Record, write_group
 
 Element = bytes | tuple[Key, bytes]
+
+# As Beam checks it where the pipeline is built.
+_HintedKey: Any = Key | np.integer
 
 _DIGESTS = "digests"
 _FLUSH_RECORDS = 1 << 16
@@ -178,6 +182,8 @@ class WriteArrayRecords(
             InputError: They cannot be used.
         """
         super().__init__()
+        takes = tuple[_HintedKey, bytes] if self.keyed else bytes
+        set_types(self, takes=takes, gives=WriteResult)
         output = path_text(self.output, "output")
         self._job = WriteJob(
             output=output.rstrip("/") or output,
@@ -195,8 +201,9 @@ class WriteArrayRecords(
         """Builds the graph.
 
         Raises:
-            InputError: The input is unbounded.
+            InputError: The input is no PCollection, or unbounded.
         """
+        check_collection(records, "WriteArrayRecords", "records")
         if not records.is_bounded:
             raise InputError(
                 "records without end cannot be committed",

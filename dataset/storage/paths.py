@@ -28,7 +28,8 @@ def path_text(path: StrPath, what: str) -> str:
             f"the {what} is not a path",
             expected="text, or an object such as pathlib.Path",
             got=repr(path),
-            cure="give a path as text",
+            cure="give a path as text that is known when it is given: no ValueProvider "
+            "(a Flex template gives values), and no PCollection",
         )
     if not text:
         raise InputError(

@@ -1,0 +1,119 @@
+"""What transforms are applied to and give, as Beam sees it before anything runs."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.options.value_provider import RuntimeValueProvider, StaticValueProvider
+from apache_beam.typehints.decorators import TypeCheckError
+
+from gristmill.dataset import InputError, Manifest
+from gristmill.transforms import (
+    ConversionJob,
+    ConversionResult,
+    ConvertTFRecords,
+    IndexArrayRecords,
+    ReadArrayRecords,
+    ReadTFRecords,
+    ShardRecord,
+    SourceRecord,
+    VerifyDataset,
+    VerifyResult,
+    WriteArrayRecords,
+    WriteResult,
+)
+
+JOB = ConversionJob(inputs=("in",), output="out", name="out")
+STARTING = [
+    (lambda: ReadTFRecords("in"), bytes),
+    (lambda: ReadTFRecords("in", with_source=True), SourceRecord),
+    (lambda: ReadArrayRecords("in"), bytes),
+    (lambda: ReadArrayRecords("in", with_index=True), ShardRecord),
+    (lambda: ConvertTFRecords(jobs=(JOB,)), ConversionResult),
+    (lambda: IndexArrayRecords(files="in"), Manifest),
+    (lambda: VerifyDataset("in"), VerifyResult),
+]
+
+
+@pytest.mark.parametrize(("make", "gives"), STARTING)
+def test_results_are_typed(make, gives) -> None:
+    pipeline = beam.Pipeline()
+    assert (pipeline | make()).element_type == gives
+
+
+@pytest.mark.parametrize(("make", "_"), STARTING)
+def test_a_collection_where_none_belongs(make, _) -> None:
+    patterns = beam.Pipeline() | beam.Create(["in"])
+    with pytest.raises(InputError, match="takes no PCollection") as caught:
+        patterns | make()
+    assert "PCollection[Create" in str(caught.value.got)
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize(
+    ("elements", "keyed"),
+    [
+        ([b"a"], False),
+        ([(1, b"a")], True),
+        ([(True, b"a"), (np.int64(1), b"a"), ("text", b"a"), (b"key", b"a")], True),
+    ],
+)
+def test_records_are_accepted(elements: list[Any], keyed: bool) -> None:
+    records = beam.Pipeline() | beam.Create(elements)
+    written = records | WriteArrayRecords("out", keyed=keyed)
+    assert written.element_type == WriteResult
+
+
+@pytest.mark.parametrize(
+    ("elements", "keyed"),
+    [
+        (["a"], False),
+        ([1], False),
+        ([(1, b"a")], False),
+        ([{"text": b"a"}], False),
+        ([b"a"], True),
+        ([(1, "a")], True),
+        ([(1.5, b"a")], True),
+    ],
+)
+def test_elements_of_other_types_are_refused(elements: list[Any], keyed: bool) -> None:
+    records = beam.Pipeline() | beam.Create(elements)
+    with pytest.raises(TypeCheckError, match="at WriteArrayRecords: expected"):
+        records | WriteArrayRecords("out", keyed=keyed)
+
+
+def test_a_write_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="needs a PCollection of records"):
+        beam.Pipeline() | WriteArrayRecords("out")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        StaticValueProvider(str, "in"),
+        RuntimeValueProvider("in", str, "default"),
+        beam.Pipeline() | beam.Create(["in"]),
+    ],
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        ReadTFRecords,
+        ReadArrayRecords,
+        WriteArrayRecords,
+        VerifyDataset,
+        lambda given: IndexArrayRecords(files=given),
+        lambda given: ConversionJob(inputs=given, output="out", name="out"),
+        lambda given: ConversionJob(
+            inputs=(pathlib.Path("in"),), output=given, name=""
+        ),
+    ],
+)
+def test_values_of_later_are_refused(make, given) -> None:
+    with pytest.raises(InputError, match="is not a path") as caught:
+        make(given)
+    assert "no ValueProvider" in str(caught.value)

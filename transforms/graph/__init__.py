@@ -1,0 +1,1 @@
+"""What every transform does for Beam, beside its work."""
