@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
     from gristmill.transforms.jobs.prepared_job import PreparedJob
     from gristmill.transforms.planning.shard_plan import PlanOptions
+    from gristmill.transforms.read_all import ReadAllArrayRecords, ReadAllTFRecords
     from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
     from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
     from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
@@ -33,6 +34,8 @@ __all__ = [
     "IndexArrayRecords",
     "PlanOptions",
     "PreparedJob",
+    "ReadAllArrayRecords",
+    "ReadAllTFRecords",
     "ReadArrayRecords",
     "ReadTFRecords",
     "ShardNames",

@@ -251,6 +251,28 @@ def _read(piece: _ChunkRange, with_index: bool) -> Iterator[Any]:
             yield from records
 
 
+def read_sources(
+    sources: beam.PCollection[str | tuple[str, ...]],
+    *,
+    split: str | None,
+    with_index: bool,
+    range_bytes: int,
+) -> beam.PCollection[Any]:
+    """Returns the records of the dataset, or of the files, that each element names."""
+    records: beam.PCollection[Any] = (
+        sources
+        | "ListShards" >> beam.FlatMap(list_shards, split)
+        | "SpreadShards" >> beam.Reshuffle()
+        | "CutAtChunks" >> beam.FlatMap(_cut, range_bytes)
+        | "SpreadRanges" >> beam.Reshuffle()
+        | "ReadChunks"
+        >> beam.FlatMap(_read, with_index).with_output_types(
+            ShardRecord if with_index else bytes
+        )
+    )
+    return records
+
+
 @dataclasses.dataclass
 class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
     """Reads a committed dataset, or ArrayRecord files from anywhere.
@@ -310,17 +332,14 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
         Raises:
             InputError: It is applied to a PCollection.
         """
-        check_begin(begin, "ReadArrayRecords")
-        records: beam.PCollection[bytes] = (
-            begin
-            | "Source" >> beam.Create([self._source])
-            | "ListShards" >> beam.FlatMap(list_shards, self.split)
-            | "SpreadShards" >> beam.Reshuffle()
-            | "CutAtChunks" >> beam.FlatMap(_cut, self.range_bytes)
-            | "SpreadRanges" >> beam.Reshuffle()
-            | "ReadChunks"
-            >> beam.FlatMap(_read, self.with_index).with_output_types(
-                ShardRecord if self.with_index else bytes
-            )
+        check_begin(
+            begin,
+            "ReadArrayRecords",
+            "for a PCollection of datasets or patterns, use ReadAllArrayRecords",
         )
-        return records
+        return read_sources(
+            begin | "Source" >> beam.Create([self._source]),
+            split=self.split,
+            with_index=self.with_index,
+            range_bytes=self.range_bytes,
+        )

@@ -145,6 +145,28 @@ def _read_range(piece: _FileRange, with_source: bool) -> Iterator[Any]:
         )
 
 
+def read_matches(
+    patterns: beam.PCollection[tuple[str, ...]],
+    *,
+    with_source: bool,
+    range_bytes: int,
+    allow_empty_files: bool,
+) -> beam.PCollection[Any]:
+    """Returns the records of the files that each element's patterns match together."""
+    records: beam.PCollection[Any] = (
+        patterns
+        | "ListFiles" >> beam.FlatMap(_list_files, allow_empty_files)
+        | "SpreadFiles" >> beam.Reshuffle()
+        | "CutAtFrames" >> beam.FlatMap(_cut, range_bytes)
+        | "SpreadRanges" >> beam.Reshuffle()
+        | "ReadRanges"
+        >> beam.FlatMap(_read_range, with_source).with_output_types(
+            SourceRecord if with_source else bytes
+        )
+    )
+    return records
+
+
 @dataclasses.dataclass
 class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
     """Reads TFRecord files, uncompressed, gzip or zlib, told apart by their content.
@@ -194,17 +216,14 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
         Raises:
             InputError: It is applied to a PCollection.
         """
-        check_begin(begin, "ReadTFRecords")
-        records: beam.PCollection[bytes] = (
-            begin
-            | "Patterns" >> beam.Create([self._patterns])
-            | "ListFiles" >> beam.FlatMap(_list_files, self.allow_empty_files)
-            | "SpreadFiles" >> beam.Reshuffle()
-            | "CutAtFrames" >> beam.FlatMap(_cut, self.range_bytes)
-            | "SpreadRanges" >> beam.Reshuffle()
-            | "ReadRanges"
-            >> beam.FlatMap(_read_range, self.with_source).with_output_types(
-                SourceRecord if self.with_source else bytes
-            )
+        check_begin(
+            begin,
+            "ReadTFRecords",
+            "for a PCollection of patterns, use ReadAllTFRecords",
         )
-        return records
+        return read_matches(
+            begin | "Patterns" >> beam.Create([self._patterns]),
+            with_source=self.with_source,
+            range_bytes=self.range_bytes,
+            allow_empty_files=self.allow_empty_files,
+        )

@@ -54,6 +54,14 @@ def test_a_collection_where_none_belongs(make, _) -> None:
     assert caught.value.cure
 
 
+def test_readers_name_their_siblings_for_collections() -> None:
+    patterns = beam.Pipeline() | beam.Create(["in"])
+    with pytest.raises(InputError, match="use ReadAllTFRecords"):
+        patterns | ReadTFRecords("in")
+    with pytest.raises(InputError, match="use ReadAllArrayRecords"):
+        patterns | ReadArrayRecords("in")
+
+
 @pytest.mark.parametrize(
     ("elements", "keyed"),
     [

@@ -1,0 +1,103 @@
+"""ReadAllTFRecords, ReadAllArrayRecords: all that the elements name, each by itself."""
+
+from __future__ import annotations
+
+import pathlib
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.typehints.decorators import TypeCheckError
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms import (
+    ReadAllArrayRecords,
+    ReadAllTFRecords,
+    ShardRecord,
+    SourceRecord,
+    WriteArrayRecords,
+)
+from tests.support.pipelines import run
+from tests.support.records import text_records, write_array_records, write_tfrecords
+
+FILES = {name: text_records(20, seed=seed) for seed, name in enumerate("abc")}
+
+
+@pytest.fixture
+def tfrecords(tmp_path: pathlib.Path) -> pathlib.Path:
+    for name, records in FILES.items():
+        compression = "GZIP" if name == "b" else ""
+        write_tfrecords(tmp_path / name, records, compression=compression)
+    return tmp_path
+
+
+def test_patterns_of_tfrecords(tfrecords: pathlib.Path) -> None:
+    patterns = beam.Create([f"{tfrecords}/[ab]", f"{tfrecords}/c", f"{tfrecords}/c"])
+    found = run(patterns, ReadAllTFRecords(range_bytes=2000))
+    assert sorted(found) == sorted(FILES["a"] + FILES["b"] + FILES["c"] * 2)
+
+
+def test_paths_and_sources_of_tfrecords(tfrecords: pathlib.Path) -> None:
+    paths = beam.Create([tfrecords / "a", tfrecords / "b"])
+    found = run(paths, ReadAllTFRecords(with_source=True))
+    assert all(isinstance(one, SourceRecord) for one in found)
+    for name in "ab":
+        of_file = [one for one in found if one.file == str(tfrecords / name)]
+        records = [one.record for one in sorted(of_file, key=lambda one: one.offset)]
+        assert records == FILES[name]
+
+
+def test_what_was_just_written(tmp_path: pathlib.Path) -> None:
+    found = run(
+        beam.Create(FILES["a"]),
+        WriteArrayRecords(tmp_path / "out", num_shards=2, split="test"),
+        beam.Map(lambda result: result.output),
+        ReadAllArrayRecords(split="test"),
+    )
+    assert sorted(found) == sorted(FILES["a"])
+
+
+def test_files_of_arrayrecords(tmp_path: pathlib.Path) -> None:
+    for name, records in FILES.items():
+        write_array_records(tmp_path / name, records)
+    paths = beam.Create([tmp_path / "a", tmp_path / "c"])
+    found = run(paths, ReadAllArrayRecords(with_index=True, range_bytes=500))
+    expected = [
+        ShardRecord(str(tmp_path / name), number, record)
+        for name in "ac"
+        for number, record in enumerate(FILES[name])
+    ]
+    assert sorted(found) == sorted(expected)
+
+
+def test_records_are_in_the_window_of_their_pattern(tfrecords: pathlib.Path) -> None:
+    stamped = [
+        TimestampedValue(str(tfrecords / name), n) for n, name in enumerate("ac")
+    ]
+    counted = run(
+        beam.Create(stamped),
+        beam.Map(lambda value: value).with_output_types(str),
+        beam.WindowInto(FixedWindows(1)),
+        ReadAllTFRecords(),
+        beam.Map(lambda record, at=beam.DoFn.TimestampParam: (int(at), record)),
+        beam.WindowInto(beam.window.GlobalWindows()),
+    )
+    for second, name in enumerate("ac"):
+        assert sorted(r for at, r in counted if at == second) == sorted(FILES[name])
+
+
+@pytest.mark.parametrize("make", [ReadAllTFRecords, ReadAllArrayRecords])
+def test_an_element_that_matches_nothing(tmp_path: pathlib.Path, make) -> None:
+    with pytest.raises(Exception, match="matches"):
+        run(beam.Create([f"{tmp_path}/none*"]), make())
+
+
+@pytest.mark.parametrize("make", [ReadAllTFRecords, ReadAllArrayRecords])
+def test_what_they_take_is_checked_at_once(make) -> None:
+    pipeline = beam.Pipeline()
+    with pytest.raises(TypeCheckError, match="at ReadAll"):
+        pipeline | "Numbers" >> beam.Create([1]) | make()
+    with pytest.raises(InputError, match="needs a PCollection of"):
+        pipeline | "NoPatterns" >> make()
+    with pytest.raises(InputError, match="range_bytes"):
+        make(range_bytes=0)
