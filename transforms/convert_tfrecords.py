@@ -21,7 +21,6 @@ from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.conversion.begin_job import (
     Overwrite,
     count_file,
-    list_inputs,
     needs_count,
     plan_job,
     take_output,
@@ -30,6 +29,7 @@ from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
 )
+from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.conversion.shard_tasks import (
     GatheredResults,
     ShardResult,

@@ -9,7 +9,7 @@ import fnmatch
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gristmill.dataset.errors import StorageError
 from gristmill.dataset.storage.base import explained
@@ -69,6 +69,47 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
         os.scandir(directory or ".") as entries,
     ):
         return list(entries)
+
+
+def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
+    """Does for local files what `lookup.matcher_below` does.
+
+    Links are resolved in the directory, and in the pattern as far as it is no pattern.
+    """
+    parts = pattern.split("/")
+    plain = next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
+    for end in range(len(parts), plain, -1):
+        if os.path.lexists("/".join(parts[:end])):
+            plain = end  # A plain name wins, as for `matching`.
+            break
+    root = os.path.realpath("/".join(parts[:plain]) or ("/" if plain else "."))
+    base, below = os.path.realpath(directory), root.rstrip("/") + "/"
+    inside = base.rstrip("/") + "/"
+    if not (inside.startswith(below) or below.startswith(inside)):
+        return None
+
+    def matches(name: str) -> bool:
+        place = inside + name
+        if plain == len(parts):
+            return root in (place, os.path.dirname(place))
+        rest = place.removeprefix(below).split("/")
+        return place.startswith(below) and _fits(parts[plain:], rest)
+
+    return matches
+
+
+def _fits(patterns: Sequence[str], parts: Sequence[str]) -> bool:
+    """Tells whether the parts of a path fit those of a pattern, as `matching` does."""
+    if not patterns or not parts:
+        return not parts and all(pattern == "**" for pattern in patterns)
+    hidden = parts[0].startswith(".")
+    if patterns[0] == "**":
+        return _fits(patterns[1:], parts) or (not hidden and _fits(patterns, parts[1:]))
+    return (
+        (patterns[0].startswith(".") or not hidden)
+        and fnmatch.fnmatchcase(parts[0], patterns[0])
+        and _fits(patterns[1:], parts[1:])
+    )
 
 
 def _is_there(path: str) -> bool:

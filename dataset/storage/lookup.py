@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.storage import local_patterns, object_names
 from gristmill.dataset.storage.base import Storage
 from gristmill.dataset.storage.local import LocalStorage
 
@@ -39,6 +41,23 @@ def storage_for(path: str) -> Storage:
         expected="a local path or gs://BUCKET/NAME",
         cure="copy the data to a local disk or a mounted bucket",
     )
+
+
+def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
+    """Returns what tells whether a pattern would match a file, if it existed.
+
+    Args:
+        pattern: A path or pattern; a directory stands for the files directly in it.
+        directory: Where the files would be. The result takes names relative to it.
+
+    Returns:
+        None if the pattern can match nothing there.
+    """
+    if ("://" in pattern) != ("://" in directory):
+        return None
+    if "://" in pattern:
+        return object_names.matcher_below(pattern, directory)
+    return local_patterns.matcher_below(pattern, directory)
 
 
 def version_of(path: str) -> str:

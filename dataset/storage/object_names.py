@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from gristmill.dataset.errors import InputError
 
@@ -61,6 +62,24 @@ def listing_of(pattern: str) -> tuple[str, bool]:
         return pattern, False
     rest = pattern[match.start() :]
     return pattern[: match.start()], "/" in rest or "**" in rest
+
+
+def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
+    """Does for objects what `lookup.matcher_below` does."""
+    bucket, name = split_path(pattern)
+    other, folder = split_path(directory)
+    base = (folder.rstrip("/") + "/").lstrip("/")
+    prefix, _ = listing_of(name)
+    if bucket != other or not (prefix.startswith(base) or base.startswith(prefix)):
+        return None
+    matches = compile_pattern(name).fullmatch
+
+    def found(relative: str) -> bool:
+        place = base + relative
+        parent = place.rpartition("/")[0]
+        return parent == name.rstrip("/") or matches(place) is not None
+
+    return found
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

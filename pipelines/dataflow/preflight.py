@@ -11,8 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from gristmill.dataset.commit.output_place import check_not_matched
 from gristmill.dataset.daemon_call import daemon_call
 from gristmill.dataset.errors import GristmillError, InputError, StorageError
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.object_names import listing_of, split_path
 from gristmill.pipelines.options.definitions import (
@@ -265,7 +267,13 @@ def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
 
 
 def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]:
-    """Checks that not all splits are committed already; returns remarks."""
+    """Checks where the output is, and that not all splits are committed already.
+
+    Returns:
+        Remarks for the user.
+    """
+    files = (layout.DATASET_JSON,)
+    check_not_matched(options.output, patterns=options.input, files=files)
     if options.overwrite:
         return []
     try:

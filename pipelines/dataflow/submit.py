@@ -28,7 +28,8 @@ from gristmill import __version__
 from gristmill.dataset.errors import GristmillError, InputError, JobError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.dataset.storage.object_names import split_path
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.object_names import has_magic, split_path
 from gristmill.pipelines.beam_graphs import graph_of
 from gristmill.pipelines.dataflow import preflight
 from gristmill.pipelines.dataflow.worker_disk import (
@@ -42,6 +43,7 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
 from gristmill.pipelines.options.definitions import (
     PIPELINES,
     ConvertOptions,
+    IndexOptions,
     LaunchOptions,
     Options,
     VerifyOptions,
@@ -73,7 +75,7 @@ def submit(
     submission = Submission(
         pipeline=pipeline,
         state="submitted",
-        target=_target(options),
+        target=_dataset(options),
         project=cloud.project,
         region=cloud.region,
         notes=tuple(notes),
@@ -94,6 +96,16 @@ def _target(options: Options) -> str:
     if isinstance(options, VerifyOptions):
         return options.dataset.rstrip("/")
     return options.files[0].rpartition("/")[0]
+
+
+def _dataset(options: Options) -> str:
+    """Returns the directory of the dataset, which is asked for what to index is."""
+    target = _target(options)
+    if isinstance(options, IndexOptions):
+        path = options.files[0]
+        if not has_magic(path) and storage_for(path).stat(path) is None:
+            return path.rstrip("/")
+    return target
 
 
 def _set_defaults(

@@ -23,7 +23,8 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.tfrecord.frames import encode_frame, mask
-from gristmill.transforms.conversion.begin_job import begin_job, count_file, list_inputs
+from gristmill.transforms.conversion.begin_job import begin_job, count_file
+from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.conversion import (
     contents,

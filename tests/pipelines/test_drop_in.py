@@ -308,8 +308,27 @@ def test_inputs_are_not_replaced(
     if again:
         run(function, inputs, tmp_path / "in")
     before = contents(tmp_path / "in")
-    with pytest.raises(Exception, match="an input would be replaced"):
-        run(function, inputs, tmp_path / "in", file_path_suffix="")
+    for given, what in (
+        (inputs, "lies among the inputs"),
+        (f"{tmp_path}/in/{min(RECORDS)}.tfrecord", "an input would be replaced"),
+    ):
+        with pytest.raises(Exception, match=what):
+            run(function, given, tmp_path / "in", file_path_suffix="")
+        assert contents(tmp_path / "in") == before
+
+
+def test_outputs_that_the_pattern_would_match_are_refused(
+    tmp_path: pathlib.Path, inputs: str
+) -> None:
+    """The official functions would read them as inputs in the next run."""
+    before = contents(tmp_path / "in")
+    for function, output in (
+        (pipelines.convert_tf_to_arrayrecord_disk, "in/x"),
+        (pipelines.convert_tf_to_arrayrecord_disk_match_shards, "in/x"),
+        (pipelines.convert_tf_to_arrayrecord_gcs, "in"),
+    ):
+        with pytest.raises(Exception, match=r"in/\* would match .*in/dataset\.json"):
+            run(function, f"{tmp_path}/in/*", tmp_path / output)
     assert contents(tmp_path / "in") == before
 
 

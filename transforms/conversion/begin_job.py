@@ -18,16 +18,17 @@ from gristmill.dataset.commit.ownership import (
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import committed_shards, remove_split
 from gristmill.dataset.errors import (
-    InputError,
     InvalidDatasetError,
     JobChangedError,
-    some_of,
 )
-from gristmill.dataset.file_names import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import finished_shard
+from gristmill.transforms.conversion.job_inputs import (
+    check_shards_apart,
+    list_inputs,
+)
 from gristmill.transforms.conversion.same_inputs import (
     CompareShards,
     check_same_inputs,
@@ -38,7 +39,7 @@ from gristmill.transforms.jobs.empty_claim import (
     replaced_note,
     replaced_shards,
 )
-from gristmill.transforms.jobs.map_function import code_digest, load_function
+from gristmill.transforms.jobs.map_function import code_digest
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
 from gristmill.transforms.planning.shard_plan import (
     STRIDE_RECORDS,
@@ -51,10 +52,8 @@ from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import (
     InputFile,
     InputFiles,
-    find_inputs,
 )
 from gristmill.transforms.sources.tfrecord_range import RangeReader
-from gristmill.transforms.tfds.directory import is_tfds_directory
 
 CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
 Overwrite = bool | Literal["changed"]
@@ -73,49 +72,6 @@ class TakenOutput:
     prepared: PreparedJob
     committed: Manifest | None
     notes: tuple[str, ...] = ()
-
-
-def list_inputs(job: ConversionJob) -> InputFiles:
-    """Lists the input files of a job.
-
-    Raises:
-        InputError: They cannot be used or are of several splits, or the job's function
-            cannot be used.
-    """
-    if job.map is not None:
-        load_function(job.map)
-    damage = job.on_corrupt == "quarantine"
-    files = find_inputs(
-        job.inputs,
-        allow_empty_files=job.allow_empty_files or damage,
-        allow_other_formats=damage,
-    )
-    # Names of other kinds are those of a function that joins whatever it is given.
-    if job.names.kind == "tfds":
-        _check_one_split(job, files)
-    return files
-
-
-def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
-    """Raises InputError if inputs are of several splits, and not joined on purpose."""
-    splits = JoinedFiles.of(files.paths).splits
-    if len(splits) < 2 or (job.join_splits and job.split not in splits):
-        return
-    cure = (
-        "convert one split at a time, by a narrower pattern and --split; to join them "
-        "on purpose, give --split with another name, such as all (in Python, also "
-        "join_splits=True)"
-    )
-    folder = files.paths[0].rpartition("/")[0]
-    if is_tfds_directory(folder):
-        cure = f"give the TFDS directory {folder}, which keeps its splits; or {cure}"
-    raise InputError(
-        "the input files are of several splits",
-        where=some_of(job.inputs),
-        expected="files of one split",
-        got=listed(splits),
-        cure=cure,
-    )
 
 
 def needs_count(job: ConversionJob) -> bool:
@@ -167,6 +123,7 @@ def plan_job(
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     prepared = PreparedJob(job=job, files=files, plan=plan)
     prepared.check_shard_names()
+    check_shards_apart(prepared)
     return prepared
 
 

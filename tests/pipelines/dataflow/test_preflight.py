@@ -252,6 +252,11 @@ def test_inputs_that_are_not_there(cloud):
     assert "no object with the prefix gs://raw/text/" in message
 
 
+def test_an_output_among_the_inputs(cloud):
+    message = refused(cloud, "convert", "gs://raw/**", "gs://raw/out")
+    assert "gs://raw/** would match gs://raw/out/dataset.json" in message
+
+
 @pytest.mark.slow
 def test_an_output_that_is_committed(cloud):
     done = cloud.gristmill(*CONVERT[:2], "gs://data/done")

@@ -225,6 +225,18 @@ def test_other_pipelines_are_submitted(cloud: Cloud, command: str):
     assert job_of(cloud)["labels"]["gristmill"] == command
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "files", ["found/*", "found/a.array_record", "found", "found/"]
+)
+def test_the_dataset_that_an_index_makes(cloud: Cloud, files: str):
+    cloud.storage.objects.put("data", "found/a.array_record", b"x")
+    dry = ("--dry_run=True", "--json")
+    done = cloud.submit("index", f"gs://data/{files}", IMAGE, *dry)
+    assert done.code == 0, done.stderr
+    assert json.loads(done.stdout)["target"] == "gs://data/found"
+
+
 def make_worker(folder: pathlib.Path) -> None:
     """Makes an environment with requirements.txt and the staged package, no more."""
     checked(sys.executable, "-m", "venv", folder / "environment", cwd=folder)

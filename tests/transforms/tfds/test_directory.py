@@ -35,7 +35,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.tfds.directory import (
     is_tfds_directory,
@@ -260,10 +260,15 @@ def test_overwriting_withdraws_the_metadata_first(
 def test_overwriting_leaves_the_metadata_of_tfrecords_alone(
     source: pathlib.Path,
 ) -> None:
-    # Not as a TFDS directory: shards beside the TFRecords, whose metadata stays.
+    # Not as a TFDS directory: shards beside the TFRecords, whose metadata stays. The
+    # stand-ins for other functions name them so.
     before = (source / "dataset_info.json").read_bytes()
     file = f"{source}/{NAME}-train.tfrecord-00000-of-00003"
-    job = ConversionJob(inputs=(file,), output=str(source), name=NAME)
+    names = ShardNames(kind="inputs", suffix=".arrayrecord")
+    plan = PlanOptions(kind="match_shards", value=None)
+    job = ConversionJob(
+        inputs=(file,), output=str(source), name=NAME, names=names, plan=plan
+    )
     for _ in range(2):
         run([job], tfds_directory=None, overwrite=True)
     assert (source / "dataset_info.json").read_bytes() == before

@@ -1,4 +1,4 @@
-"""Beginning a conversion: what its inputs are, and that they belong together."""
+"""The inputs of a conversion: they belong together, and apart from the output."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 from gristmill.dataset.errors import InputError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.definitions import ConvertOptions
-from gristmill.transforms.conversion.begin_job import list_inputs
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
-from tests.support.conversion import job_of
+from tests.support.conversion import contents, job_of
+from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of
 
 
@@ -113,3 +115,61 @@ def test_datasets_that_are_joined_are_noted(tmp_path):
     assert files.notes() == [
         "files of several datasets are joined: a (1 file), b (1 file)"
     ]
+
+
+class TestOutput:
+    """A later run must find nothing of the output among its inputs."""
+
+    @pytest.mark.parametrize(
+        ("inputs", "output", "what"),
+        [
+            # As a pattern, as the shell expands it, and as a directory.
+            ("raw/*", "raw", "directory of its inputs"),
+            ("raw/x", "raw/", "directory of its inputs"),
+            ("raw", "raw", "directory of its inputs"),
+            ("raw/**", "raw/out", r"raw/\*\* would match raw/out/dataset.json"),
+            ("**/x", "x-out", None),
+            ("raw/*", "raw/out", None),
+        ],
+    )
+    def test_where_it_may_be(self, monkeypatch, tmp_path, inputs, output, what):
+        monkeypatch.chdir(tmp_path)
+        make(tmp_path, "raw/x")
+        job = job_of(inputs, output)
+        if what is None:
+            begin_job(job)
+        else:
+            with pytest.raises(InputError, match=what):
+                begin_job(job)
+            assert sorted(contents(tmp_path)) == ["raw/x"]
+
+    def test_shards_that_the_pattern_would_match(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        make(tmp_path, "raw/a/x-00000-of-00001")
+        expected = "would match raw/out/data-train.array_record-00000-of-00001"
+        with pytest.raises(InputError, match=expected):
+            begin_job(job_of("raw/*/*-of-*", "raw/out"))
+
+    def test_other_functions_write_beside_their_inputs(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        make(tmp_path, "raw/x.tfrecord")
+        names = ShardNames(kind="beam", prefix="x", suffix=".arrayrecord")
+        begin_job(job_of("raw/*.tfrecord", "raw", names=names))
+        with pytest.raises(InputError, match=r"would match raw/dataset\.json"):
+            begin_job(job_of("raw/*", "raw", names=names))
+        with pytest.raises(InputError, match=r"would match raw/dataset\.json"):
+            begin_job(job_of("raw", "raw", names=names))
+
+    def test_in_a_bucket(self, monkeypatch):
+        with GcsServer("bucket") as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            server.objects.put("bucket", "raw/x", frames_of([b"x"]))
+            for inputs, output in (
+                ("gs://bucket/raw/*", "gs://bucket/raw/"),
+                ("gs://bucket/raw", "gs://bucket/raw"),
+                ("gs://bucket/**", "gs://bucket/out"),
+            ):
+                with pytest.raises(InputError, match="inputs"):
+                    begin_job(job_of(inputs, output))
+            assert list(server.objects.buckets["bucket"]) == ["raw/x"]
+            begin_job(job_of("gs://bucket/raw/*", "gs://bucket/raw/out"))

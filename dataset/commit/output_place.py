@@ -1,0 +1,78 @@
+"""Where an output may be: not where later runs would find it among the inputs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable
+
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.lookup import matcher_below
+
+
+def check_not_matched(
+    output: str, *, patterns: Iterable[str], files: Iterable[str]
+) -> None:
+    """Raises InputError if an input pattern would match a file of the output.
+
+    The next run would take it for an input.
+
+    Args:
+        output: The dataset's directory.
+        patterns: The inputs, as they were given.
+        files: Files that the output will have, relative to it.
+    """
+    matchers = [
+        (pattern, matches)
+        for pattern in patterns
+        if (matches := matcher_below(pattern, output)) is not None
+    ]
+    for file in files if matchers else ():
+        for pattern, matches in matchers:
+            if matches(file):
+                raise InputError(
+                    "the output lies among the inputs: the next run would find it",
+                    where=output,
+                    expected="a directory where the input pattern matches no file",
+                    got=f"{pattern} would match {layout.join(output, file)}",
+                    cure=f"choose another output{_example(output)}, or give a pattern "
+                    "of the input files alone",
+                )
+
+
+def check_no_inputs_beside(output: str, inputs: Iterable[str]) -> None:
+    """Raises InputError if an input is in a directory that the output writes to.
+
+    Patterns of these inputs would match `dataset.json`, shards or indexes as well.
+    """
+    real = functools.lru_cache(maxsize=64)(_real)
+    root = real(output.rstrip("/"))
+    places = {
+        root,
+        layout.join(root, layout.INDEX_DIR),
+        layout.join(root, layout.QUARANTINE_DIR),
+    }
+    for path in inputs:
+        parent, _, file = path.rpartition("/")
+        if real(parent if parent or not path.startswith("/") else "/") in places:
+            raise InputError(
+                "the output is the directory of its inputs",
+                where=output,
+                expected="a directory of its own: patterns of the inputs would match "
+                "files of the dataset later",
+                got=f"the input {file}",
+                cure=f"choose another output{_example(output)}",
+            )
+
+
+def _real(directory: str) -> str:
+    return directory if "://" in directory else os.path.realpath(directory or ".")
+
+
+def _example(output: str) -> str:
+    """Returns an example of a directory beside the output, "" where there is none."""
+    path = output.rstrip("/")
+    name = path.rpartition("/")[2]
+    is_bucket = path.startswith("gs://") and path.count("/") == 2
+    return f", such as {path}-arrayrecord" if name.strip(".") and not is_bucket else ""

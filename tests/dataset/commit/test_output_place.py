@@ -1,0 +1,105 @@
+"""An output is refused where a later run would find it among the inputs."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from gristmill.dataset.commit.output_place import (
+    check_no_inputs_beside,
+    check_not_matched,
+)
+from gristmill.dataset.errors import InputError
+
+FILES = ["dataset.json", "index/c4-train.job.json"]
+
+
+def refused(check, *arguments, **options) -> str:
+    with pytest.raises(InputError) as caught:
+        check(*arguments, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output", "file"),
+    [
+        ("raw/*", "raw", "dataset.json"),
+        ("raw/*", "raw/", "dataset.json"),
+        ("raw/**", "raw/out", "dataset.json"),
+        ("raw/*/*.json", "raw/out", "dataset.json"),
+        ("raw/**/*job*", "raw/out", "index/c4-train.job.json"),
+        ("*", ".", "dataset.json"),
+        ("raw", "raw", "dataset.json"),
+        ("gs://b/raw/*", "gs://b/raw", "dataset.json"),
+        ("gs://b/raw/**.json", "gs://b/raw/out", "dataset.json"),
+        ("gs://b/raw", "gs://b/raw", "dataset.json"),
+        ("gs://b/*", "gs://b", "dataset.json"),
+    ],
+)
+def test_patterns_that_would_match(monkeypatch, tmp_path, pattern, output, file):
+    monkeypatch.chdir(tmp_path)
+    patterns = ["elsewhere/*", pattern]
+    message = refused(check_not_matched, output, patterns=patterns, files=FILES)
+    place = str(pathlib.PurePath(output) / file) if "://" not in output else file
+    assert f"{pattern} would match" in message
+    assert message.split("would match ")[1].split("\n")[0].endswith(place)
+    assert "to do:    choose another output" in message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output"),
+    [
+        ("raw/*", "raw/out"),
+        ("raw/*", "out"),
+        ("raw/**/*.tfrecord", "raw"),
+        ("raw/sub/*", "raw"),
+        ("gs://b/raw/*", "gs://b/raw/out"),
+        ("gs://b/raw/*", "gs://c/raw"),
+        ("/raw/*", "gs://b/raw"),
+    ],
+)
+def test_patterns_that_would_not(pattern, output):
+    check_not_matched(output, patterns=[pattern], files=FILES)
+
+
+def test_the_example_is_beside(tmp_path):
+    def said(output: str) -> str:
+        pattern = f"{output.rstrip('/')}/*"
+        return refused(check_not_matched, output, patterns=[pattern], files=FILES)
+
+    assert "such as gs://b/raw-arrayrecord, or" in said("gs://b/raw/")
+    assert "such as" not in said("gs://b")
+    assert f"such as {tmp_path}-arrayrecord, or" in said(str(tmp_path))
+    assert "such as" not in said("..")
+
+
+class TestBeside:
+    @pytest.mark.parametrize("inside", ["", "index/", "quarantine/"])
+    @pytest.mark.parametrize("output", ["raw", "raw/", "./raw", "link", "../{}/raw"])
+    def test_inputs_in_its_directories(self, monkeypatch, tmp_path, inside, output):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "raw").mkdir()
+        (tmp_path / "link").symlink_to("raw")
+        place = output.format(tmp_path.name)
+        for path in (f"raw/{inside}x", f"{tmp_path}/raw/{inside}x", f"link/{inside}x"):
+            message = refused(check_no_inputs_beside, place, ["a/b", path])
+            assert "the output is the directory of its inputs" in message
+            assert "got:      the input x" in message
+
+    def test_in_the_current_directory(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        refused(check_no_inputs_beside, ".", ["x"])
+        refused(check_no_inputs_beside, str(tmp_path), ["x"])
+        check_no_inputs_beside("out", ["x"])
+
+    def test_in_a_bucket(self):
+        refused(check_no_inputs_beside, "gs://b/raw/", ["gs://b/raw/x"])
+        refused(check_no_inputs_beside, "gs://b", ["gs://b/x"])
+        check_no_inputs_beside(
+            "gs://b/raw", ["gs://b/raw/deep/x", "gs://b/x", "/raw/x"]
+        )
+
+    def test_elsewhere(self, tmp_path):
+        inputs = [f"{tmp_path}/x", f"{tmp_path}/raw/deep/x", "/x"]
+        check_no_inputs_beside(f"{tmp_path}/raw", inputs)

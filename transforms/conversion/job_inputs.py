@@ -1,0 +1,86 @@
+"""The inputs of a job: files of one split, and apart from its output."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from gristmill.dataset.commit.output_place import (
+    check_no_inputs_beside,
+    check_not_matched,
+)
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.file_names import JoinedFiles, listed
+from gristmill.dataset.metadata import layout
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.map_function import load_function
+from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.sources.input_files import InputFiles, find_inputs
+from gristmill.transforms.tfds.directory import is_tfds_directory
+
+
+def list_inputs(job: ConversionJob) -> InputFiles:
+    """Lists the input files of a job.
+
+    Raises:
+        InputError: They cannot be used or are of several splits, or the job's function
+            cannot be used.
+    """
+    if job.map is not None:
+        load_function(job.map)
+    damage = job.on_corrupt == "quarantine"
+    files = find_inputs(
+        job.inputs,
+        allow_empty_files=job.allow_empty_files or damage,
+        allow_other_formats=damage,
+    )
+    # Names of other kinds are those of a function that joins whatever it is given.
+    if job.names.kind == "tfds":
+        _check_one_split(job, files)
+        check_no_inputs_beside(job.output, files.paths)
+    # The shards have names once they are planned.
+    written = (layout.DATASET_JSON, *layout.split_paths(job.name, job.split))
+    _check_apart(job, files, written)
+    return files
+
+
+def check_shards_apart(prepared: PreparedJob) -> None:
+    """Checks that no input pattern would match a shard in a later run.
+
+    Raises InputError if one does.
+    """
+    first = prepared.shard_path(0)
+    beside = (layout.index_path(first), *layout.quarantine_paths(first))
+    shards = map(prepared.shard_path, range(prepared.plan.shards))
+    written = itertools.chain(shards, beside)
+    _check_apart(prepared.job, prepared.files, written)
+
+
+def _check_apart(
+    job: ConversionJob, inputs: InputFiles, written: Iterable[str]
+) -> None:
+    # The path of a file matches no other.
+    patterns = set(job.inputs).difference(inputs.paths)
+    check_not_matched(job.output, patterns=sorted(patterns), files=written)
+
+
+def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
+    """Raises InputError if inputs are of several splits, and not joined on purpose."""
+    splits = JoinedFiles.of(files.paths).splits
+    if len(splits) < 2 or (job.join_splits and job.split not in splits):
+        return
+    cure = (
+        "convert one split at a time, by a narrower pattern and --split; to join them "
+        "on purpose, give --split with another name, such as all (in Python, also "
+        "join_splits=True)"
+    )
+    folder = files.paths[0].rpartition("/")[0]
+    if is_tfds_directory(folder):
+        cure = f"give the TFDS directory {folder}, which keeps its splits; or {cure}"
+    raise InputError(
+        "the input files are of several splits",
+        where=some_of(job.inputs),
+        expected="files of one split",
+        got=listed(splits),
+        cure=cure,
+    )
