@@ -8,7 +8,7 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import walk_chunks
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.storage.lookup import storage_for
@@ -24,7 +24,7 @@ def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
         raise InputError(
             "no such split",
             where=dataset,
-            expected=", ".join(manifest.splits),
+            expected=some_of(manifest.splits, 20),
             got=split,
             cure="choose one with --split",
         )

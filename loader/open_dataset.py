@@ -22,6 +22,7 @@ from gristmill.dataset.errors import (
     InvalidDatasetError,
     NotADatasetError,
     StorageError,
+    some_of,
 )
 from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.metadata import layout
@@ -143,7 +144,7 @@ def open(
     else:
         patterns = path_texts(path, "file")
         if cache_bytes is not None:
-            raise no_shards_to_cache(", ".join(patterns))
+            raise no_shards_to_cache(some_of(patterns))
     if split is not None:
         raise InputError(
             "plain files have no splits",
@@ -160,7 +161,7 @@ def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
         raise InputError(
             "no split given" if split is None else "no such split",
             where=where,
-            expected=f"one of {', '.join(splits)}" if splits else "(there is none)",
+            expected=f"one of {some_of(splits, 20)}" if splits else "(there is none)",
             got=split,
             cure="give the split to open",
         )

@@ -21,7 +21,12 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import chunk_ranges, walk_chunks
-from gristmill.dataset.errors import CorruptShardError, InputError, StorageError
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    InputError,
+    StorageError,
+    some_of,
+)
 from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
@@ -113,7 +118,7 @@ def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[_Shard]:
         raise InputError(
             "no such split",
             where=dataset,
-            expected=", ".join(sorted(manifest.splits)),
+            expected=some_of(sorted(manifest.splits), 20),
             got=split,
             cure="give one of these as split, or none to read all",
         )

@@ -19,7 +19,7 @@ from gristmill import __version__
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
 from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.errors import DataLossError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
@@ -137,7 +137,7 @@ def commit_dataset(
     if gone or not (splits or there):
         raise DataLossError(
             "a split that was there is gone" if gone else "no split to commit",
-            where=", split ".join((output, *gone)),
+            where=f"{output}, split {some_of(gone)}" if gone else output,
             cure="run one job at a time into one output, then run this one again",
         )
     if old is not None and not splits and features in (None, old.features):

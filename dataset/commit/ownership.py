@@ -9,7 +9,12 @@ import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from gristmill.dataset.commit.split_files import shard_prefix, shards_of
-from gristmill.dataset.errors import InputError, InvalidDatasetError, StorageError
+from gristmill.dataset.errors import (
+    InputError,
+    InvalidDatasetError,
+    StorageError,
+    some_of,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.storage.lookup import storage_for
@@ -149,7 +154,7 @@ def check_other_splits(
                 raise InputError(
                     "a file belongs to another split",
                     where=layout.join(output, path),
-                    expected=f"a file of split {', '.join(splits)}, or of none",
+                    expected=f"a file of split {some_of(splits)}, or of none",
                     got=f"one of split {name}",
                     cure=f"choose another output, or work on split {name}",
                 )

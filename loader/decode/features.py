@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.errors import DecodeError, InputError, some_of
 from gristmill.dataset.example import NO_KIND
 from gristmill.loader.decode.dtypes import (
     cast,
@@ -71,7 +71,7 @@ def _decode(
     if wrong.any():
         row = int(np.argmax(wrong))
         if missing[row]:
-            names = ", ".join(scan.names_of(row)) or "none"
+            names = some_of(scan.names_of(row), 20) or "none"
             _fail(
                 name,
                 row,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gristmill.dataset.commit.output_place import check_not_matched
 from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import GristmillError, InputError, StorageError
+from gristmill.dataset.errors import GristmillError, InputError, StorageError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.object_names import listing_of, split_path
@@ -289,7 +289,7 @@ def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]
     if committed and len(committed) == len(splits):
         raise InputError(
             "the output is committed already",
-            where=f"{options.output}, split {', '.join(committed)}",
+            where=f"{options.output}, split {some_of(committed)}",
             cure="see it with gristmill inspect, choose another output or --split, or "
             "replace it with --overwrite",
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+from gristmill.dataset.errors import some_of
 from gristmill.dataset.example import Values, decode_example
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
 
 _TEXT_WIDTH = 72
 _VALUES_SHOWN = 8
+_OPTIONS_SHOWN = 3
 
 
 def manifest_text(manifest: Manifest, dataset: str) -> str:
@@ -29,13 +31,12 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
             f"{mean:,.0f} bytes each on average",
             f"  size      {size_text(split.raw_bytes)} of records, "
             f"{size_text(split.file_bytes)} on storage",
-            f"  written   {split.writer_options}",
+            *_writer_lines(split.writer_options),
             f"  digest    {split.records_digest}",
         ]
         inputs, files = map(split.source.get, ("inputs", "files"))
         if isinstance(inputs, list) and isinstance(files, int):
-            named = ", ".join(map(str, inputs))
-            lines.append(f"  source    {named} ({plural(files, 'file')})")
+            lines.append(f"  source    {some_of(inputs)} ({plural(files, 'file')})")
         if (mapped := map_text(split)) is not None:
             lines.append(f"  --map     {mapped}")
         if split.quarantined_regions:
@@ -43,6 +44,16 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
             size = size_text(split.quarantined_bytes)
             lines.append(f"  left out  {regions}, {size}: see quarantine/")
     return "\n".join(lines)
+
+
+def _writer_lines(options: str) -> list[str]:
+    """Returns lines with the writer options of a split; indexed files can have many."""
+    found = options.split(" | ")
+    lines = [f"  written   {found[0]}", *(f"            {o}" for o in found[1:])]
+    if len(found) > _OPTIONS_SHOWN:
+        more = f"            and {len(found) - _OPTIONS_SHOWN:,} more: --json has all"
+        lines[_OPTIONS_SHOWN:] = [more]
+    return lines
 
 
 def record_text(number: int, record: bytes) -> str:

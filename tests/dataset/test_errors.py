@@ -14,6 +14,7 @@ from gristmill.dataset.errors import (
     CorruptShardError,
     GristmillError,
     InputError,
+    some_of,
 )
 
 CLASSES = [
@@ -77,3 +78,10 @@ def test_attributes_survive_a_trip():
 def test_errors_come_back_from_their_text(error):
     again = type(error).from_text(str(error))
     assert (type(again), again.facts()) == (type(error), error.facts())
+
+
+def test_a_message_names_some_of_many():
+    assert some_of([]) == ""
+    assert some_of("abc") == "a, b, c"
+    assert some_of(range(2000)) == "0, 1, 2 and 1,997 more"
+    assert some_of(range(2000), 1) == "0 and 1,999 more"

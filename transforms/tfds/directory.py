@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.tfds_info import (
@@ -30,7 +30,6 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 FEATURES_JSON = "features.json"
 
 _OWN = (TFDS_INFO_JSON, layout.DATASET_JSON)
-_SHOWN = 3
 _MAX_INFORMATION_BYTES = 64 << 20  # 64 MiB; vocabularies stay far below.
 
 
@@ -161,7 +160,7 @@ def tfds_jobs(
             raise InputError(
                 "the TFDS directory has no such split",
                 where=source.path,
-                expected=f"one of {', '.join(source.splits)}",
+                expected=f"one of {some_of(source.splits, 20)}",
                 got=asked,
                 cure="choose one of these with --split, or leave it out to convert all",
             )
@@ -177,7 +176,7 @@ def tfds_jobs(
             "the TFDS directory has no files to convert",
             where=source.path,
             expected="a split with shardLengths",
-            got=f"the splits {', '.join(splits or source.splits) or '(none)'}",
+            got=f"the splits {some_of(splits or source.splits) or '(none)'}",
             cure="choose a split that has records, or let TFDS prepare them again",
         )
     jobs = tuple(
@@ -213,8 +212,7 @@ def _check_files(path: str, split: TfdsSplit) -> None:
             f"the files of split {split.name} are not those that {TFDS_INFO_JSON} "
             "lists",
             where=f"{path}, {what}: "
-            + ", ".join(file.rpartition("/")[2] for file in odd[:_SHOWN])
-            + (", ..." if odd[_SHOWN:] else ""),
+            + some_of(file.rpartition("/")[2] for file in odd),
             expected=f"{len(files):,} files",
             got=f"{len(sizes):,} files, {len(missing):,} missing, {len(surplus):,} "
             "more than listed",

@@ -10,7 +10,13 @@ import pathlib
 
 import pytest
 
-from tests.support.records import text_records, write_tfrecords
+from gristmill.pipelines.results.contents import _writer_lines
+from tests.support.records import (
+    frames_of,
+    text_records,
+    write_array_records,
+    write_tfrecords,
+)
 from tests.support.shell import gristmill, succeeded, write_source
 
 
@@ -58,3 +64,43 @@ def test_head_decodes_examples(tmp_path):
     assert "text: 'Hello there'" in text
     assert "ids: [1, -2]" in text
     assert "score: 0.5" in text
+
+
+def test_lists_are_cut_short_for_people_and_whole_for_scripts(tmp_path):
+    options = [f"group_size:{size},zstd:3" for size in range(1, 13)]
+    for number, option in enumerate(options):
+        path = tmp_path / f"{number:02d}.array_record"
+        write_array_records(path, [b"a"], options=option)
+    texts = [
+        succeeded("index", "*.array_record", cwd=tmp_path),
+        succeeded("inspect", ".", cwd=tmp_path),
+    ]
+    for text in texts:
+        assert text.count("group_size:") == 3
+        assert "            and 9 more: --json has all\n" in text
+        assert max(map(len, text.splitlines())) < 120
+    found = json.loads(succeeded("inspect", ".", "--json", cwd=tmp_path))
+    written = found["splits"]["train"]["writer_options"].split(" | ")
+    assert {option.partition(",")[0] for option in written} == {
+        option.partition(",")[0] for option in options
+    }
+
+
+def test_a_few_options_are_all_shown():
+    assert _writer_lines("a") == ["  written   a"]
+    three = ["  written   a", "            b", "            c"]
+    assert _writer_lines("a | b | c") == three
+    more = "            and 1 more: --json has all"
+    assert _writer_lines("a | b | c | d") == [*three, more]
+
+
+def test_many_inputs_as_a_shell_makes_them(tmp_path):
+    (tmp_path / "raw").mkdir()
+    names = [f"raw/{number:03d}" for number in range(40)]
+    for name in names:
+        (tmp_path / name).write_bytes(frames_of([name.encode()]))
+    succeeded("convert", *names, "out", cwd=tmp_path)
+    text = succeeded("inspect", "out", cwd=tmp_path)
+    assert "source    raw/000, raw/001, raw/002 and 37 more (40 files)" in text
+    found = json.loads(succeeded("inspect", "out", "--json", cwd=tmp_path))
+    assert found["splits"]["train"]["source"]["inputs"] == names
