@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 # How the message of an error calls its attributes.
 _LABELS = {"where": "where", "expected": "expected", "got": "got", "cure": "to do"}
@@ -168,6 +169,47 @@ class JobChangedError(GristmillError, ValueError):
 
 class DataLossError(GristmillError, RuntimeError):
     """Counts or digests before and after a step differ: nothing was committed."""
+
+
+_MORE_MEMORY = (
+    "allow the process more memory (`ulimit -v`, the limit of its container), or use "
+    "smaller batches, fewer workers or a smaller prefetch"
+)
+
+
+class SystemLimitError(GristmillError, MemoryError, RuntimeError):
+    """The system refuses memory, a thread or an open file.
+
+    Attributes:
+        CURES: What to do about an OSError of a limit, by its number.
+    """
+
+    CURES: ClassVar[dict[int | None, str]] = {
+        errno.EMFILE: "allow the process more open files, with `ulimit -n 65536` in "
+        "its shell or LimitNOFILE= of its service, or use fewer workers",
+        errno.ENFILE: "allow the machine more open files: sysctl fs.file-max",
+        errno.ENOMEM: _MORE_MEMORY,
+    }
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self | None:
+        """Returns this error for one of a limit, None for all others."""
+        if isinstance(error, GristmillError):
+            return None
+        what, cure = "the system refuses what is needed", None
+        if isinstance(error, MemoryError):
+            what, cure = "there is not enough memory", _MORE_MEMORY
+        elif isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            what = "the system refuses another thread"
+            cure = (
+                "allow more threads (`ulimit -u`, the container's limit of processes) "
+                "or more memory (`ulimit -v`), or use a smaller prefetch"
+            )
+        elif isinstance(error, OSError):
+            cure = cls.CURES.get(error.errno)
+        if cure is None:
+            return None
+        return cls(what, got=str(error) or type(error).__name__, cure=cure)
 
 
 class UserFunctionError(GristmillError, RuntimeError):

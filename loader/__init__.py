@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         NotADatasetError,
         OutOfRangeError,
         StateMismatchError,
+        SystemLimitError,
         WorkerDiedError,
     )
     from gristmill.dataset.metadata.manifest import Manifest
@@ -80,6 +81,7 @@ __all__ = [
     "ShardInfo",
     "SourceSpan",
     "StateMismatchError",
+    "SystemLimitError",
     "TokenDecoder",
     "WorkerDiedError",
     "export_stats",

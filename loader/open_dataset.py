@@ -37,6 +37,7 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.tfds_info import parse_info
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
+from gristmill.dataset.system_limits import limits_named
 from gristmill.loader.cache.footers import footer_cache
 from gristmill.loader.cache.host_files import cache_dir_text
 from gristmill.loader.cache.shards import ShardCache, no_shards_to_cache, shard_cache
@@ -83,6 +84,7 @@ class _Under(Sequence[str]):
         return layout.join(self._directory, path)
 
 
+@limits_named()
 def open(
     path: StrPath | Sequence[StrPath],
     split: str | None = None,

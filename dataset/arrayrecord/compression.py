@@ -137,6 +137,7 @@ def decompress_frame(
 
     Raises:
         ValueError: It cannot be decompressed, or decodes to another size.
+        MemoryError: There is no room for what it decodes to.
     """
     try:
         # zstandard trusts the size that a frame states.
@@ -175,6 +176,8 @@ def _decompress_wide(
             b"".join((head, frame[6:])), max_output_size=decoded_bytes
         )
     except zstandard.ZstdError as e:
+        if "not enough memory" in str(e):  # Which says nothing of the frame.
+            raise MemoryError(str(e)) from e
         raise ValueError(f"cannot be decompressed: {e}") from e
 
 

@@ -26,6 +26,7 @@ from gristmill.dataset.errors import (
     FormatVersionError,
     InvalidDatasetError,
     StorageError,
+    SystemLimitError,
 )
 from gristmill.dataset.mapped_file import is_damaged, map_file
 from gristmill.dataset.metadata.shard_report import ShardReport
@@ -318,7 +319,8 @@ def _mapped(path: str) -> bytes | mmap.mmap:
             "cannot open shard index",
             where=path,
             got=e.strerror,
-            cure="restore it from a copy, or run the conversion again with --overwrite",
+            cure=SystemLimitError.CURES.get(e.errno or 0)
+            or "restore it from a copy, or run the conversion again with --overwrite",
         ) from e
     except ValueError:  # An empty file cannot be mapped.
         return b""

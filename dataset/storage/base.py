@@ -9,7 +9,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, Protocol
 
-from gristmill.dataset.errors import GristmillError, StorageChangedError, StorageError
+from gristmill.dataset.errors import (
+    GristmillError,
+    StorageChangedError,
+    StorageError,
+    SystemLimitError,
+)
 
 
 class FileInfo(NamedTuple):
@@ -188,7 +193,7 @@ def explained(action: str, path: str) -> Iterator[None]:
     except GristmillError:
         raise
     except OSError as e:
-        cures = {
+        cures = SystemLimitError.CURES | {
             errno.ENOSPC: "free some space, then run the same command again: "
             "finished shards are kept",
             errno.EDQUOT: "raise the quota, then run the same command again",

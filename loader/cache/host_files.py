@@ -11,7 +11,11 @@ import stat
 import tempfile
 from collections.abc import Iterator
 
-from gristmill.dataset.errors import GristmillError, StorageError
+from gristmill.dataset.errors import (
+    GristmillError,
+    StorageError,
+    SystemLimitError,
+)
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.dataset.storage.regular_file import open_regular
 
@@ -59,7 +63,9 @@ def disk_errors(path: str) -> Iterator[None]:
             got=os.strerror(e.errno) if e.errno else str(e),
             cure="free some space, or give another directory as cache_dir"
             if e.errno in (errno.ENOSPC, errno.EDQUOT)
-            else "give another directory as cache_dir",
+            else SystemLimitError.CURES.get(
+                e.errno or 0, "give another directory as cache_dir"
+            ),
         ) from e
 
 

@@ -18,7 +18,12 @@ from typing import Any, NoReturn, Self
 
 import grain
 
-from gristmill.dataset.errors import InputError, UserFunctionError
+from gristmill.dataset.errors import (
+    GristmillError,
+    InputError,
+    SystemLimitError,
+)
+from gristmill.dataset.system_limits import limits_named
 from gristmill.loader.batches import Batches
 from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
@@ -113,12 +118,14 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         self._step += 1
         return read.batch
 
+    @limits_named()
     def start_prefetch(self) -> None:
         """Starts to read ahead; asking for a batch does it too.
 
         Raises:
             InputError: The feed is closed, decode does not pickle, or a worker is
                 importing a script that starts a feed.
+            SystemLimitError: The system refuses what threads or workers need.
         """
         self._check_open()
         steps = self.batches.steps
@@ -237,13 +244,14 @@ def _next_batch(iterator: Any, step: int, *, packed: bool) -> ReadBatch:
             # when they fail with errors of their own.
             del iterator
             traceback.clear_frames(e.__traceback__)
-        error = explained(e)
+        error = SystemLimitError.of(e) or explained(e)
         if error is e:
             raise
         raise error from None
     try:
-        batch: ReadBatch = unpack(element) if packed else element
-    except UserFunctionError as e:
+        with limits_named():
+            batch: ReadBatch = unpack(element) if packed else element
+    except GristmillError as e:
         e.add_note(f"in the batch of step {step:,}")
         raise
     return batch

@@ -22,7 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.errors import StorageError, UserFunctionError
+from gristmill.dataset.errors import (
+    StorageError,
+    SystemLimitError,
+    UserFunctionError,
+)
 
 # The alignment that processors and devices need for arrays.
 _ALIGNMENT_BYTES = 64
@@ -95,7 +99,8 @@ def _new_block(name: str, size_bytes: int) -> SharedMemory:
             where=_DIRECTORY,
             expected=f"room for {size_bytes:,} bytes",
             got=os.strerror(e.errno) if e.errno else str(e),
-            cure=f"make room in {_DIRECTORY}, which carries batches from workers "
+            cure=SystemLimitError.CURES.get(e.errno or 0)
+            or f"make room in {_DIRECTORY}, which carries batches from workers "
             "(containers have 64 MB by default: --shm-size), or use fewer workers",
         ) from e
     return memory

@@ -18,7 +18,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gristmill.dataset.errors import DecodeError, UserFunctionError
+from gristmill.dataset.errors import (
+    DecodeError,
+    SystemLimitError,
+    UserFunctionError,
+)
 from gristmill.loader.batches import Batches, describe_row
 from gristmill.loader.cache.cache_counts import NOT_CACHED
 from gristmill.loader.feed.shared_memory import pack
@@ -77,9 +81,12 @@ class BatchSource:
             batch = self._read(step)
             return batch if self._packed is None else pack(batch, prefix=self._packed)
         except Exception as e:
-            e.add_note(f"in the batch of step {step:,}")
-            if self._packed is None or _pickles(e):
-                raise
+            error = SystemLimitError.of(e) or e
+            error.add_note(f"in the batch of step {step:,}")
+            if self._packed is None or _pickles(error):
+                if error is e:
+                    raise
+                raise error from e
             text = "".join(traceback.format_exception(e))
         # Outside the handler: some libraries pickle the context of an error (tblib).
         raise UserFunctionError(

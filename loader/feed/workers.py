@@ -22,10 +22,13 @@ import cloudpickle
 import grain
 
 from gristmill.dataset.errors import InputError, WorkerDiedError
+from gristmill.dataset.system_limits import check_files
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.feed.shared_memory import creating
 
 _START_SECONDS = 30
+# What this process opens for each worker and for all: pipes, and batches on their way.
+_WORKER_FILES, _SHARED_FILES = 12, 8
 _POLL_SECONDS = 0.005
 
 # Feeds start their workers one feed at a time: they tell their own by the difference.
@@ -83,6 +86,7 @@ def iterate_in_workers(
     Raises:
         InputError: The source does not pickle, or a worker is importing the script
             that starts the feed.
+        SystemLimitError: The process may open too few files.
     """
     _refuse_where_none_can_start()
     try:
@@ -93,6 +97,7 @@ def iterate_in_workers(
             got=f"{type(e).__name__}: {e}",
             cure="use a function of a module, or an object that pickles; or workers=0",
         ) from e
+    check_files(_SHARED_FILES + _WORKER_FILES * workers, what=f"{workers} workers")
     allow_unparsed_flags()
     dataset = (
         grain.MapDataset.source(source)

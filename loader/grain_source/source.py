@@ -20,6 +20,7 @@ import numpy as np
 from gristmill.dataset.errors import InputError, RecordKeyError
 from gristmill.dataset.file_names import JoinedFiles
 from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.dataset.system_limits import limits_named
 from gristmill.loader.cache.footers import footer_cache
 from gristmill.loader.cache.host_files import cache_dir_text
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
@@ -60,6 +61,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
         InputError: `paths` is none of these, or a range ends before it starts.
     """
 
+    @limits_named()
     def __init__(
         self,
         paths: Any,

@@ -16,6 +16,7 @@ import grain
 import numpy as np
 
 from gristmill.dataset.errors import InputError
+from gristmill.dataset.system_limits import limits_named
 from gristmill.loader.feed.stats import SUMS, FeedStats, Meter, ReadBatch
 from gristmill.loader.indices import checked_count
 from gristmill.loader.jax_arrays.global_arrays import RowsRead, global_arrays
@@ -195,7 +196,8 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         if self._closed:
             raise InputError("the feed is closed", cure="make another feed")
         while len(self._pending) < batches:
-            self._pending.append(self._pool.submit(self._load))
+            with limits_named():
+                self._pending.append(self._pool.submit(self._load))
 
     def _forget_pending(self) -> None:
         self._stopped = True

@@ -31,6 +31,7 @@ from gristmill.dataset.errors import (
     InputError,
     InvalidDatasetError,
     StorageError,
+    SystemLimitError,
 )
 from gristmill.dataset.mapped_file import damage_seen
 from gristmill.loader.indices import IntArray
@@ -134,6 +135,10 @@ class BatchReader:
             except GristmillError:
                 if not (damaged := _damaged(used)):
                     raise
+            except (MemoryError, OSError, RuntimeError) as e:
+                if error := SystemLimitError.of(e):
+                    raise error from e
+                raise
             else:
                 if not (damaged := _damaged(used)):
                     return out
@@ -352,7 +357,8 @@ def _keep_freed_memory() -> None:
     allocators are not affected.
     """
     # The largest block that counts is 32 MiB with its header.
-    bytearray((32 << 20) - (64 << 10))
+    with contextlib.suppress(MemoryError):
+        bytearray((32 << 20) - (64 << 10))
 
 
 def _damaged(used: list[ShardFile]) -> list[ShardFile]:

@@ -13,7 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, Footer, read_footer
-from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    StorageError,
+    SystemLimitError,
+)
 from gristmill.dataset.mapped_file import map_file
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import (
@@ -129,7 +133,8 @@ def _disk_errors(path: str) -> Iterator[None]:
             "cannot open a file of the dataset",
             where=path,
             got=os.strerror(e.errno),
-            cure="restore the file from a copy, or check the path and its permissions",
+            cure=SystemLimitError.CURES.get(e.errno)
+            or "restore the file from a copy, or check the path and its permissions",
         ) from e
 
 

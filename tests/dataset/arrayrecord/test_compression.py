@@ -5,6 +5,7 @@ tests/dataset/arrayrecord/test_chunks.py has the rest: all compressions, and dam
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import numpy as np
@@ -48,6 +49,20 @@ def test_a_frame_whose_window_is_its_content():
     frame = wide(record, 28, size_known=True)
     assert zstandard.get_frame_parameters(frame).window_size == len(record)
     assert decompress_frame(frame, len(record)) == record
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_memory_that_is_lacking_is_no_damage(count: int):
+    record = bytes(64 << 20) if count == 1 else bytes(8 << 10)
+    frame = wide(record, 27)  # Zstd allocates the window to decode it.
+    chunks = [chunk([record], frame=frame) for _ in range(count)]
+    starts = np.cumsum([0, *map(len, chunks[:-1])])
+    encoded = EncodedChunks(b"".join(chunks), starts, path="shard")
+    decoded: object = None
+    with limited_memory(16 << 20), contextlib.suppress(MemoryError):
+        decoded = encoded.decode()
+    assert decoded is None if count == 1 else decoded in (None, [record] * count)
+    assert encoded.decode() == [record] * count
 
 
 def test_among_others_in_one_read():
