@@ -40,6 +40,8 @@ from gristmill.transforms.conversion.shard_tasks import (
     stride_tasks,
 )
 from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.lineage import report_sink, report_sources
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import FileCount
@@ -137,6 +139,16 @@ class _GatherFn(beam.CombineFn):
         return gathered
 
 
+def _commit(
+    results: GatheredResults, jobs: tuple[ConversionJob, ...], **options: Any
+) -> ConversionResult:
+    done = commit_shards(jobs, results, **options)
+    for job in jobs:
+        report_sources(job.inputs)
+    report_sink(jobs[0].output)
+    return done
+
+
 @dataclasses.dataclass(kw_only=True)
 class ConvertTFRecords(
     beam.PTransform[beam.pvalue.PBegin, beam.PCollection[ConversionResult]]
@@ -178,6 +190,22 @@ class ConvertTFRecords(
         set_types(self, gives=ConversionResult)
         check_jobs(self.jobs)
 
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        first = self.jobs[0]
+        shown: dict[str, Any] = {}
+        for job in self.jobs:
+            plan = "=".join(map(str, filter(None, (job.plan.kind, job.plan.value))))
+            shown |= {f"input_{job.split}": job.inputs, f"plan_{job.split}": plan}
+        return displayed(
+            **shown,
+            output=first.output,
+            name=first.name,
+            writer=first.writer.official,
+            map=first.map,
+            overwrite=str(self.overwrite),
+        )
+
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[ConversionResult]:
         """Builds the chain.
 
@@ -192,11 +220,7 @@ class ConvertTFRecords(
             | "ConvertShards" >> beam.Map(_make_shard, self.progress_dir)
             | "GatherResults" >> beam.CombineGlobally(_GatherFn()).without_defaults()  # type: ignore[no-untyped-call]
             | "Commit"
-            >> beam.Map(
-                lambda found: commit_shards(
-                    jobs, found, features=features, tfds_directory=tfds
-                )
-            )
+            >> beam.Map(_commit, jobs, features=features, tfds_directory=tfds)
         )
         return done
 

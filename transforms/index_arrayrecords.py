@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.combiners import ToListCombineFn
@@ -13,6 +14,8 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.lineage import report_sink, report_sources
 from gristmill.transforms.indexing.index_shard import (
     commit_index,
     index_shard,
@@ -25,6 +28,15 @@ def _index(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     for name, value in (("shards", 1), ("records", result[1].written.records)):
         beam.metrics.Metrics.counter("gristmill", name).inc(value)
     return result
+
+
+def _commit(
+    results: list[tuple[IndexTask, ShardReport, str]], inputs: tuple[str, ...]
+) -> Manifest:
+    manifest = commit_index(results, inputs=inputs)
+    report_sources(inputs)
+    report_sink(results[0][0].dataset)
+    return manifest
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -67,6 +79,15 @@ class IndexArrayRecords(
                 "no files given", cure="give paths or patterns of ArrayRecord files"
             )
 
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        return displayed(
+            input=self._files,
+            name=self.name,
+            split=self.split,
+            overwrite=self.overwrite,
+        )
+
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Manifest]:
         """Builds the chain.
 
@@ -86,6 +107,6 @@ class IndexArrayRecords(
             | "IndexFiles" >> beam.Map(_index)
             | "GatherReports"
             >> beam.CombineGlobally(ToListCombineFn()).without_defaults()
-            | "Commit" >> beam.Map(commit_index, inputs=files)
+            | "Commit" >> beam.Map(_commit, inputs=files)
         )
         return committed

@@ -10,6 +10,7 @@ import apache_beam as beam
 
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.graph.applied import check_collection, set_types
+from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.planning.shard_plan import check_positive
 from gristmill.transforms.read_arrayrecords import ShardRecord, read_sources
 from gristmill.transforms.read_tfrecords import (
@@ -57,6 +58,10 @@ class ReadAllTFRecords(
         gives = SourceRecord if self.with_source else bytes
         set_types(self, takes=_HintedPath, gives=gives)
         check_positive(range_bytes=self.range_bytes)
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        return displayed(range_bytes=self.range_bytes, with_source=self.with_source)
 
     def expand(self, patterns: beam.PCollection[StrPath]) -> beam.PCollection[bytes]:
         """Builds the chain.
@@ -108,6 +113,12 @@ class ReadAllArrayRecords(
         gives = ShardRecord if self.with_index else bytes
         set_types(self, takes=_HintedPath, gives=gives)
         check_positive(range_bytes=self.range_bytes)
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        return displayed(
+            split=self.split, range_bytes=self.range_bytes, with_index=self.with_index
+        )
 
     def expand(self, sources: beam.PCollection[StrPath]) -> beam.PCollection[bytes]:
         """Builds the chain.

@@ -35,6 +35,8 @@ from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.lineage import report_sources
 from gristmill.transforms.planning.shard_plan import check_positive
 
 _log = logging.getLogger(__name__)
@@ -102,6 +104,11 @@ def list_shards(source: str | Sequence[str], split: str | None) -> Iterator[_Sha
         _log.warning("%s: %s", source, notice)
     for path in sorted(found):
         yield _Shard(path, found[path], None, None)
+
+
+def _list(source: str | Sequence[str], split: str | None) -> Iterator[_Shard]:
+    report_sources((source,) if isinstance(source, str) else source)
+    return list_shards(source, split)
 
 
 def _is_dataset(source: str) -> bool:
@@ -266,7 +273,7 @@ def read_sources(
     """Returns the records of the dataset, or of the files, that each element names."""
     records: beam.PCollection[Any] = (
         sources
-        | "ListShards" >> beam.FlatMap(list_shards, split)
+        | "ListShards" >> beam.FlatMap(_list, split)
         | "SpreadShards" >> beam.Reshuffle()
         | "CutAtChunks" >> beam.FlatMap(_cut, range_bytes)
         | "SpreadRanges" >> beam.Reshuffle()
@@ -330,6 +337,15 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
                 cure="give a dataset's directory, or paths of ArrayRecord files",
             )
         check_positive(range_bytes=self.range_bytes)
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        return displayed(
+            input=self._source,
+            split=self.split,
+            range_bytes=self.range_bytes,
+            with_index=self.with_index,
+        )
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain.

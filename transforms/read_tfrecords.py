@@ -31,6 +31,8 @@ from gristmill.dataset.tfrecord.frames import (
     is_header,
 )
 from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.lineage import report_sources
 from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
 from gristmill.transforms.sources.input_files import InputFile, find_inputs
 from gristmill.transforms.sources.tfrecord_range import RangeReader
@@ -66,6 +68,7 @@ def _list_files(
     patterns: tuple[str, ...], allow_empty_files: bool
 ) -> Iterator[InputFile]:
     files = find_inputs(patterns, allow_empty_files=allow_empty_files)
+    report_sources(patterns)
     if notice := check_joined(patterns, files.paths):
         _log.warning("%s: %s", patterns[0], notice)
     yield from map(files.__getitem__, range(len(files)))
@@ -209,6 +212,14 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
                 "no input files given", cure="give paths or patterns of TFRecord files"
             )
         check_positive(range_bytes=self.range_bytes)
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        return displayed(
+            input=self._patterns,
+            range_bytes=self.range_bytes,
+            with_source=self.with_source,
+        )
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain.

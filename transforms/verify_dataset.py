@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 
@@ -17,6 +17,8 @@ from gristmill.transforms.checking.metadata import (
 )
 from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.lineage import report_sources
 
 
 class VerifyResult(NamedTuple):
@@ -40,6 +42,7 @@ class VerifyResult(NamedTuple):
 
 
 def _plan(dataset: str, quick: bool) -> Iterator[VerifyResult | VerifyTask]:
+    report_sources((dataset,))
     plan = plan_verify(dataset)
     found = tuple(plan.findings), plan.leftovers
     if quick:
@@ -118,6 +121,10 @@ class VerifyDataset(
         super().__init__()
         set_types(self, gives=VerifyResult)
         self._dataset = path_text(self.dataset, "dataset")
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        return displayed(input=self._dataset, quick=self.quick)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[VerifyResult]:
         """Builds the chain.

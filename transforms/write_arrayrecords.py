@@ -28,6 +28,8 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.graph.applied import check_collection, set_types
+from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.lineage import report_sink
 from gristmill.transforms.planning.write_plan import (
     Key,
     WriteJob,
@@ -119,6 +121,12 @@ def _write_group(
         yield report
 
 
+def _commit(reports: list[ShardReport], plan: WritePlan) -> WriteResult:
+    result = commit_write(plan, reports)
+    report_sink(result.output)
+    return result
+
+
 @dataclasses.dataclass
 class WriteArrayRecords(
     beam.PTransform[beam.PCollection[Element], beam.PCollection[WriteResult]]
@@ -195,6 +203,20 @@ class WriteArrayRecords(
             writer=self.writer,
         )
 
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        job = self._job
+        return displayed(
+            output=job.output,
+            name=job.name,
+            split=job.split,
+            num_shards=job.num_shards,
+            shard_bytes=job.shard_bytes,
+            keyed=job.keyed,
+            writer=job.writer.official,
+            overwrite=self.overwrite,
+        )
+
     def expand(
         self, records: beam.PCollection[Element]
     ) -> beam.PCollection[WriteResult]:
@@ -233,8 +255,7 @@ class WriteArrayRecords(
             | "GroupRecords" >> beam.GroupByKey()
             | "WriteShards" >> beam.FlatMap(_write_group, plan=plan)
             | "GatherReports" >> beam.CombineGlobally(ToListCombineFn())
-            | "Commit"
-            >> beam.Map(lambda reports, plan: commit_write(plan, reports), plan=plan)
+            | "Commit" >> beam.Map(_commit, plan=plan)
         )
         return written
 
