@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
@@ -12,7 +12,7 @@ from gristmill.dataset.storage.lookup import matcher_below
 
 
 def check_not_matched(
-    output: str, *, patterns: Iterable[str], files: Iterable[str]
+    output: str, *, patterns: Collection[str], files: Iterable[str]
 ) -> None:
     """Raises InputError if an input pattern would match a file of the output.
 
@@ -36,8 +36,8 @@ def check_not_matched(
                     where=output,
                     expected="a directory where the input pattern matches no file",
                     got=f"{pattern} would match {layout.join(output, file)}",
-                    cure=f"choose another output{_example(output)}, or give a pattern "
-                    "of the input files alone",
+                    cure=f"choose another output{_example(output, patterns)}, or give "
+                    "a pattern of the input files alone",
                 )
 
 
@@ -62,7 +62,7 @@ def check_no_inputs_beside(output: str, inputs: Iterable[str]) -> None:
                 expected="a directory of its own: patterns of the inputs would match "
                 "files of the dataset later",
                 got=f"the input {file}",
-                cure=f"choose another output{_example(output)}",
+                cure=f"choose another output{_example(output, ())}",
             )
 
 
@@ -70,9 +70,17 @@ def _real(directory: str) -> str:
     return directory if "://" in directory else os.path.realpath(directory or ".")
 
 
-def _example(output: str) -> str:
-    """Returns an example of a directory beside the output, "" where there is none."""
+def _example(output: str, patterns: Iterable[str]) -> str:
+    """Returns an example of a directory beside the output or a parent, if there is one.
+
+    No pattern matches `dataset.json` in it.
+    """
     path = output.rstrip("/")
-    name = path.rpartition("/")[2]
-    is_bucket = path.startswith("gs://") and path.count("/") == 2
-    return f", such as {path}-arrayrecord" if name.strip(".") and not is_bucket else ""
+    # A bucket has no directory beside it.
+    while path.rpartition("/")[2].strip(".") and path.rpartition("/")[0] != "gs:/":
+        other = f"{path}-arrayrecord"
+        matchers = [matcher_below(pattern, other) for pattern in patterns]
+        if not any(matches and matches(layout.DATASET_JSON) for matches in matchers):
+            return f", such as {other}"
+        path = path.rpartition("/")[0]
+    return ""

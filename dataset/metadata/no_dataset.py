@@ -35,7 +35,7 @@ def not_a_dataset(path: str) -> NotADatasetError:
         if layout.TFDS_INFO_JSON in files:
             got, cure = "a TFDS directory", _TFDS_CURE
         elif shown and (found := _format(files[shown[0]])) is not None:
-            got = f"{len(shown):,} files, such as {shown[0]}: {found.name}"
+            got = f"files such as {shown[0]}: {found.name}"
             cure = found.cure
     return NotADatasetError(
         "not a committed dataset",

@@ -86,7 +86,8 @@ def plan_index(
                 cure="index those of one dataset at a time, or give --name",
             )
         base = os.path.basename(os.path.abspath(directory)) or "dataset"
-        name = tfds.pop() if tfds else base
+        whole = all(said.split_files for said in names)
+        name = tfds.pop() if whole else base
     layout.check_name(name)
     if split is not None:
         layout.check_split(split)

@@ -64,14 +64,18 @@ def test_patterns_that_would_not(pattern, output):
 
 
 def test_the_example_is_beside(tmp_path):
-    def said(output: str) -> str:
-        pattern = f"{output.rstrip('/')}/*"
+    def said(output: str, pattern: str = "") -> str:
+        pattern = pattern or f"{output.rstrip('/')}/*"
         return refused(check_not_matched, output, patterns=[pattern], files=FILES)
 
     assert "such as gs://b/raw-arrayrecord, or" in said("gs://b/raw/")
     assert "such as" not in said("gs://b")
     assert f"such as {tmp_path}-arrayrecord, or" in said(str(tmp_path))
     assert "such as" not in said("..")
+    assert "such as raw-arrayrecord, or" in said("raw/a/b", "raw/**")
+    assert "such as gs://b/raw-arrayrecord, or" in said("gs://b/raw/a", "gs://b/raw/**")
+    assert "such as" not in said("gs://b/raw/a", "gs://b/**")
+    assert "such as" not in said("a/b", "**")
 
 
 class TestBeside:

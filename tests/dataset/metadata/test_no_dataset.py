@@ -48,7 +48,9 @@ def test_directories(folder):
     assert_says(folder, "got:      none")
     for number in range(3):
         (folder / f"part-{number}").write_bytes(frames_of([b"a"]))
-    assert_says(folder, "3 files, such as part-0: TFRecord", "`gristmill convert`")
+    assert_says(
+        folder, "got:      files such as part-0: TFRecord", "`gristmill convert`"
+    )
     (folder / "dataset_info.json").write_bytes(b"{}")
     assert_says(folder, "a TFDS directory", "`gristmill convert`")
     (folder / "index").mkdir()

@@ -87,7 +87,7 @@ class TestJoined:
         assert "some files belong to a dataset by their names" in message
         assert "got:      digits-0.array_record" in message
         assert "--split" in message
-        assert len(splits(f"{folder}/*", split="all")["c4/all"]) == 2
+        assert len(splits(f"{folder}/*", split="all")["dir/all"]) == 2
 
     def test_datasets(self, make):
         folder = make(*tfds("a", "train", 1), *tfds("b", "train", 1))
