@@ -18,7 +18,7 @@ from apache_beam.runners.runner import PipelineResult
 from gristmill.dataset import errors
 from gristmill.dataset.errors import GristmillError, JobError, StorageChangedError
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.local.pool import worker_died
+from gristmill.pipelines.local.workers import worker_died
 
 _OUR_ERROR = re.compile(r"\bgristmill\.[\w.]+\.(\w+Error): ")
 _STEP_NOTE = re.compile(r" \[while running '.*?'\]")

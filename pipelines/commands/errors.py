@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from gristmill.dataset.lazy_names import packages_named
+from gristmill.pipelines.commands.ending import exit_now
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,20 +45,25 @@ def errors_reported(command: F) -> F:
             with packages_named():
                 return command(*args, **kwargs)
         except KeyboardInterrupt:
-            cure = "run the same command again to do what is missing"
-            click.echo(f"interrupted: {cure}", err=True)
-            if kwargs.get("as_json"):
-                print_error_json("KeyboardInterrupt", what="interrupted", cure=cure)
-            _exit_now(EXIT_INTERRUPTED)
+            exit_interrupted(as_json=bool(kwargs.get("as_json")))
         except GristmillError as e:
             click.echo(f"error: {e}", err=True)
             if kwargs.get("as_json"):
                 print_error_json(type(e).__name__, **e.facts())
             if isinstance(e, WorkerDiedError):
-                _exit_now(EXIT_FAILED)
+                exit_now(EXIT_FAILED)
             sys.exit(_exit_code(e))
 
     return wrapped  # type: ignore[return-value]
+
+
+def exit_interrupted(*, as_json: bool) -> NoReturn:
+    """Ends the process after Ctrl-C."""
+    cure = "run the same command again to do what is missing"
+    click.echo(f"interrupted: {cure}", err=True)
+    if as_json:
+        print_error_json("KeyboardInterrupt", what="interrupted", cure=cure)
+    exit_now(EXIT_INTERRUPTED)
 
 
 def print_error_json(type_: str, **facts: str) -> None:
@@ -84,10 +89,3 @@ def _exit_code(error: Exception) -> int:
     if isinstance(error, usage):
         return EXIT_USAGE
     return EXIT_FAILED
-
-
-def _exit_now(code: int) -> NoReturn:
-    """Ends the process without waiting for threads that a runner may have left."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -14,9 +14,11 @@ from typing import Any
 import click
 
 from gristmill import __version__
+from gristmill.pipelines.commands.ending import ending_in_time
 from gristmill.pipelines.commands.errors import (
     EPILOG,
     errors_reported,
+    exit_interrupted,
     print_error_json,
 )
 
@@ -55,9 +57,8 @@ class _Commands(click.Group):
             if "--json" in arguments:
                 print_error_json(type(e).__name__, what=e.format_message())
             sys.exit(e.exit_code)
-        except click.Abort:
-            click.echo("Aborted!", err=True)
-            sys.exit(1)
+        except click.Abort:  # Ctrl-C, while a command was imported.
+            exit_interrupted(as_json="--json" in arguments)
 
 
 def find_command(name: str) -> click.Command | None:
@@ -94,9 +95,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command line.
 
     Args:
-        argv: The arguments; by default those of this process.
+        argv: The arguments; by default those of this process, which then ends with the
+            command.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        _run(list(argv))
+    else:
+        with ending_in_time():
+            _run(sys.argv[1:])
+
+
+def _run(arguments: list[str]) -> None:
     beam_options: list[str] = []
     if "--" in arguments:
         at = arguments.index("--")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,6 +69,13 @@ class Unmakeable:
 def unmakeable(records: Sequence[bytes]) -> Any:
     """What fails in the process that gets it."""
     return Unmakeable()
+
+
+def leaving(records: Sequence[bytes]) -> list[int]:
+    """Leaves a thread and an atexit function that never end."""
+    threading.Thread(target=threading.Event().wait).start()
+    atexit.register(threading.Event().wait)
+    return [len(record) for record in records]
 
 
 class Failing:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import os
 import pathlib
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 
@@ -14,8 +17,19 @@ from gristmill.dataset.errors import InputError, UserFunctionError
 
 RecordFunction = Callable[[bytes], bytes | Sequence[bytes] | None]
 
-
 _CURE = "give module:function, importable from the current directory or installed"
+_BEAM_WORKER = "apache_beam.runners.worker.sdk_worker_main"
+_PATIENCE_SECONDS = 5.0
+
+_forks = 0  # How many led from the first process to this one.
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 def split_name(spec: str) -> tuple[str, str]:
@@ -58,7 +72,25 @@ def load_function(spec: str) -> RecordFunction:
         ) from e
     if not callable(function):
         raise InputError("not a function", where=spec, got=repr(function), cure=_CURE)
+    _end_beam_worker_in_time()
     return function
+
+
+@functools.cache
+def _end_beam_worker_in_time() -> None:
+    """Ends a worker process of Beam's when it is done, whatever the module left there.
+
+    Beam waits for the process without a limit, after the commit.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    if main is not None and main.name == _BEAM_WORKER:
+        threading.Thread(target=_end_after_main_thread, daemon=True).start()
+
+
+def _end_after_main_thread() -> None:
+    threading.main_thread().join()
+    time.sleep(_PATIENCE_SECONDS)
+    os._exit(0)
 
 
 def code_digest(spec: str) -> str:
@@ -94,11 +126,13 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
     Raises:
         UserFunctionError: It failed, or returned something else.
     """
+    forks = _forks
     try:
         result = function(record)
     except KeyboardInterrupt:
         raise
     except BaseException as e:  # sys.exit() too: the run would seem to succeed.
+        _end_forked(forks)
         raise UserFunctionError(
             f"the --map function failed: {type(e).__name__}: {e}",
             where=_place(e, function),
@@ -106,6 +140,8 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
             cure="fix the function, or return None for records to leave out; "
             "finished shards are kept",
         ) from e
+    if forks != _forks:
+        _end_forked(forks)
     if result is None:
         return ()
     if isinstance(result, bytes):
@@ -123,6 +159,17 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
         cure="serialise the record in the function, with SerializeToString() for a "
         "tf.train.Example",
     )
+
+
+def _end_forked(forks: int) -> None:
+    """Ends a process that the function forked: it would write the shard as well."""
+    if forks != _forks:
+        os.write(
+            2,
+            b"note: the --map function forked a process, which was ended when "
+            b"it returned\n",
+        )
+        os._exit(1)
 
 
 def _place(error: BaseException, function: RecordFunction) -> str:

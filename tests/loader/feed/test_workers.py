@@ -283,6 +283,39 @@ def test_a_worker_that_leaves_without_a_word_is_an_error(batches):
     assert time.monotonic() - started < 10
 
 
+_LEAVING = """
+import sys
+from gristmill import loader
+from tests.support import decoders
+
+if __name__ == "__main__":
+    batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=12, epochs=1)
+    feed = batches.feed(
+        process_index=0, process_count=1, decode=decoders.leaving, workers=2
+    )
+    print(next(feed))
+    if sys.argv[2] == "close":
+        feed.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["close", "exit"])
+def test_what_decode_leaves_in_workers_keeps_no_trainer(path, tmp_path, how):
+    script = tmp_path / "trainer.py"
+    script.write_text(_LEAVING)
+    done = subprocess.run(
+        [sys.executable, str(script), path, how],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)) == 12
+
+
 @pytest.mark.slow
 def test_a_damaged_shard_is_an_error_that_names_the_step(path, tmp_path):
     copy = convert(tmp_path, FILES)

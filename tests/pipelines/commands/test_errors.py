@@ -90,7 +90,7 @@ def test_without_json_standard_output_stays_empty():
 
 def test_an_interruption(monkeypatch, capsys):
     exits = []
-    monkeypatch.setattr("os._exit", exits.append)
+    monkeypatch.setattr("gristmill.pipelines.commands.errors.exit_now", exits.append)
 
     @errors_reported
     def command(*, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 
 import pytest
@@ -250,3 +251,25 @@ def digest(records: list[bytes]) -> RecordsDigest:
         np.array(list(map(google_crc32c.value, records)), np.uint32),
         np.array(list(map(len, records)), np.int64),
     )
+
+
+def test_a_forked_process_does_not_come_back_from_the_function(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    children = []
+
+    def fork(record: bytes) -> bytes:
+        children.append(os.fork())
+        return record
+
+    def fork_and_fail(record: bytes) -> bytes:
+        fork(record)
+        if not children[-1]:
+            raise ValueError("in the child")
+        return record
+
+    for function in (fork, fork_and_fail):
+        assert call(function, b"x", source="here") == (b"x",)
+        _, status = os.waitpid(children[-1], 0)
+        assert os.waitstatus_to_exitcode(status) == 1
+        assert "forked a process, which was ended" in capfd.readouterr().err
