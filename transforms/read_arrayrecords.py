@@ -37,6 +37,7 @@ from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sources
+from gristmill.transforms.graph.record_coder import register
 from gristmill.transforms.planning.shard_plan import check_positive
 
 _log = logging.getLogger(__name__)
@@ -56,6 +57,9 @@ class ShardRecord(NamedTuple):
     file: str
     record_index: int
     record: bytes
+
+
+register(ShardRecord)
 
 
 class _Shard(NamedTuple):

@@ -33,6 +33,7 @@ from gristmill.dataset.tfrecord.frames import (
 from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sources
+from gristmill.transforms.graph.record_coder import register
 from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
 from gristmill.transforms.sources.input_files import InputFile, find_inputs
 from gristmill.transforms.sources.tfrecord_range import RangeReader
@@ -54,6 +55,9 @@ class SourceRecord(NamedTuple):
     file: str
     offset: int
     record: bytes
+
+
+register(SourceRecord)
 
 
 class _FileRange(NamedTuple):
