@@ -203,10 +203,12 @@ def test_two_conversions_that_add_a_split_each(tmp_path):
             text=True,
         )
 
-    def pass_on(process: subprocess.Popen[str], where: str) -> None:
-        assert process.stdin is not None
+    def is_at(process: subprocess.Popen[str], where: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == f"{where}\n"
+
+    def go_on(process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
 
@@ -217,10 +219,11 @@ def test_two_conversions_that_add_a_split_each(tmp_path):
         errors = ended(first)
         assert first.returncode == 0, errors
     with start("test") as slow, start("validation") as other:
-        pass_on(slow, "look")
-        assert slow.stdout is not None
-        assert slow.stdout.readline() == "rename\n"
-        pass_on(other, "look")
+        is_at(slow, "look")
+        is_at(other, "look")
+        go_on(slow)
+        is_at(slow, "rename")
+        go_on(other)
         # It could go on, were it not kept out: nothing else is left for it to do.
         with pytest.raises(subprocess.TimeoutExpired):
             other.communicate("\n", timeout=5)
