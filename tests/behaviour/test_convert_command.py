@@ -258,7 +258,7 @@ def test_beam_runner_writes_the_same_bytes(source, dataset, tmp_path):
 
 @pytest.mark.slow
 def test_beam_error_is_our_message(tmp_path):
-    (tmp_path / "bad.tfrecord").write_bytes(b"no frame at all")
+    (tmp_path / "bad.tfrecord").write_bytes(b"\xfe" * 40)
     for options in ([], ["--", "--direct_running_mode=multi_processing"]):
         done = gristmill(
             *("convert", "bad.tfrecord", "out", "--runner", "FnApiRunner", *options),
