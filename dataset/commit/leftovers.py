@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 
 from gristmill.dataset.commit.split_check import Listings
+from gristmill.dataset.errors import StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.base import is_unfinished
@@ -19,6 +21,7 @@ def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
 
     Nothing of a command that still runs is lost, except, where machines share a file
     system, a shard that another machine makes of these splits: it ends with an error.
+    What cannot be deleted stays, and a verification names it: the splits are committed.
 
     Args:
         output: The dataset's directory.
@@ -27,15 +30,17 @@ def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
     """
     storage = storage_for(output)
     for directory in _WRITTEN_TO:
-        storage.delete_unfinished(layout.join(output, directory))
+        with contextlib.suppress(StorageError):
+            storage.delete_unfinished(layout.join(output, directory))
     # A name with "[" or "*" would be a pattern.
     place = re.sub(r"([*?[])", r"[\1]", output)
     for split in splits:
-        storage.delete_all(
-            storage.match(layout.join(place, layout.result_path(name, split, "?" * 16)))
-        )
+        results = layout.join(place, layout.result_path(name, split, "?" * 16))
+        with contextlib.suppress(StorageError):
+            storage.delete_all(storage.match(results))
         if not storage.remote:
-            storage.delete_tree(layout.temporary_dir(output, name, split))
+            with contextlib.suppress(StorageError):
+                storage.delete_tree(layout.temporary_dir(output, name, split))
 
 
 def find_leftovers(

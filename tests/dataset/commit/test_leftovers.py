@@ -136,6 +136,17 @@ def test_what_is_not_ours_stays(source, tmp_path):
     assert all((output / name).read_bytes() == b"mine" for name in mine)
 
 
+def test_what_cannot_be_deleted_does_not_make_a_commit_fail(source, tmp_path):
+    output = tmp_path / "out"
+    for directory in ("", "index"):
+        (output / directory / UNFINISHED).mkdir(parents=True)
+    result = layout.result_path("data", "train", "0123456789abcdef")
+    os.mkfifo(output / result)
+    convert(job_in(output, source))
+    assert begin_job(job_in(output, source)).committed is not None
+    assert (output / "index" / UNFINISHED).is_dir()
+
+
 def test_a_name_of_the_output_that_is_a_pattern(source, tmp_path):
     for folder in ("[ab]", "a"):
         convert(job_in(tmp_path / folder, source))
