@@ -150,8 +150,9 @@ class WriteArrayRecords(
       over other records it fails, unless `overwrite`.
     - Order within a shard: by key where records are keyed, then by a hash of the
       content, which mixes them well. None between shards.
-    - Placement: by a hash of the key, or else of the content. Equal keys share a shard
-      unless their group is cut by `shard_bytes`; then they are in neighbouring ones.
+    - Placement: by a hash of the key, or else of the content. Equal keys, or equal
+      records without keys, share a group, so one worker, and a shard unless the group
+      is cut by `shard_bytes`; then they are in neighbouring ones.
     - Size: `shard_bytes` bounds the bytes of the records in each shard, give or take
       one record; with `num_shards` alone there are exactly so many, and nothing but
       their number bounds them.

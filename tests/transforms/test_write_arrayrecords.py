@@ -492,3 +492,13 @@ def test_memory_a_record_is_bounded(tmp_path: pathlib.Path) -> None:
     with peak_memory() as peak:
         list(write_group(plan, 0, iter(records)))
     assert peak.bytes < 160 * count
+
+
+def test_equal_records_spread_by_keys_of_their_own(tmp_path: pathlib.Path) -> None:
+    """As docs/transforms.md advises: without keys, equal records are in one group."""
+    equal = [b"same"] * 2000
+    plain = plan_of(tmp_path / "plain", equal, num_shards=4)
+    assert sorted(digest.records for digest in plain.digests) == [0, 0, 0, 2000]
+    keyed = [(f"raw/part {offset}", record) for offset, record in enumerate(equal)]
+    write(tmp_path / "keyed", keyed, keyed=True, num_shards=4)
+    assert all(400 < len(shard) < 600 for shard in shard_contents(tmp_path / "keyed"))
