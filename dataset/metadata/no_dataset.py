@@ -32,7 +32,7 @@ def not_a_dataset(path: str) -> NotADatasetError:
     else:
         files = {layout.base_name(info.path): info for info in storage.list(path)}
         shown = [name for name in files if not name.startswith((".", "_"))]
-        if layout.TFDS_INFO_JSON in files:
+        if {layout.TFDS_INFO_JSON, "features.json"}.issubset(files):
             got, cure = "a TFDS directory", _TFDS_CURE
         elif shown and (found := _format(files[shown[0]])) is not None:
             got = f"files such as {shown[0]}: {found.name}"

@@ -81,6 +81,8 @@ def parse_info(
     """
     info = parse_object(data, place, error)
     try:
+        # First: the package datasets of Hugging Face writes a file of this name, too.
+        splits = _parse_splits(info, file_format, place)
         # Directories older than the field hold TFRecords.
         own = info.get("fileFormat") or "tfrecord"
         if file_format not in (own, *info.get("alternativeFileFormats", ())):
@@ -91,7 +93,6 @@ def parse_info(
                 got=own,
                 cure=_other_format(own, file_format),
             )
-        splits = _parse_splits(info, file_format, place)
     except GristmillError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as e:

@@ -69,6 +69,20 @@ def check_no_dataset(directory: str, names: Collection[str]) -> None:
             cure="read it as it is; to write its records in another way, use "
             "gristmill.transforms.ReadArrayRecords and WriteArrayRecords on each split",
         )
+    check_not_hugging_face(directory, names)
+    if layout.TFDS_INFO_JSON in names:
+        raise InputError(
+            "a TFDS directory is not the only input",
+            where=directory,
+            expected="one TFDS directory, whose splits are kept, or TFRecord files",
+            got=f"a directory with {layout.TFDS_INFO_JSON} among other inputs",
+            cure="convert it alone, with `gristmill convert`; or give the files of one "
+            "of its splits by a pattern",
+        )
+
+
+def check_not_hugging_face(directory: str, names: Collection[str]) -> None:
+    """Raises InputError if a directory is of Hugging Face; its files have `names`."""
     if (found := _hugging_face(names)) is not None:
         raise InputError(
             "the input is a Hugging Face dataset, which cannot be converted directly",
@@ -78,15 +92,6 @@ def check_no_dataset(directory: str, names: Collection[str]) -> None:
             cure="write each split as Parquet with the package datasets, read it with "
             "Beam's ReadFromParquet, and write records with "
             f"gristmill.transforms.WriteArrayRecords {_OTHER_FORMATS}",
-        )
-    if layout.TFDS_INFO_JSON in names:
-        raise InputError(
-            "a TFDS directory is not the only input",
-            where=directory,
-            expected="one TFDS directory, whose splits are kept, or TFRecord files",
-            got=f"a directory with {layout.TFDS_INFO_JSON} among other inputs",
-            cure="convert it alone, with `gristmill convert`; or give the files of one "
-            "of its splits by a pattern",
         )
 
 

@@ -26,6 +26,7 @@ from gristmill.dataset.metadata.tfds_info import (
 )
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.sources.input_directories import check_not_hugging_face
 
 FEATURES_JSON = "features.json"
 
@@ -80,6 +81,7 @@ def read_tfds_directory(path: str) -> TfdsDirectory:
     there = {info.path.rpartition("/")[2]: info for info in storage.list(path)}
     missing = [name for name in (TFDS_INFO_JSON, FEATURES_JSON) if name not in there]
     if missing:
+        check_not_hugging_face(path, there)  # It has a dataset_info.json as well.
         raise InputError(
             "not a whole TFDS directory",
             where=path,

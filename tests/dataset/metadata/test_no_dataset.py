@@ -51,7 +51,8 @@ def test_directories(folder):
     assert_says(
         folder, "got:      files such as part-0: TFRecord", "`gristmill convert`"
     )
-    (folder / "dataset_info.json").write_bytes(b"{}")
+    for name in ("dataset_info.json", "features.json"):
+        (folder / name).write_bytes(b"{}")
     assert_says(folder, "a TFDS directory", "`gristmill convert`")
     (folder / "index").mkdir()
     (folder / "index" / "raw-train.job.json").write_bytes(b"{}")

@@ -7,7 +7,11 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill import loader
+from gristmill.dataset.errors import GristmillError, InputError
+from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.sources.input_directories import match_inputs
 from tests.support.gcs_server import GcsServer
 from tests.support.other_formats import JSON_LINES, arrow_stream
@@ -36,6 +40,11 @@ def refused(pattern: object) -> str:
     with pytest.raises(InputError) as caught:
         match_inputs(str(pattern))
     return str(caught.value)
+
+
+def begin_all(options: ConvertOptions) -> None:
+    for job in conversion_of(options).jobs:
+        begin_job(job)
 
 
 @pytest.mark.parametrize("end", ["", "/", "//", "/."])
@@ -122,6 +131,13 @@ class TestDatasets:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(data)
         message = refused(tmp_path)
+        with pytest.raises(InputError) as caught:
+            begin_all(ConvertOptions(input=(str(tmp_path),), output=f"{tmp_path}-out"))
+        assert str(caught.value) == message
+        with pytest.raises(GristmillError) as caught:
+            loader.open(tmp_path)
+        assert "gristmill convert" not in str(caught.value)
+        assert "TFDS directory" not in str(caught.value)
         assert "Hugging Face dataset, which cannot be converted directly" in message
         assert "ReadFromParquet" in message
         assert "WriteArrayRecords" in message
