@@ -74,7 +74,7 @@ def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
         "on purpose, give --split with another name, such as all (in Python, also "
         "join_splits=True)"
     )
-    folder = files.paths[0].rpartition("/")[0]
+    folder = files.paths[0].rpartition("/")[0] or "."
     if is_tfds_directory(folder):
         cure = f"give the TFDS directory {folder}, which keeps its splits; or {cure}"
     raise InputError(

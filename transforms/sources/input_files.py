@@ -191,8 +191,9 @@ def find_inputs(
             where=some_of(empty),
             expected="at least one record in each file",
             got="0 bytes, as after an interrupted copy",
-            cure="copy them again, or leave them out; to accept empty files, give "
-            "--on-corrupt quarantine",
+            cure="copy them again, or leave them out: a directory as input leaves out "
+            "markers such as _SUCCESS; to accept empty files, give --on-corrupt "
+            "quarantine",
         )
     compressions = check_formats(
         files, wanted="TFRecord", allow_some=allow_other_formats

@@ -60,6 +60,11 @@ class TestSplits:
             job_of(f"{c4}/*tfrecord*", "out"), f"give the TFDS directory {c4}, which"
         )
 
+    def test_it_is_named_in_the_current_directory_as_well(self, c4, monkeypatch):
+        (c4 / "dataset_info.json").write_text(json.dumps({"name": "c4"}))
+        monkeypatch.chdir(c4)
+        self.refused(job_of("*tfrecord*", "/out"), "give the TFDS directory ., which")
+
     def test_a_split_of_another_name_joins_them(self, c4):
         job = job_of(f"{c4}/*", "out", split="all", join_splits=True)
         files = list_inputs(job)
