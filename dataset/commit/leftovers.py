@@ -53,7 +53,14 @@ def find_leftovers(
         manifest: What it says of itself.
         listings: Of its files.
     """
-    temporary = [layout.temporary_dir("", manifest.name, s) for s in manifest.splits]
+    described = (
+        file.removeprefix(f"{manifest.name}-").removesuffix(suffix)
+        for suffix in (".job.json", ".write.json")
+        for file in listings.of(layout.INDEX_DIR)
+        if file.endswith(suffix)
+    )
+    splits = sorted({*manifest.splits, *described})  # Unfinished ones, too.
+    temporary = [layout.temporary_dir("", manifest.name, split) for split in splits]
     remote = storage_for(dataset).remote  # Such have no temporary files.
     for directory in (layout.INDEX_DIR,) if remote else (*_WRITTEN_TO, *temporary):
         for file in listings.of(directory):

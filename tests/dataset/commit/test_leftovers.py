@@ -170,6 +170,16 @@ def test_temporary_files_that_somebody_writes_stay(source, tmp_path):
     assert_clean(output)
 
 
+def test_of_a_split_that_was_never_finished(source, tmp_path):
+    output = tmp_path / "out"
+    convert(job_in(output, source))
+    begin_job(job_of(source, output, split="test", on_corrupt="quarantine"))
+    left = output / "tmp-data-test" / UNFINISHED
+    left.parent.mkdir()
+    left.write_bytes(b"half")
+    assert verify(str(output), quick=True).leftovers == (f"tmp-data-test/{left.name}",)
+
+
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
     with GcsServer("bucket") as server:
