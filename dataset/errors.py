@@ -199,8 +199,11 @@ class SystemLimitError(GristmillError, MemoryError, RuntimeError):
         what, cure = "the system refuses what is needed", None
         if isinstance(error, MemoryError):
             what, cure = "there is not enough memory", _MORE_MEMORY
-        elif isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-            what = "the system refuses another thread"
+        # The message of Python, and the error of fork.
+        elif "can't start new thread" in str(error) or isinstance(
+            error, BlockingIOError
+        ):
+            what = "the system refuses another thread or process"
             cure = (
                 "allow more threads (`ulimit -u`, the container's limit of processes) "
                 "or more memory (`ulimit -v`), or use a smaller prefetch"

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import traceback
 from collections.abc import Iterator
 
 from gristmill.dataset.errors import GristmillError, SystemLimitError
@@ -39,6 +40,29 @@ def check_files(count: int, *, what: str) -> None:
             )
 
 
+def check_stacks(threads: int, *, what: str) -> None:
+    """Raises SystemLimitError if the address space has no room for stacks of threads.
+
+    For C++ that waits for ever for threads that the system has not started.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if limit == resource.RLIM_INFINITY:
+        return
+    if stack == resource.RLIM_INFINITY:
+        stack = 2 << 20  # What glibc takes then.
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    if used + threads * stack > limit:
+        raise SystemLimitError(
+            "the system allows too little address space",
+            expected=f"{threads * stack >> 10:,} KiB more, for the threads of {what}",
+            got=f"{used >> 10:,} KiB are in use, of {limit >> 10:,}",
+            cure="allow the process more, with `ulimit -v`, or its threads smaller "
+            "stacks, with `ulimit -s`",
+        )
+
+
 @contextlib.contextmanager
 def limits_named() -> Iterator[None]:
     """Turns errors of limits of the system into `SystemLimitError`s."""
@@ -47,7 +71,25 @@ def limits_named() -> Iterator[None]:
     except GristmillError:
         raise
     except Exception as e:
-        error = SystemLimitError.of(e)
+        error = SystemLimitError.of(e) or _while_importing(e)
         if error is None:
             raise
         raise error from e
+
+
+def _while_importing(error: Exception) -> SystemLimitError | None:
+    """Returns the error for a library that did not load where memory is limited.
+
+    Libraries fail in many ways then, some with an error that says nothing of memory.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or isinstance(error, ModuleNotFoundError):
+        return None
+    running = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+    if not isinstance(error, ImportError) and "<module>" not in running:
+        return None
+    return SystemLimitError(
+        "a library cannot be loaded where memory is limited",
+        got=f"{type(error).__name__}: {error}, with at most {limit >> 10:,} KiB",
+        cure="allow the process more memory, with `ulimit -v`",
+    )

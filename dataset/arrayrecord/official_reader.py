@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -10,8 +11,12 @@ from typing import Any, Self
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.exit_gate import exit_gate
 from gristmill.dataset.storage.regular_file import check_regular
+from gristmill.dataset.system_limits import check_stacks
 
 _BATCH_BYTES = 16 << 20
+# The reader starts so many threads once in a process. If the system starts fewer, it
+# waits for ever, or crashes.
+_THREADS = 64
 _MAX_BATCH_RECORDS = 100_000
 
 
@@ -28,6 +33,7 @@ class OfficialReader:
     Raises:
         InputError: The file is not local. In a bucket, the official reader returns
             empty records where an answer is cut short.
+        SystemLimitError: The limit of address space is too low.
         CorruptShardError: The file cannot be opened.
     """
 
@@ -47,6 +53,7 @@ class OfficialReader:
             check_regular(path, os.stat(path))
         text = ",".join(f"{key}:{value}" for key, value in (options or {}).items())
         self._path = path
+        _check_room()
         with exit_gate:
             try:
                 self._reader = ArrayRecordReader(path, options=text)
@@ -82,6 +89,12 @@ class OfficialReader:
         if len(records) != count:
             raise _unreadable(where, f"{len(records):,} records instead of {count:,}")
         return records
+
+
+@functools.cache
+def _check_room() -> None:
+    """Checks once in a process that the reader's threads can start."""
+    check_stacks(_THREADS, what="the official ArrayRecord reader")
 
 
 def read_with_official_reader(

@@ -28,6 +28,7 @@ from gristmill.dataset.errors import (
     CorruptShardError,
     DataLossError,
     StorageError,
+    SystemLimitError,
 )
 
 _SAMPLE_STRIDE_CHUNKS = 64
@@ -78,7 +79,7 @@ class ShardWriter:
             # The official constructor accepts any path and fails later.
             open(path, "wb").close()
         except OSError as e:
-            raise self._failed(e.strerror or str(e)) from e
+            raise self._failed(e.strerror or str(e), cause=e) from e
         self._writer = ArrayRecordWriter(path, options.official)
 
     def __enter__(self) -> Self:
@@ -88,13 +89,18 @@ class ShardWriter:
         if error is not None:
             self.abandon()
 
-    def _failed(self, got: str) -> StorageError:
+    def _failed(self, got: str, *, cause: OSError | None = None) -> StorageError:
+        cure = (
+            "check free space and permissions, then run the same command again: "
+            "finished shards are kept"
+        )
         return StorageError(
             "cannot write shard",
             where=self._path,
             got=got,
-            cure="check free space and permissions, then run the same command again: "
-            "finished shards are kept",
+            cure=cure
+            if cause is None
+            else SystemLimitError.CURES.get(cause.errno, cure),
         )
 
     def write(self, records: Sequence[bytes], crc32cs: Sequence[int]) -> None:
@@ -106,7 +112,9 @@ class ShardWriter:
         try:
             for record in records:
                 write(record)
-        except Exception as e:  # What it raises is not documented.
+        except MemoryError:
+            raise
+        except Exception as e:  # What else it raises is not documented.
             raise self._failed(str(e)) from e
         self._crc32cs.extend(crc32cs)
         self._lengths.extend(map(len, records))

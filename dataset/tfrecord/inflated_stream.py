@@ -67,6 +67,8 @@ class InflatedStream:
         try:
             data = self._inflater.decompress(self._pending, size)
         except zlib.error as e:
+            if str(e).startswith("Error -4 "):  # Z_MEM_ERROR: no damage.
+                raise MemoryError(f"zlib: {e}") from e
             data = self._salvage(before)
             self._error = self._damaged(str(e))
             return data

@@ -57,7 +57,8 @@ def ending_in_time(*, patience_seconds: float = 5.0) -> Iterator[None]:
         signal.signal(signal.SIGINT, lambda *_: exit_now(code))
         end = threading.Timer(patience_seconds, _end, args=(code,))
         end.daemon = True
-        end.start()
+        with contextlib.suppress(RuntimeError):  # There may be room for no thread.
+            end.start()
 
 
 def _end(code: int) -> None:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from gristmill.dataset.lazy_names import packages_named
 from gristmill.pipelines.commands.ending import exit_now
 
+if TYPE_CHECKING:
+    from gristmill.dataset.errors import GristmillError
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Commands that only look: whoever reads their output may stop.
+_LOOKING = ("bench_loader", "head", "inspect", "status", "trace")
+# What others have done when they print.
+_COMMITTED = "the dataset is committed: look at it with `gristmill inspect`; or "
+_PRINTED_AFTER = {
+    "convert": _COMMITTED,
+    "index": _COMMITTED,
+    "verify": "run it again, and ",
+}
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -42,12 +58,12 @@ def errors_reported(command: F) -> F:
         from gristmill.dataset.errors import GristmillError, WorkerDiedError
 
         try:
-            with packages_named():
+            with packages_named(), _system_errors(command.__name__):
                 return command(*args, **kwargs)
         except KeyboardInterrupt:
             exit_interrupted(as_json=bool(kwargs.get("as_json")))
         except GristmillError as e:
-            click.echo(f"error: {e}", err=True)
+            tell(f"error: {e}")
             if kwargs.get("as_json"):
                 print_error_json(type(e).__name__, **e.facts())
             if isinstance(e, WorkerDiedError):
@@ -60,17 +76,68 @@ def errors_reported(command: F) -> F:
 def exit_interrupted(*, as_json: bool) -> NoReturn:
     """Ends the process after Ctrl-C."""
     cure = "run the same command again to do what is missing"
-    click.echo(f"interrupted: {cure}", err=True)
+    tell(f"interrupted: {cure}")
     if as_json:
         print_error_json("KeyboardInterrupt", what="interrupted", cure=cure)
     exit_now(EXIT_INTERRUPTED)
+
+
+def tell(text: str) -> None:
+    """Prints a message to standard error, unless nothing can be written there."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 def print_error_json(type_: str, **facts: str) -> None:
     """Prints an error as one JSON object. Fields that are not known are null."""
     names = ("what", "where", "expected", "got", "cure")
     fields = {"type": type_, **{name: facts.get(name) for name in names}}
-    click.echo(json.dumps({"error": fields}, ensure_ascii=False))
+    try:
+        click.echo(json.dumps({"error": fields}, ensure_ascii=False))
+    except OSError:
+        _give_up_stdout()  # The message for people has been printed.
+
+
+@contextlib.contextmanager
+def _system_errors(command: str) -> Iterator[None]:
+    """Turns errors of the system into errors that say what to do."""
+    from gristmill.dataset.system_limits import limits_named
+
+    with limits_named():
+        try:
+            yield
+        except OSError as e:
+            if not is_of_print(e):
+                raise
+            if isinstance(e, BrokenPipeError) and command in _LOOKING:
+                # `gristmill head | head -1` has seen what it wanted.
+                _give_up_stdout()
+                sys.exit()
+            raise printing_failed(e, command) from e
+
+
+def is_of_print(error: BaseException) -> bool:
+    """Returns whether an error was raised where a result was printed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, OSError) and frames[-1].filename == click.utils.__file__
+
+
+def printing_failed(error: BaseException, command: str = "") -> GristmillError:
+    """Returns what to raise for an error of `is_of_print`; prints no more results."""
+    from gristmill.dataset.errors import StorageError
+
+    _give_up_stdout()
+    return StorageError(
+        "cannot print the result to standard output",
+        got=getattr(error, "strerror", None) or str(error),
+        cure=_PRINTED_AFTER.get(command, "") + "print to a file or pipe that takes it",
+    )
+
+
+def _give_up_stdout() -> None:
+    """Drops what could not be printed: the interpreter would try again at its end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(error: Exception) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,15 +28,6 @@ from gristmill.pipelines.options.definitions import (
 
 if TYPE_CHECKING:
     from gristmill.pipelines.results.conversion import Outcome
-
-
-def _limit_library_threads(
-    ctx: click.Context, param: click.Parameter, workers: int | None
-) -> int | None:
-    # numpy's linear algebra would start a thread for each core in every process, and
-    # they spin while idle: 0.05 s of CPU when numpy is imported.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return workers
 
 
 def _parameter(option: Option) -> click.Parameter:
@@ -70,7 +60,6 @@ def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
     """
     workers_option = click.Option(
         ["--workers"],
-        callback=_limit_library_threads,
         type=click.IntRange(min=1),
         metavar="N",
         show_default="all cores",

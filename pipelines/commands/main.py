@@ -6,7 +6,10 @@ command needs, its function imports.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,9 +20,13 @@ from gristmill import __version__
 from gristmill.pipelines.commands.ending import ending_in_time
 from gristmill.pipelines.commands.errors import (
     EPILOG,
+    EXIT_FAILED,
     errors_reported,
     exit_interrupted,
+    is_of_print,
     print_error_json,
+    printing_failed,
+    tell,
 )
 
 # Command -> its module.
@@ -52,8 +59,14 @@ class _Commands(click.Group):
         settings["standalone_mode"] = False
         try:
             sys.exit(super().main(arguments, **settings))
+        except OSError as e:  # Of --help and --version.
+            if not is_of_print(e):
+                raise
+            tell(f"error: {printing_failed(e)}")
+            sys.exit(EXIT_FAILED)
         except click.ClickException as e:
-            e.show()
+            with contextlib.suppress(OSError):
+                e.show()
             if "--json" in arguments:
                 print_error_json(type(e).__name__, what=e.format_message())
             sys.exit(e.exit_code)
@@ -82,6 +95,13 @@ def cli() -> None:
     """Convert TFRecords to indexed ArrayRecord datasets, and check and read them."""
 
 
+def _prepare_streams() -> None:
+    """Escapes what a stream cannot encode, such as names of files that are no UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 @errors_reported
 def _split(arguments: list[str], *, as_json: bool) -> tuple[list[str], list[str]]:
     """Splits arguments into ours and Beam's."""
@@ -98,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv: The arguments; by default those of this process, which then ends with the
             command.
     """
+    _prepare_streams()
     if argv is not None:
         _run(list(argv))
     else:
@@ -106,6 +127,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> None:
+    if arguments[:1] != ["bench-loader"]:
+        # numpy's linear algebra would start a thread for each core, in every process.
+        # They take address space, and spin: 0.05 s of CPU when numpy is imported. A
+        # function that bench-loader measures may need them.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     beam_options: list[str] = []
     if "--" in arguments:
         at = arguments.index("--")

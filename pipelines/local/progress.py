@@ -225,7 +225,9 @@ def _shown(
             if not console.is_terminal and now >= next_line:
                 next_line = now + line_seconds
                 elapsed = datetime.timedelta(seconds=round(now - started))
-                console.print(f"{label}  {line}  {elapsed} elapsed", highlight=False)
+                text = f"{label}  {line}  {elapsed} elapsed"
+                with contextlib.suppress(OSError):  # Standard error may be full.
+                    console.print(text, highlight=False)
 
     with bar:
         thread = threading.Thread(target=refresh, daemon=True)

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from gristmill.dataset.errors import StorageError, SystemLimitError
-from gristmill.dataset.system_limits import limits_named
+from gristmill.dataset.system_limits import check_stacks, limits_named
 from tests.support.datasets import convert
+from tests.support.memory import limited_memory
 from tests.support.records import text_records
 
 
@@ -23,6 +24,7 @@ from tests.support.records import text_records
         (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
         (OSError(errno.ENFILE, "Too many open files in system"), "fs.file-max"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "ulimit -v"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "-u"),
     ],
 )
 def test_a_limit_is_named_with_what_to_raise(error, cure):
@@ -52,6 +54,43 @@ def test_other_errors_stay_as_they_are(error):
     with pytest.raises(type(error)) as raised, limits_named():
         raise error
     assert raised.value is error
+
+
+def test_a_library_that_is_loaded_in_part():
+    failed = ImportError("lib.so: failed to map segment from shared object")
+    missing = ModuleNotFoundError("No module named 'x'", name="x")
+
+    def use(error: Exception) -> None:
+        with limits_named():
+            raise error
+
+    def load() -> None:
+        with limits_named():
+            exec("raise AttributeError('partially initialized module')")
+
+    with pytest.raises(ImportError, match="failed to map"):
+        use(failed)  # Memory is not limited.
+    with pytest.raises(AttributeError):
+        load()
+    with limited_memory(1 << 40):
+        with pytest.raises(SystemLimitError, match="failed to map") as raised:
+            use(failed)
+        assert "ulimit -v" in str(raised.value.cure)
+        with pytest.raises(SystemLimitError, match="partially initialized"):
+            load()
+        with pytest.raises(AttributeError):
+            use(AttributeError("of a function"))
+        with pytest.raises(ModuleNotFoundError):
+            use(missing)
+
+
+def test_room_for_stacks():
+    check_stacks(1 << 30, what="nobody")  # Memory is not limited.
+    with limited_memory(1 << 30):
+        check_stacks(1, what="a reader")
+        with pytest.raises(SystemLimitError, match="threads of a reader") as raised:
+            check_stacks(1000, what="a reader")
+    assert "ulimit -s" in str(raised.value.cure)
 
 
 PROGRAM = """

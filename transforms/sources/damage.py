@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.errors import CorruptFrameError, CorruptInputError, StorageError
+from gristmill.dataset.errors import (
+    CorruptFrameError,
+    CorruptInputError,
+    GristmillError,
+    StorageError,
+    SystemLimitError,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -86,12 +92,16 @@ class Quarantine(DamageHandler):
     def _explained(self) -> Iterator[None]:
         try:
             yield
+        except GristmillError:
+            raise
         except OSError as e:
             raise StorageError(
                 "cannot write to quarantine",
                 where=f"{self._place.output}, shard {self._place.path}",
                 got=e.strerror,
-                cure="free some space, then run the same command again",
+                cure=SystemLimitError.CURES.get(
+                    e.errno, "free some space, then run the same command again"
+                ),
             ) from e
 
     def begin(
