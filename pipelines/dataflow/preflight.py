@@ -7,6 +7,7 @@ of a template that is the account of the workers.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -147,6 +148,28 @@ def find_credentials() -> Any:
         ) from e
 
 
+def storage_client(
+    project: str | None, *, anonymous: bool, seconds: float = _SECONDS
+) -> Any:
+    """Returns a client of google-cloud-storage, whose requests end in time.
+
+    Args:
+        project: Of Google Cloud.
+        anonymous: Whether to use no credentials, as with an emulator.
+        seconds: How long a request may take.
+    """
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+
+    from gristmill.dataset.storage.gcs_session import GcsSession
+
+    credentials = None if anonymous else find_credentials()
+    if anonymous or os.environ.get("STORAGE_EMULATOR_HOST"):
+        credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    session = GcsSession(credentials, timeout_seconds=seconds)
+    return Client(project=project, credentials=credentials, _http=session)
+
+
 def check_buckets(
     uses: Sequence[Use], *, client: Any, region: str, cross_region: bool
 ) -> list[str]:
@@ -205,20 +228,19 @@ def _describe(client: Any, name: str, wanted: frozenset[str], what: str) -> Buck
     bucket = client.bucket(name)
     location, regions = "", ()
     with _explained(name, what):
-        granted = bucket.test_iam_permissions(sorted(wanted), **_limits())
+        granted = bucket.test_iam_permissions(sorted(wanted), retry=_retry())
         # roles/storage.objectUser does not show buckets, only what is in them.
         with contextlib.suppress(Forbidden):
-            bucket.reload(**_limits())
+            bucket.reload(retry=_retry())
             location = bucket.location or ""
             regions = tuple(bucket.data_locations or ())
     return Bucket(location, regions, frozenset(granted))
 
 
-def _limits() -> dict[str, Any]:
-    """Returns timeout and retries for calls of the client."""
+def _retry() -> Any:
     from google.cloud.storage.retry import DEFAULT_RETRY
 
-    return {"timeout": _SECONDS, "retry": DEFAULT_RETRY.with_timeout(_SECONDS)}
+    return DEFAULT_RETRY.with_timeout(_SECONDS)
 
 
 @contextlib.contextmanager
@@ -255,7 +277,7 @@ def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
         prefix, _ = listing_of(name)
         with _explained(bucket, use.what):
             found = any(
-                client.list_blobs(bucket, prefix=prefix, max_results=1, **_limits())
+                client.list_blobs(bucket, prefix=prefix, max_results=1, retry=_retry())
             )
         if not found:
             raise InputError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import os
 import pathlib
 import re
 import tempfile
@@ -153,7 +152,7 @@ def _check(
     uses = preflight.uses_of(options, temporary=filter(None, temporary))
     _check_worker_setup(options, beam_options)
     workers = beam_options.view_as(WorkerOptions)
-    client = _storage_client(cloud)
+    client = preflight.storage_client(cloud.project, anonymous=cloud.no_auth)
     if cloud.impersonate_service_account:
         notes = ["buckets were not checked: the job is submitted by another account"]
     else:
@@ -173,18 +172,6 @@ def _check(
             disk_gb=workers.disk_size_gb,
         )
     return notes
-
-
-def _storage_client(cloud: Any) -> Any:
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud.storage import Client
-
-    credentials = None
-    if not cloud.no_auth:
-        credentials = preflight.find_credentials()
-    if cloud.no_auth or os.environ.get("STORAGE_EMULATOR_HOST"):
-        credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    return Client(project=cloud.project, credentials=credentials)
 
 
 def _has_worker_setup(beam_options: PipelineOptions) -> bool:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from google.auth.credentials import AnonymousCredentials
-from google.cloud.storage import Client
 
+from gristmill.dataset.daemon_call import daemon_call
 from gristmill.dataset.errors import InputError, StorageError
 from gristmill.pipelines.dataflow import preflight
 from gristmill.pipelines.dataflow.preflight import Bucket
@@ -154,7 +153,7 @@ def test_missing_permissions(cloud, permission, arguments, what):
 
 def test_reading_asks_for_no_right_to_write(cloud):
     uses = preflight.uses_of(VerifyOptions(dataset="gs://data/x"), temporary=[])
-    client = Client(project="p", credentials=AnonymousCredentials())
+    client = preflight.storage_client("p", anonymous=True)
     options = {"client": client, "region": "us-central1", "cross_region": False}
     denied = cloud.storage.objects.denied
     denied |= {"storage.objects.create", "storage.objects.delete"}
@@ -162,6 +161,20 @@ def test_reading_asks_for_no_right_to_write(cloud):
     denied.add("storage.objects.get")
     with pytest.raises(InputError, match="objectViewer"):
         preflight.check_buckets(uses, **options)
+
+
+@pytest.mark.parametrize("kind", ["drip", "drip-headers"])
+def test_an_answer_that_trickles_is_asked_for_again(cloud, kind):
+    uses = preflight.uses_of(VerifyOptions(dataset="gs://data/x"), temporary=[])
+    client = preflight.storage_client("p", anonymous=True, seconds=0.5)
+    for operation in ("permissions", "bucket"):
+        cloud.storage.fail(kind, operation, seconds=0.2)
+    options = {"client": client, "region": "us-central1", "cross_region": False}
+    call = daemon_call(
+        lambda: preflight.check_buckets(uses, **options), thread_name="check"
+    )
+    assert call.result(60) == []
+    assert not any(fault.times for fault in cloud.storage.faults)
 
 
 def test_a_bucket_elsewhere(cloud):

@@ -88,7 +88,12 @@ def pids(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 @pytest.mark.parametrize(
-    "function", [_leave_thread, _leave_atexit_function, _ignore_the_signal]
+    "function",
+    [
+        _leave_thread,
+        _leave_atexit_function,
+        pytest.param(_ignore_the_signal, marks=pytest.mark.slow),
+    ],
 )
 def test_workers_that_do_not_end_are_killed_and_it_is_said(
     caplog: pytest.LogCaptureFixture, function
