@@ -30,7 +30,7 @@ def split_path(path: str) -> tuple[str, str]:
     ('bucket', 'a dir/b#1')
 
     Raises:
-        InputError: The path names no bucket.
+        InputError: The path names no bucket, or no object can have the name.
     """
     match = _PATH.fullmatch(path)
     if match is None or not _BUCKET.fullmatch(match[1]):
@@ -41,7 +41,17 @@ def split_path(path: str) -> tuple[str, str]:
             got=repr(match[1]) if match else "another kind of path",
             cure="check the path",
         )
-    return match[1], match[2] or ""
+    name = match[2] or ""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            "path is one that no object can have",
+            expected="characters of Unicode: names of objects are UTF-8",
+            got=ascii(path),
+            cure="check the path; give the file a name that is text",
+        ) from None
+    return match[1], name
 
 
 def has_magic(name: str) -> bool:

@@ -57,6 +57,10 @@ class _Commands(click.Group):
         given = args[0] if args else settings.pop("args", None)
         arguments = list(sys.argv[1:] if given is None else given)
         settings["standalone_mode"] = False
+        for stream in (sys.stdout, sys.stderr):
+            # Names of files can have bytes that are no text.
+            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+                stream.reconfigure(errors="backslashreplace")
         try:
             sys.exit(super().main(arguments, **settings))
         except OSError as e:  # Of --help and --version.

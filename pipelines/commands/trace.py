@@ -195,7 +195,7 @@ def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batc
     try:
         with open(path, encoding="utf-8") as file:
             state = json.load(file)
-    except (OSError, ValueError) as e:
+    except (OSError, RecursionError, ValueError) as e:
         raise InputError(
             "the state of a feed cannot be read",
             where=path,

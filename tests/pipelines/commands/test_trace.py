@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -223,8 +224,9 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
     assert "exclude each other" in refused(*places, *at, "--seed", "1", "--epochs", "2")
     state.write_text('{"version": 1, "step": 0}')
     assert "where:    batch_size" in refused(*places, *at)
-    state.write_text("{")
-    assert "cannot be read" in refused(*places, *at)
+    for text in ("{", "[" * 100_000):
+        state.write_text(text)
+        assert "cannot be read" in refused(*places, *at)
 
 
 @pytest.mark.parametrize(
@@ -291,3 +293,12 @@ def test_a_shell_gets_it_without_beam_or_tensorflow(tmp_path):
     )
     assert "frame at byte offset" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_names_that_are_no_text_are_printed_with_escapes(tmp_path):
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / os.fsdecode(b"caf\xe9.tfrecord")
+    path.write_bytes(frames_of(varied_records(20, seed=1)))
+    convert(job_of(tmp_path / "in", tmp_path / "out", plan=("match_shards", None)))
+    found = trace(tmp_path / "out", *ORDER, "--step", 0, "--row", 3)
+    assert f"source   {tmp_path}/in/caf\\udce9.tfrecord" in found
