@@ -38,7 +38,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
     with GcsServer("in", "out") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.5")
-        monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "3")
+        monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "6")
         for name, data in FILES.items():
             server.objects.put("in", name, data)
         yield server
@@ -89,7 +89,7 @@ def test_a_fault_is_got_over_or_told(
         convert([job_of("gs://in", "gs://out/c4")])
     except GristmillError as error:
         message = re.sub(r"\s+", " ", str(error))
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 60
     assert bool(message) == bool(scenario.error)
     assert re.search(scenario.error or "", message)
     assert not scenario.faults or any(fault.began for fault in server.faults)
