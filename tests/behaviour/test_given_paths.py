@@ -37,7 +37,9 @@ def check(transform, expected) -> None:
 
 
 def run(transform, place):
-    return run_pipeline(transform, ["--runner=FnApiRunner"], results_dir=str(place))
+    return run_pipeline(
+        transform, ["--runner=FnApiRunner"], result_path=f"{place}/result"
+    )
 
 
 @pytest.mark.slow
