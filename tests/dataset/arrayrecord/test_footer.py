@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import pathlib
 import random
@@ -345,6 +346,39 @@ def used_bytes(data: bytes) -> list[int]:
         *range(FIRST_CHUNK, begin + 40 + int(size)),
         *range(tail, tail + 40 + int(tail_size)),
     ]
+
+
+def test_every_byte_of_footer_and_postscript_is_compared(folder, hashing):
+    # So many chunks that the footer reaches into a second block.
+    sizes = [random.Random(i).randrange(1, 30) for i in range(9_000)]
+    data = written(folder, "group_size:1,uncompressed", [bytes(n) for n in sizes])
+    footer = int(footer_of(data).chunk_offsets[-1])
+    (size,) = np.frombuffer(data, "<u8", 1, footer + 8)
+    tail = len(data) - BLOCK_BYTES
+    block = -(-footer // BLOCK_BYTES) * BLOCK_BYTES
+    assert block < tail
+    step = 997 if hashing == "compiled" else 9973
+    places = [
+        *range(footer, footer + 40 + int(size), step),
+        *range(footer, footer + 40, 3),
+        *range(block, block + BLOCK_HEADER_BYTES, 5),
+        *range(tail, tail + BLOCK_HEADER_BYTES + 56, 3),
+    ]
+    unnoticed = 0
+    for place in places:
+        damaged = bytearray(data)
+        damaged[place] ^= 0x01
+        with pytest.raises(CorruptShardError, match="footer cannot be read"):
+            footer_of(bytes(damaged))
+        with contextlib.suppress(CorruptShardError):
+            arrayrecord.read_footer(
+                lambda a, b, held=bytes(damaged): held[a:b],
+                len(data),
+                path="x",
+                hashed=False,
+            )
+            unnoticed += 1
+    assert unnoticed
 
 
 class TestDamage:

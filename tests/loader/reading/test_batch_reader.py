@@ -574,6 +574,21 @@ def test_damage_in_a_transposed_file_names_the_record_that_has_it(
     assert dataset[wanted] == [FILES[0][i] for i in wanted]
 
 
+def test_threads_share_official_readers(tmp_path: pathlib.Path) -> None:
+    paths = [tmp_path / f"{number}.array_record" for number in range(3)]
+    for path in paths:
+        write_array_records(path, FILES[0], options="group_size:3,transpose:true")
+    records = FILES[0] * 3
+    dataset = loader.open(paths, cache_dir="")
+
+    def read(seed: int) -> bool:
+        order = np.random.default_rng(seed).integers(0, len(records), 50)
+        return dataset[order] == [records[i] for i in order]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(200)))
+
+
 def test_files_are_closed_with_their_source(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "t.array_record"
     write_array_records(path, FILES[0], options="group_size:4,transpose:true")
