@@ -131,10 +131,11 @@ def _on_fault(number: int, info: int, context: int) -> None:
 
 def _replace_page(address: int) -> bool:
     global _damage_seen
+    # First: other threads may read the zeros as soon as they are there.
+    _damage_seen = True
     for reference in _maps.valuerefs():
         mapped = reference()
         if mapped is not None and mapped.replace_page(address):
-            _damage_seen = True
             return True
     return False
 

@@ -174,9 +174,10 @@ def _died(got: str, code: int) -> WorkerDiedError:
         cure = "check whether the kernel ran out of memory (dmesg); use fewer workers "
         cure += "or a smaller prefetch"
     elif code == -signal.SIGBUS:
-        # Not shards or shared memory: these have errors of their own.
-        cure = "a file that decode has mapped was truncated, or a disk or memory "
-        cure += "failed: see dmesg"
+        # Shards and shared memory have errors of their own, unless decode or a library
+        # handles the signal.
+        cure = "a file that the worker has mapped was truncated, or a disk or memory "
+        cure += "failed: see dmesg, and check the dataset with `gristmill verify`"
     elif code == 1:
         cure = "see its output above. Workers import the script: put its top level "
         cure += "under if __name__ == '__main__':"
