@@ -200,6 +200,7 @@ def explained(action: str, path: str) -> Iterator[None]:
             errno.EACCES: "check the permissions of the file and its directories",
             errno.EPERM: "check the permissions of the file and its directories",
             errno.EROFS: "choose a place that is not mounted read-only",
+            errno.EISDIR: "check the path: this is a directory",
             errno.ENOENT: "check the path",
             errno.ENOTDIR: "check the path: a part of it is a file",
         }

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from gristmill.dataset.errors import InputError
+from gristmill.dataset.storage.object_names import split_path
 
 StrPath = str | os.PathLike[str]
 
@@ -19,8 +20,8 @@ def path_text(path: StrPath, what: str) -> str:
         what: Its role, for messages.
 
     Raises:
-        InputError: It is empty, is no path, is one that no file can have, or was gs://
-            before pathlib joined the slashes.
+        InputError: It is empty, is no path, is one that no file can have, or lacks a
+            bucket or a slash.
     """
     text: object = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
@@ -37,13 +38,15 @@ def path_text(path: StrPath, what: str) -> str:
             expected="a path, such as . for the current directory",
             cure="give one; in a script, see whether the variable that holds it is set",
         )
-    if not isinstance(path, str) and re.match("gs:/[^/]", text):
+    if re.match("gs:/($|[^/])", text):
         raise InputError(
-            f"the {what} is no gs:// path any more: pathlib has joined its slashes",
+            f"the {what} is a gs:// path that lacks a slash",
             expected="gs://BUCKET/NAME",
             got=repr(path),
-            cure="give paths in buckets as text",
+            cure="add it; give paths in buckets as text, as pathlib joins slashes",
         )
+    if text.startswith("gs://"):
+        split_path(text)
     if not is_file_name(text):
         raise InputError(f"the {what} is a path that no file can have", got=ascii(text))
     return text

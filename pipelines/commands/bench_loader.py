@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import traceback
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
+from gristmill.pipelines.commands.errors import (
+    EPILOG,
+    at_least,
+    errors_reported,
+    json_option,
+)
 
 if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
@@ -32,7 +38,7 @@ _LIMITS = {
 @click.option("--split", help="Split to read. Required if there are several.")
 @click.option(
     "--batch-size",
-    type=click.IntRange(min=1),
+    type=at_least(1),
     default=1024,
     show_default=True,
     help="Rows that this host reads per step.",
@@ -54,14 +60,14 @@ _LIMITS = {
 )
 @click.option(
     "--workers",
-    type=click.IntRange(min=0),
+    type=at_least(0),
     default=0,
     show_default=True,
     help="Number of processes that read and decode; 0 for threads.",
 )
 @click.option(
     "--prefetch",
-    type=click.IntRange(min=1),
+    type=at_least(1),
     default=2,
     show_default=True,
     help="Number of batches to read ahead.",
@@ -114,6 +120,7 @@ def bench_loader(
     after the other, to separate waiting for storage from processor time. Then a feed
     reads ahead for a trainer that sleeps --step-ms per step.
     """
+    from gristmill.dataset.errors import GristmillError, UserFunctionError
     from gristmill.loader import global_batches
     from gristmill.loader import open as open_dataset
     from gristmill.loader.feed.bench import measure
@@ -124,16 +131,35 @@ def bench_loader(
         dataset,
         split=split,
         cache_dir=cache_dir,
-        cache_bytes=None if cache_bytes is None else parse_size(cache_bytes),
+        cache_bytes=None
+        if cache_bytes is None
+        else parse_size(cache_bytes, "--cache-bytes"),
     )
-    measured = measure(
-        global_batches(opened, batch_size=batch_size, seed=seed, shuffle=shuffle),
-        decode=None if decode is None else cast("Decode", load_function(decode)),
-        workers=workers,
-        prefetch=prefetch,
-        step_seconds=step_ms / 1000,
-        seconds=seconds,
-    )
+    batches = global_batches(opened, batch_size=batch_size, seed=seed, shuffle=shuffle)
+    function = None if decode is None else cast("Decode", load_function(decode))
+    try:
+        measured = measure(
+            batches,
+            decode=function,
+            workers=workers,
+            prefetch=prefetch,
+            step_seconds=step_ms / 1000,
+            seconds=seconds,
+        )
+    except GristmillError:
+        raise
+    except Exception as e:
+        if decode is None:
+            raise
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        line = f"{last.filename}, line {last.lineno}: {last.line}"
+        raise UserFunctionError(
+            f"the --decode function failed: {type(e).__name__}: {e}",
+            where=", ".join([decode, *getattr(e, "__notes__", ())]),
+            expected="a function of a list of records, each of them bytes",
+            got=None if workers else line,  # Lines of workers do not come here.
+            cure="fix the function",
+        ) from e
     if as_json:
         click.echo(_json(measured))
         return

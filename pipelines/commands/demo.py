@@ -32,14 +32,23 @@ def demo(*, directory: str | None) -> None:
     """
     import tempfile
 
+    from gristmill.dataset.errors import InputError
     from gristmill.dataset.shard_reader import first_records
+    from gristmill.dataset.storage.base import explained
     from gristmill.dataset.storage.paths import path_text
     from gristmill.pipelines.results.contents import record_text
 
     if directory is None:
         directory = tempfile.mkdtemp(prefix="gristmill-demo-")
     directory = path_text(directory, "demo")
-    pattern = _write_tfrecords(f"{directory}/tfrecords")
+    if "://" in directory:
+        raise InputError(
+            "the demo writes to local disks only",
+            where=directory,
+            cure="give a local directory, or none for a temporary one",
+        )
+    with explained("write to the directory", directory):
+        pattern = _write_tfrecords(f"{directory}/tfrecords")
     output = f"{directory}/demo"
     click.echo(f"$ gristmill convert '{pattern}' {output} --num-shards 8")
     options = ConvertOptions(input=(pattern,), output=output, num_shards=8)

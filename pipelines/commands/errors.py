@@ -46,6 +46,13 @@ json_option = click.option(
 )
 
 
+def at_least(least: int) -> click.IntRange:
+    """Returns the type of an option that is a number with a least value."""
+    kind = click.IntRange(min=least)
+    kind.name = "integer"  # In messages, where click says "integer range".
+    return kind
+
+
 def errors_reported(command: F) -> F:
     """Makes a command end with a message and an exit code where it raises an error.
 

@@ -13,6 +13,7 @@ import click
 from gristmill.pipelines.commands.errors import (
     EPILOG,
     EXIT_DAMAGED,
+    at_least,
     errors_reported,
     json_option,
 )
@@ -40,7 +41,7 @@ def _parameter(option: Option) -> click.Parameter:
     if option.kind == "choice":
         kind = click.Choice(option.choices)
     elif option.kind == "integer":
-        kind = click.INT if option.least is None else click.IntRange(min=option.least)
+        kind = click.INT if option.least is None else at_least(option.least)
     return click.Option(
         [option.flag],
         type=kind,
@@ -60,7 +61,7 @@ def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
     """
     workers_option = click.Option(
         ["--workers"],
-        type=click.IntRange(min=1),
+        type=at_least(1),
         metavar="N",
         show_default="all cores",
         help="Number of worker processes on this machine.",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
+from gristmill.pipelines.commands.errors import (
+    EPILOG,
+    at_least,
+    errors_reported,
+    json_option,
+)
 
 
 @click.command(epilog=EPILOG)
@@ -26,7 +31,7 @@ def inspect(*, dataset: str, as_json: bool) -> None:
 @click.option(
     "-n",
     "--records",
-    type=click.IntRange(min=1),
+    type=at_least(1),
     default=3,
     show_default=True,
     help="Number of records.",

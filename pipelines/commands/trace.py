@@ -102,6 +102,7 @@ def trace(
             got=", ".join(given),
             cure="leave out these options, or --state",
         )
+    _check(dataset, name, record, first_epoch, stop_epoch, weights=order["weights"])
     try:
         datasets = _open(dataset, split)
         batches = (
@@ -127,6 +128,43 @@ def trace(
                 _print_record(record, records, as_json=as_json)
     except (OutOfRangeError, StateMismatchError) as e:
         raise InputError(**e.facts()) from e
+
+
+def _check(
+    dataset: tuple[str, ...],
+    name: str | None,
+    record: int | None,
+    first_epoch: int,
+    stop_epoch: int | None,
+    *,
+    weights: str | None,
+) -> None:
+    """Refuses options that do not go together."""
+    from gristmill.dataset.errors import InputError
+
+    if len(dataset) == 1:
+        for option, value in (("--of", name), ("--weights", weights)):
+            if value is not None:
+                raise InputError(
+                    f"{option} is for a mixture",
+                    got=f"one dataset, {dataset[0]}",
+                    cure=f"leave out {option}, or give NAME=PATH for each dataset",
+                )
+    elif record is not None and name is None and all("=" in item for item in dataset):
+        names = ", ".join(item.partition("=")[0] for item in dataset)
+        raise InputError(
+            "record numbers are those of a dataset, and there are several",
+            expected=f"--of with one of {names}",
+            cure="give --of NAME",
+        )
+    if stop_epoch is not None and stop_epoch <= first_epoch:
+        raise InputError(
+            "there is no epoch to search",
+            expected="--stop-epoch above --first-epoch: the epoch of its number is not "
+            "searched",
+            got=f"--first-epoch {first_epoch} --stop-epoch {stop_epoch}",
+            cure=f"give --stop-epoch {first_epoch + 1} or more",
+        )
 
 
 def _open(given: tuple[str, ...], split: str | None) -> Dataset | dict[str, Dataset]:

@@ -77,7 +77,7 @@ def plan_of(options: ConvertOptions) -> PlanOptions:
     size = options.shard_size
     given = {
         "num_shards": options.num_shards,
-        "shard_bytes": None if size is None else parse_size(size),
+        "shard_bytes": None if size is None else parse_size(size, "--shard-size"),
         "records_per_shard": options.records_per_shard,
     }
     wanted = {kind: value for kind, value in given.items() if value is not None}
@@ -94,17 +94,28 @@ def plan_of(options: ConvertOptions) -> PlanOptions:
     return PlanOptions()
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, option: str) -> int:
     """Returns a size in bytes.
 
-    >>> parse_size("256MiB"), parse_size("1.5 kB"), parse_size("4096")
-    (268435456, 1500, 4096)
+    Args:
+        text: A number and a unit.
+        option: The option that has it.
+
+    Raises:
+        InputError: It is not a size, or too small for one byte.
+
+    >>> [parse_size(text, "--size") for text in ("256MiB", "1.5 kB", "4096")]
+    [268435456, 1500, 4096]
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if match is None or match.group(2) not in _UNITS:
+    size_bytes = 0
+    if match is not None and match.group(2) in _UNITS:
+        size_bytes = int(float(match.group(1)) * _UNITS[match.group(2)])
+    if not size_bytes:
         raise InputError(
             "not a size",
             expected="a number and a unit, such as 256MiB, 1.5GB or 4096",
             got=repr(text),
+            cure=f"give another {option}",
         )
-    return int(float(match.group(1)) * _UNITS[match.group(2)])
+    return size_bytes

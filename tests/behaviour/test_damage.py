@@ -289,7 +289,7 @@ class TestWrongFiles:
             convert(job)
         assert_says(
             caught.value,
-            "1 input files are empty",
+            "1 input file is empty",
             f"{tmp_path}/in/b",
             "expected: at least one record",
             "got:      0 bytes",

@@ -187,7 +187,7 @@ def find_inputs(
     empty = [info.path for info in files if not info.size_bytes]
     if empty and not allow_empty_files:
         raise InputError(
-            f"{len(empty):,} input files are empty",
+            f"{len(empty):,} input file{'s are' if len(empty) > 1 else ' is'} empty",
             where=some_of(empty),
             expected="at least one record in each file",
             got="0 bytes, as after an interrupted copy",

@@ -25,7 +25,6 @@ class Elsewhere:
         (pathlib.Path("data/c4/"), "data/c4"),
         (pathlib.Path(""), "."),
         ("gs://bucket/c4", "gs://bucket/c4"),
-        ("gs:/b", "gs:/b"),
         (Elsewhere(), "gs://bucket/c4"),
     ],
 )
@@ -44,7 +43,11 @@ def test_text_and_objects(given, text):
         (7, "the output is not a path"),
         ("\ud800", r"that no file can have\n  got:      '\\ud800'"),
         ("a\0b", "that no file can have"),
-        (pathlib.Path("gs://bucket/c4"), "pathlib has joined its slashes"),
+        (pathlib.Path("gs://bucket/c4"), "pathlib joins slashes"),
+        ("gs:/bucket/c4", "a gs:// path that lacks a slash"),
+        ("gs:/", "a gs:// path that lacks a slash"),
+        ("gs://", "path names no bucket"),
+        ("gs:///c4", "path names no bucket"),
     ],
 )
 def test_what_is_no_path(given, message):

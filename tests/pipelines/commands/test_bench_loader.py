@@ -160,6 +160,18 @@ def test_people_get_a_table_and_workers_are_used(dataset, tmp_path):
     assert "2 workers, batches of 64, block shuffle" in done.stdout
 
 
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_decode_that_fails(dataset, tmp_path, monkeypatch, workers):
+    (tmp_path / "bad_module.py").write_text("def decode(records):\n    return 1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    options = ("--decode", "bad_module:decode", "--workers", workers)
+    text = bench(dataset, *options, "--seconds", 0.2, code=1)
+    assert "--decode function failed: ZeroDivisionError: division by zero" in text
+    assert "where:    bad_module:decode, in the batch of step 0" in text
+    assert ("bad_module.py, line 2: return 1 / 0" in text) == (workers == 0)
+    assert "to do: " in text
+
+
 def test_wrong_usage_is_told(dataset, tmp_path):
     assert "no such split" in bench(dataset, "--split", "test", code=2)
     assert "nowhere" in bench(dataset, "--decode", "nowhere:decode", code=2)

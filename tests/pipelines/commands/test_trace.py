@@ -195,7 +195,7 @@ def test_a_mixture_by_names_and_weights(converted, mixture):
     sighting = batches.find(8, "packed", stop_epoch=1)[0]
     found = trace(*order, "--record", 8, "--of", "packed", "--json")
     assert json.loads(found) == [sighting._asdict()]
-    assert "say which dataset" in refused(*order, "--record", 8)
+    assert "give --of NAME" in refused(*order, "--record", 8)
 
 
 def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
@@ -241,9 +241,13 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
         (("--step", 1, "--row", 16), "row is out of range"),
         (("--step", -1, "--row", 1), "no such step"),
         (("--record", 120), "record is out of range"),
-        (("--record", 1, "--of", "x"), "a single dataset has no name"),
+        (("--record", 1, "--of", "x"), "--of is for a mixture"),
+        (
+            ("--record", 1, "--first-epoch", 5, "--stop-epoch", 5),
+            "give --stop-epoch 6 or more",
+        ),
         (("--record", 1, "--block-records", 3), "for --shuffle block"),
-        (("--record", 1, "--weights", "a=1"), "weights are for a mixture"),
+        (("--record", 1, "--weights", "a=1"), "give NAME=PATH for each dataset"),
         (("--record", 1, "--split", "test"), "no such split"),
     ],
 )

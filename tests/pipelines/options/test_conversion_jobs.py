@@ -27,7 +27,6 @@ def test_defaults_are_those_of_what_the_options_make():
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
     [
-        ("0", 0),
         ("4096", 4096),
         ("1kB", 1000),
         ("1KiB", 1024),
@@ -39,10 +38,13 @@ def test_defaults_are_those_of_what_the_options_make():
     ],
 )
 def test_sizes(text, size_bytes):
-    assert parse_size(text) == size_bytes
+    assert parse_size(text, "--shard-size") == size_bytes
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "1XB", "1 2", "1e3", "0x10"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "0.5B", "MiB", "-1", "1XB", "1 2", "1e3", "0x10"]
+)
 def test_what_is_no_size(text):
-    with pytest.raises(InputError, match="not a size"):
-        parse_size(text)
+    with pytest.raises(InputError, match="not a size") as caught:
+        parse_size(text, "--cache-bytes")
+    assert caught.value.cure == "give another --cache-bytes"
