@@ -23,13 +23,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Commands that only look: whoever reads their output may stop.
 _LOOKING = ("bench_loader", "head", "inspect", "status", "trace")
-# What others have done when they print.
-_COMMITTED = "the dataset is committed: look at it with `gristmill inspect`; or "
-_PRINTED_AFTER = {
-    "convert": _COMMITTED,
-    "index": _COMMITTED,
-    "verify": "run it again, and ",
-}
+# Commands that print when they have written a dataset, or submitted a job.
+_WRITING = ("convert", "index")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -134,10 +129,11 @@ def printing_failed(error: BaseException, command: str = "") -> GristmillError:
     from gristmill.dataset.errors import StorageError
 
     _give_up_stdout()
+    done = "the work is done: see it with `gristmill status DATASET`"
     return StorageError(
         "cannot print the result to standard output",
         got=getattr(error, "strerror", None) or str(error),
-        cure=_PRINTED_AFTER.get(command, "") + "print to a file or pipe that takes it",
+        cure=done if command in _WRITING else "print to a file or pipe that takes it",
     )
 
 

@@ -66,7 +66,9 @@ def test_a_full_output(command, place, tmp_path):
     check_message(done)
     assert "cannot print the result to standard output" in done.stderr
     committed = command == "convert"
-    assert ("the dataset is committed" in done.stderr) == committed
+    assert ("the work is done: see it with `gristmill status" in done.stderr) == (
+        committed
+    )
     assert (tmp_path / "new" / "dataset.json").exists() == committed
 
 
