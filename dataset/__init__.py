@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     )
     from gristmill.dataset.metadata.manifest import (
         Manifest,
-        Split,
         open_manifest,
         read_manifest,
         read_table,
     )
     from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
     from gristmill.dataset.metadata.shard_table import ShardTable
+    from gristmill.dataset.metadata.splits import Exchange, Split
     from gristmill.dataset.tfrecord.frames import encode_frame
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "CorruptStreamError",
     "DataLossError",
     "DecodeError",
+    "Exchange",
     "FalseStartError",
     "FormatVersionError",
     "GristmillError",

@@ -10,7 +10,12 @@ from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.metadata.manifest import (
+    check_in_place,
+    check_not_replaced,
+    open_manifest,
+    read_split_table,
+)
 from gristmill.dataset.storage.lookup import storage_for
 
 
@@ -20,6 +25,7 @@ def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
     Raises NotADatasetError if it is not committed, InputError if it has no such split.
     """
     manifest = open_manifest(dataset)
+    check_in_place(dataset, manifest, [split])
     if split not in manifest.splits:
         raise InputError(
             "no such split",
@@ -28,10 +34,10 @@ def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
             got=split,
             cure="choose one with --split",
         )
-    table = read_table(dataset, manifest.splits[split])
+    table = read_split_table(dataset, manifest, split)
     storage = storage_for(dataset)
     for shard, relative in enumerate(table.paths):
-        path = layout.join(dataset, layout.check_relative(relative, where=dataset))
+        path = layout.join(dataset, relative)
         if count <= 0:
             return
         size = int(table.file_bytes[shard])
@@ -45,6 +51,8 @@ def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
         last = min(int(np.searchsorted(ends, count)) + 1, len(ends))
         begin, end = footer.chunk_offsets[[0, last]].tolist()
         with storage.open(path, offset=begin, end=end) as file:
+            # Not before the file is open: what is open now stays the old one.
+            check_not_replaced(dataset, split, manifest.splits[split])
             # One chunk at a time: a damaged one keeps no record before it back.
             for chunks in walk_chunks(
                 file, footer, path=path, last_chunk=last, range_bytes=1

@@ -28,9 +28,11 @@ from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
+    check_in_place,
+    check_not_replaced,
     open_manifest,
     read_manifest,
-    read_table,
+    read_split_table,
 )
 from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -208,9 +210,9 @@ def _open_tfds(path: str, split: str | None, how: _How) -> Dataset:
 def _open_committed(
     path: str, split: str | None, how: _How, manifest: Manifest, *, again: bool
 ) -> Dataset:
+    check_in_place(path, manifest, None if split is None else [split])
     own = _choose(split, tuple(manifest.splits), path)
-    table = read_table(path, manifest.splits[own])
-    table.check_paths(where=layout.join(path, manifest.splits[own].table))
+    table = read_split_table(path, manifest, own)
     paths = _Under(path, table.paths, of_indexes=False)
     index_paths = _Under(path, table.paths, of_indexes=True)
     remote = None
@@ -232,6 +234,10 @@ def _open_committed(
         ends=_checked_ends(table.records, path),
         file_records=table.records,
         file_bytes=table.file_bytes,
+        file_crc32cs=table.file_crc32cs,
+        check_current=functools.partial(
+            check_not_replaced, path, own, manifest.splits[own]
+        ),
         name=f"{path}, split {own}",
         remote=remote,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.metadata import layout
-from gristmill.pipelines.local.pool import map_unordered
+from gristmill.pipelines.local.pool import call_apart, map_unordered
 from gristmill.pipelines.local.progress import conversion_shown, counter_shown
 from gristmill.pipelines.results.conversion import Outcome
 from gristmill.transforms.conversion.begin_job import begin_job, count_file
@@ -21,6 +23,7 @@ from gristmill.transforms.conversion.commit_shards import (
 )
 from gristmill.transforms.conversion.same_inputs import has_other_records
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.try_function import try_function
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     check_jobs,
@@ -28,7 +31,7 @@ from gristmill.transforms.jobs.conversion_job import (
 )
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import FileCount
-from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
 _SMALL_SHARD_BYTES = 64 << 20
 
@@ -61,10 +64,15 @@ def convert(
     started = time.monotonic()
     jobs = tuple(jobs)
     check_jobs(jobs)
+    exchanged = finish_exchange(jobs[0].output, or_give_up=overwrite)
     preparations = [
         begin_job(
             job,
             overwrite=overwrite,
+            exchanged=exchanged,
+            # Where worker processes call the user's function, this one does not: it may
+            # take memory or a device, or crash.
+            try_map=_try_apart if workers > 1 or beam_options else try_function,
             count_files=functools.partial(
                 _count_files, workers=workers, show_progress=show_progress
             ),
@@ -75,11 +83,22 @@ def convert(
         for job in jobs
     ]
     todo = [p.prepared for p in preparations if p.committed is None]
+    replaced = [job.split for job, p in zip(jobs, preparations, strict=True) if p.aside]
+    if replaced and show_progress:
+        print(
+            f"note: split {', '.join(replaced)} stays until the new one is finished; "
+            "meanwhile both need space",
+            file=sys.stderr,
+        )
     before = tuple(p.prepared.job.split for p in preparations if p.committed)
     repaired = 0
     manifest = preparations[0].committed
     if todo:
-        about = {"features": features, "tfds_directory": tfds_directory}
+        about: dict[str, Any] = {
+            "jobs": tuple(job for job in jobs if job.split not in before),
+            "features": features,
+            "tfds_directory": tfds_directory,
+        }
         with (
             tempfile.TemporaryDirectory(prefix="gristmill-") as directory,
             conversion_shown(todo, directory, show=show_progress),
@@ -102,6 +121,10 @@ def convert(
         ),
         seconds=time.monotonic() - started,
     )
+
+
+def _try_apart(job: ConversionJob, files: Sequence[InputFile]) -> None:
+    call_apart(functools.partial(try_function, job, files))
 
 
 def _count_files(
@@ -165,7 +188,12 @@ def _shards_at_once(prepared: PreparedJob) -> int:
 
 
 def _run_here(
-    prepared: Sequence[PreparedJob], progress_dir: str, *, workers: int, **about: Any
+    prepared: Sequence[PreparedJob],
+    progress_dir: str,
+    *,
+    jobs: Sequence[ConversionJob],
+    workers: int,
+    **about: Any,
 ) -> ConversionResult:
     tasks = [task for job in prepared for task in shard_tasks(job)]
     threads = max(map(_shards_at_once, prepared))
@@ -175,7 +203,7 @@ def _run_here(
     workers = min(workers, len(tasks))
     results = map_unordered(make, tasks, workers=workers, threads=threads)
     return commit_shards(
-        [job.job for job in prepared],
+        jobs,
         results,
         prepared={job.job.split: job for job in prepared},
         **about,
@@ -186,6 +214,7 @@ def _run_beam(
     prepared: Sequence[PreparedJob],
     progress_dir: str,
     *,
+    jobs: Sequence[ConversionJob],
     beam_options: Sequence[str],
     **about: Any,
 ) -> ConversionResult:
@@ -193,12 +222,12 @@ def _run_beam(
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 
     transform = ConvertTFRecords(
-        jobs=tuple(job.job for job in prepared),
+        jobs=tuple(jobs),
         prepared=tuple(prepared),
         progress_dir=progress_dir,
         **about,
     )
     first = prepared[0]
     result = layout.result_path(first.job.name, first.job.split, first.fingerprint)
-    result_path = layout.join(first.job.output, result)
+    result_path = layout.join(jobs[0].output, result)
     return run_pipeline(transform, beam_options, result_path=result_path)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.combiners import ToListCombineFn
 
+from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.conversion.begin_job import (
     Overwrite,
@@ -39,6 +40,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     shard_tasks,
     stride_tasks,
 )
+from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
 from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sink, report_sources
@@ -63,6 +65,7 @@ _Counted = tuple[_Inputs, FileCount | None]
 
 def _list_inputs(job: ConversionJob) -> Iterator[_Inputs]:
     files = list_inputs(job)
+    try_function(job, files.first(TRIED_FILES))
     for note in files.notes():
         _log.warning("%s: %s", job.output, note)
     yield _Inputs(job, files)
@@ -81,6 +84,12 @@ def _plan(
     counted: list[_Counted], overwrite: Overwrite
 ) -> Iterator[ShardResult | ShardTask]:
     """Plans all jobs, once all counts are there."""
+    outputs = {job.output for (job, _, _), _ in counted}
+    exchanged = [
+        split
+        for output in outputs
+        for split in finish_exchange(output, or_give_up=bool(overwrite))
+    ]
     for (job, files, _), _ in sorted(counted, key=lambda one: one[0].job.split):
         if not isinstance(files, InputFiles):
             continue
@@ -90,8 +99,8 @@ def _plan(
             if count is not None and other.job.split == job.split
         }
         prepared = plan_job(job, files, [counts[number] for number in sorted(counts)])
-        taken = take_output(prepared, overwrite=overwrite)
-        for task in shard_tasks(prepared):
+        taken = take_output(prepared, overwrite=overwrite, exchanged=exchanged)
+        for task in shard_tasks(taken.prepared):
             if taken.committed is not None:
                 yield ShardResult(task, None)
                 break

@@ -29,7 +29,11 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.metadata.manifest import (
+    check_in_place,
+    open_manifest,
+    read_split_table,
+)
 from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.storage.lookup import storage_for
@@ -67,6 +71,7 @@ class _Shard(NamedTuple):
     size_bytes: int
     index_path: str | None  # Its index, if it belongs to a dataset.
     records: int | None  # As the dataset says.
+    file_crc32c: int | None = None  # Likewise.
 
 
 class _ChunkRange(NamedTuple):
@@ -125,6 +130,7 @@ def _is_dataset(source: str) -> bool:
 
 def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[_Shard]:
     manifest = open_manifest(dataset)
+    check_in_place(dataset, manifest, None if split is None else [split])
     if split is not None and split not in manifest.splits:
         raise InputError(
             "no such split",
@@ -134,14 +140,14 @@ def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[_Shard]:
             cure="give one of these as split, or none to read all",
         )
     for name in sorted(manifest.splits) if split is None else (split,):
-        table = read_table(dataset, manifest.splits[name])
-        table.check_paths(where=layout.join(dataset, manifest.splits[name].table))
+        table = read_split_table(dataset, manifest, name)
         for number, path in enumerate(table.paths):
             yield _Shard(
                 layout.join(dataset, path),
                 int(table.file_bytes[number]),
                 layout.join(dataset, layout.index_path(path)),
                 int(table.records[number]),
+                int(table.file_crc32cs[number]),
             )
 
 
@@ -185,13 +191,17 @@ def _crc32cs_of(shard: _Shard) -> npt.NDArray[np.uint32] | None:
         ) from error
     index = parse_index(data, path=shard.index_path)
     index.check()
-    if index.records != shard.records or index.file_bytes != shard.size_bytes:
+    expected = shard.records, shard.size_bytes, shard.file_crc32c
+    found = index.records, index.file_bytes, index.report().file_crc32c
+    if found != expected:
+        text = "{:,} records in {:,} bytes with crc32c {:#010x}"
         raise CorruptShardError(
             "shard index is not the one of this shard",
             where=shard.index_path,
-            expected=f"{shard.records:,} records in {shard.size_bytes:,} bytes",
-            got=f"{index.records:,} records in {index.file_bytes:,} bytes",
-            cure="restore it from a copy, or run the conversion again",
+            expected=text.format(*expected),
+            got=text.format(*found),
+            cure="if the dataset was replaced meanwhile, run the pipeline again; "
+            "otherwise restore the index from a copy, or run the conversion again",
         )
     return index.crc32cs
 

@@ -12,23 +12,31 @@ Every write names the version that it replaces: of two writers at once, one fail
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gristmill import __version__
+from gristmill.dataset.commit.exchange import begin_exchange, finish_exchange
 from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
+from gristmill.dataset.commit.ownership import (
+    check_dataset_name,
+    check_other_splits,
+    check_removal,
+)
 from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.errors import DataLossError, some_of
+from gristmill.dataset.commit.split_files import committed_shards
+from gristmill.dataset.errors import DataLossError, StorageChangedError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
-    Split,
     read_table,
     read_versioned_manifest,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
+
+_TRIES = 5
 
 
 class ExtraFiles(NamedTuple):
@@ -106,9 +114,12 @@ def commit_dataset(
     keeps: Iterable[str] = (),
     features: Mapping[str, Any] | None = None,
     extra_files: ExtraFiles | None = None,
+    aside: Collection[str] = (),
     check: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Writes `dataset.json`, last of all. Splits that are there already stay.
+
+    An exchange that an earlier run has begun is finished first.
 
     Args:
         output: The dataset's directory.
@@ -117,6 +128,8 @@ def commit_dataset(
         keeps: Splits that are there already, as far as the caller knows.
         features: The schema, where known.
         extra_files: Small files to write before it.
+        aside: Splits whose files are in `layout.aside_dir`: they are exchanged for the
+            old ones.
         check: Called when nothing is left but to write: raises if the splits are not
             to be committed after all.
 
@@ -126,11 +139,48 @@ def commit_dataset(
         DataLossError: A split of `keeps` is not there, or there is no split at all.
         StorageChangedError: Another process committed at the same moment.
     """
-    place = layout.join(output, layout.DATASET_JSON)
+    for left in reversed(range(_TRIES if aside else 1)):
+        try:
+            manifest = _commit(
+                output,
+                name,
+                splits,
+                keeps=keeps,
+                features=features,
+                extra_files=extra_files,
+                aside=sorted(aside),
+                check=check,
+            )
+        except StorageChangedError:
+            if not left:
+                raise
+            # Perhaps a split was added, which stays. Or another command has taken the
+            # new files' directory: then this raises.
+            check()
+        else:
+            break
+    delete_leftovers(output, name, splits)
+    return manifest
+
+
+def _commit(
+    output: str,
+    name: str,
+    splits: Mapping[str, Split],
+    *,
+    keeps: Iterable[str],
+    features: Mapping[str, Any] | None,
+    extra_files: ExtraFiles | None,
+    aside: Sequence[str],
+    check: Callable[[], None],
+) -> Manifest:
+    finish_exchange(output)
     storage = storage_for(output)
+    places = {split: layout.aside_dir(output, name, split) for split in aside}
     # Versions come first: what another commit writes from here on is not replaced.
     names = () if extra_files is None else extra_files.names
-    extra = storage.stat_all([layout.join(output, name) for name in names])
+    directory = places[aside[0]] if aside else output
+    extra = storage.stat_all([layout.join(directory, file) for file in names])
     old, seen = read_versioned_manifest(output)
     there = {} if old is None else old.splits
     gone = sorted(set(keeps) - there.keys())
@@ -145,10 +195,16 @@ def commit_dataset(
     if old is None:
         old = Manifest(name=name, splits={})
     check_dataset_name(output, old, name)
-    if old.splits.keys() - splits.keys():
-        tables = [read_table(output, split) for split in splits.values()]
-        paths = {path for table in tables for path in table.paths}
+    if old.splits.keys() - splits.keys() or aside:
+        tables = {
+            split: read_table(places.get(split, output), found)
+            for split, found in splits.items()
+        }
+        paths = {path for table in tables.values() for path in table.paths}
         check_other_splits(output, old, splits=splits, takes=paths.__contains__)
+        for split in aside:
+            taken = committed_shards(output, old, split) | {*tables[split].paths}
+            check_removal(output, name, split, manifest=old, shards=taken)
     check()
     manifest = dataclasses.replace(
         old,
@@ -156,12 +212,14 @@ def commit_dataset(
         features=old.features if features is None else features,
         created_by=f"gristmill {__version__}",
     )
-    if extra_files is not None:
-        versions = [info.version if info else "" for info in extra]
-        for name, data, version in zip(
-            names, extra_files.make(manifest), versions, strict=True
-        ):
-            storage.write(layout.join(output, name), data, replaces=version)
-    storage.write(place, manifest.encode(), replaces=seen)
-    delete_leftovers(output, manifest.name, splits)
+    made = [] if extra_files is None else extra_files.make(manifest)
+    for file, data, info in zip(names, made, extra, strict=True):
+        version = info.version if info else ""
+        storage.write(layout.join(directory, file), data, replaces=version)
+    if aside:
+        begin_exchange(output, old, manifest, seen=seen, aside=aside, files=names)
+        finish_exchange(output)
+    else:
+        place = layout.join(output, layout.DATASET_JSON)
+        storage.write(place, manifest.encode(), replaces=seen)
     return manifest

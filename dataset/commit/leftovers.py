@@ -48,6 +48,8 @@ def find_leftovers(
 ) -> Iterator[str]:
     """Yields files that `delete_leftovers` would delete, or that are being written.
 
+    What was to replace a split is found, too: who overwrites the split uses it again.
+
     Args:
         dataset: The dataset's directory.
         manifest: What it says of itself.
@@ -71,3 +73,7 @@ def find_leftovers(
                 or path.startswith(layout.RESULT_PREFIX)
             ):
                 yield path
+    for split in manifest.splits:
+        place = layout.aside_dir(dataset, manifest.name, split)
+        for info in storage_for(dataset).list_tree(place):
+            yield info.path.removeprefix(layout.join(dataset, ""))

@@ -52,11 +52,12 @@ def check_inputs_stay(
     """
     prefix = shard_prefix(name, split)
     described = (layout.DATASET_JSON, *layout.split_paths(name, split))
-    temporary = layout.temporary_dir("", name, split) + "/"
+    own = layout.temporary_dir("", name, split), layout.aside_dir("", name, split)
+    folders = tuple(f"{directory}/" for directory in own)
     for path, inside in _inside(output, inputs):
         if (
             inside in described
-            or inside.startswith(temporary)
+            or inside.startswith(folders)
             or any(s in shards or s.startswith(prefix) for s in shards_of(inside))
         ):
             raise InputError(

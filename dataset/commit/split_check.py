@@ -6,8 +6,9 @@ import posixpath
 
 from gristmill.dataset.findings import UNREADABLE, Finding, finding_of, wrong_size
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Split, read_table
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 

@@ -80,6 +80,33 @@ def shard_files(output: str) -> Iterator[tuple[FileInfo, str]]:
                 yield info, shard
 
 
+def is_readable(
+    output: str,
+    name: str,
+    split: str,
+    *,
+    manifest: Manifest | None,
+    shards: Iterable[str],
+) -> bool:
+    """Tells whether anybody can read the files that a split is to replace.
+
+    Nobody reads those of an unfinished job. Files that no job is known to have written
+    may be the dataset of another program.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        split: The split.
+        manifest: The dataset as it is, None if there is none that can be read.
+        shards: Those to replace besides those that TFDS's names give to the split.
+    """
+    if manifest is not None and split in manifest.splits:
+        return True
+    paths = [layout.join(output, path) for path in layout.split_paths(name, split)]
+    unfinished = any(storage_for(output).stat_all(paths))
+    return not unfinished and bool(list_shards(output, name, split, others=shards))
+
+
 def remove_split(
     output: str,
     name: str,
@@ -126,7 +153,7 @@ def remove_split(
             got=now or "no dataset",
             what="dataset was committed by another process while this command ran",
         )
-    _withdraw_tfds_info(output, name, split)
+    withdraw_tfds_info(output, name, [split])
     if manifest is None and version:
         storage.delete(place, version=version)
     if manifest is not None and split in manifest.splits:
@@ -144,21 +171,22 @@ def remove_split(
     return manifest
 
 
-def _withdraw_tfds_info(output: str, name: str, split: str) -> None:
-    """Removes `dataset_info.json` if it describes a split that is about to be removed.
+def withdraw_tfds_info(output: str, name: str, splits: Iterable[str]) -> None:
+    """Removes `dataset_info.json` if it describes splits that are about to be removed.
 
     TFDS treats a directory without it as unfinished, which is right then. A file that
     describes another dataset, or TFRecord files in the same directory, stays.
     """
     storage = storage_for(output)
     path = layout.join(output, layout.TFDS_INFO_JSON)
-    if storage.stat(path) is None:
+    content = storage.load(path)
+    if content is None:
         return
     try:
-        info = json.loads(storage.read(path))
+        info = json.loads(content.data)
         found = info["name"], info["fileFormat"]
-        splits = [each["name"] for each in info["splits"]]
+        described = {each["name"] for each in info["splits"]}
     except (KeyError, TypeError, ValueError):
         return
-    if found == (name, "array_record") and split in splits:
-        storage.delete(path)
+    if found == (name, "array_record") and described & {*splits}:
+        storage.delete(path, version=content.version)

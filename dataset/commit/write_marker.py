@@ -14,7 +14,8 @@ from typing import Any
 
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Split, read_manifest
+from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -24,16 +25,18 @@ class WriteMarker:
     """The marker of one write.
 
     Attributes:
-        output: The dataset's directory.
+        output: The directory that is written to.
         name: The dataset's name.
         split: The split.
         fingerprint: What tells this write from all others.
+        dataset: The dataset's directory: the output, or the one that it is in.
     """
 
     output: str
     name: str
     split: str
     fingerprint: str
+    dataset: str
 
     @property
     def path(self) -> str:
@@ -83,12 +86,12 @@ class WriteMarker:
         found = self.load()
         if found is not None and self.is_own(found):
             return found.version
-        manifest = read_manifest(self.output)
+        manifest = read_manifest(self.dataset)
         # A worker that repeats its work after the commit does no harm.
         if manifest is None or not self.made(manifest.splits.get(self.split)):
             raise JobChangedError(
                 "another write has taken over the output",
-                where=f"{self.output}, split {self.split}",
+                where=f"{self.dataset}, split {self.split}",
                 expected=f"write {self.fingerprint}",
                 cure="run one write at a time into one output",
             )

@@ -11,6 +11,8 @@ c4/                                           the dataset's directory
     c4-train.inputs.npz                       from which files
   quarantine/                                 only if bad input was set aside
   tmp-c4-train/                               only while work goes on
+  .new-c4-train/                              what is to replace a split, laid out alike
+    owner.json                                who makes it
 ```
 """
 
@@ -28,6 +30,7 @@ TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 RESULT_PREFIX = "index/.result-"  # Of the files in `result_path`.
+OWNER_JSON = "owner.json"  # In `aside_dir`.
 
 # What TFDS, file systems and shells accept in names.
 # POSIX extended regular expressions, which Python's `re` reads alike.
@@ -99,6 +102,11 @@ def index_path(shard_path: str) -> str:
 def temporary_dir(dataset: str, name: str, split: str) -> str:
     """Returns where the unfinished files of a split are."""
     return join(dataset, f"tmp-{name}-{split}")
+
+
+def aside_dir(dataset: str, name: str, split: str) -> str:
+    """Returns where the new files of a split are until they replace the old ones."""
+    return join(dataset, f".new-{name}-{split}")
 
 
 def quarantine_paths(shard_path: str) -> tuple[str, str]:

@@ -6,8 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import google_crc32c
@@ -15,80 +14,29 @@ import google_crc32c
 from gristmill.dataset.errors import (
     FormatVersionError,
     InvalidDatasetError,
+    NotADatasetError,
+    StorageError,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.no_dataset import not_a_dataset
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import (
+    TOTALS,
+    Exchange,
+    Split,
+    encode_exchange,
+    encode_splits,
+    mapping_or_none,
+    merge_extra,
+    parse_exchange,
+    parse_splits,
+    unknown_fields,
+)
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
 
 FORMAT = "gristmill.dataset"
 FORMAT_VERSION = 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Split:
-    """One split of a dataset, as `dataset.json` has it.
-
-    Attributes:
-        shards: Number of shards.
-        records: Number of records.
-        raw_bytes: Size of the records.
-        file_bytes: Size of the shards.
-        records_digest: Order-independent digest of all records, 32 hex digits.
-        shards_digest: SHA-256 over names and contents of all shards, in order.
-        table: The table of shards, relative to the dataset.
-        table_bytes: Its size.
-        table_crc32c: Its checksum.
-        writer_options: Options of the official writer.
-        source: Where the data came from: patterns, file list digest, options, version.
-        dropped_records: Records for which the user's function returned nothing.
-        added_records: Records that it returned beyond one for each.
-        quarantined_regions: Damaged regions of the inputs that were set aside.
-        quarantined_bytes: Their size.
-        extra: Fields that this version does not know. They survive a rewrite.
-    """
-
-    shards: int
-    records: int
-    raw_bytes: int
-    file_bytes: int
-    records_digest: str
-    shards_digest: str
-    table: str
-    table_bytes: int
-    table_crc32c: int
-    writer_options: str
-    source: Mapping[str, Any]
-    dropped_records: int = 0
-    added_records: int = 0
-    quarantined_regions: int = 0
-    quarantined_bytes: int = 0
-    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of_table(
-        cls,
-        table: ShardTable,
-        encoded: bytes,
-        *,
-        path: str,
-        writer_options: str,
-        source: Mapping[str, Any],
-    ) -> Self:
-        """Describes a split by its table and the table's encoded form."""
-        totals: dict[str, Any] = {name: table.total(name) for name in _TOTALS}
-        return cls(
-            shards=len(table),
-            records_digest=table.digest().hex,
-            shards_digest=table.shards_digest,
-            table=path,
-            table_bytes=len(encoded),
-            table_crc32c=google_crc32c.value(encoded),
-            writer_options=writer_options,
-            source=source,
-            **totals,
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +48,7 @@ class Manifest:
         splits: Splits by name.
         features: The schema, where known: `features.json` as TFDS writes it.
         created_by: The version of gristmill that wrote it.
+        exchange: What is left to do until splits are replaced, None for nothing.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -107,6 +56,7 @@ class Manifest:
     splits: Mapping[str, Split]
     features: Mapping[str, Any] | None = None
     created_by: str = ""
+    exchange: Exchange | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -118,12 +68,15 @@ class Manifest:
         ]
         return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
 
+    @property
+    def replacing(self) -> frozenset[str]:
+        """Splits that cannot be read until their new files are in their places."""
+        if self.exchange is None or not self.exchange.splits:
+            return frozenset()
+        return frozenset(self.exchange.aside)
+
     def encode(self) -> bytes:
         """Returns the text of `dataset.json`."""
-        splits = {
-            name: _merge(dataclasses.asdict(split))
-            for name, split in self.splits.items()
-        }
         document = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -132,12 +85,14 @@ class Manifest:
             "raw_bytes": sum(split.raw_bytes for split in self.splits.values()),
             "file_bytes": sum(split.file_bytes for split in self.splits.values()),
             "content_digest": self.content_digest,
-            "splits": splits,
+            "splits": encode_splits(self.splits),
             "features": self.features,
             "created_by": self.created_by,
             "extra": dict(self.extra),
         }
-        text = json.dumps(_merge(document), indent=2, ensure_ascii=False)
+        if self.exchange is not None:
+            document["exchange"] = encode_exchange(self.exchange)
+        text = json.dumps(merge_extra(document), indent=2, ensure_ascii=False)
         # Names of files can hold bytes that are not UTF-8, which Python keeps as lone
         # surrogates: written as JSON escapes, so that any JSON reader accepts them.
         return text.encode("utf-8", "backslashreplace") + b"\n"
@@ -168,22 +123,21 @@ class Manifest:
                 "dataset", where=where, expected=FORMAT_VERSION, got=got
             )
         try:
-            splits = {
-                layout.check_split(name): _parse_split(fields)
-                for name, fields in document["splits"].items()
-            }
+            splits = parse_splits(document["splits"])
             manifest = cls(
                 name=layout.check_name(document["name"]),
                 splits=splits,
-                features=_mapping(document.get("features"), "features"),
+                features=mapping_or_none(document.get("features"), "features"),
                 created_by=str(document.get("created_by", "")),
-                extra=_unknown(document, _DOCUMENT_FIELDS),
+                exchange=parse_exchange(document.get("exchange")),
+                extra=unknown_fields(document, _DOCUMENT_FIELDS),
             )
         except (TypeError, KeyError, ValueError, AttributeError) as e:
             raise invalid("dataset.json lacks a field, or has a bad one", got=e) from e
-        if not splits:
+        if not (splits or manifest.replacing):
             raise invalid("dataset.json has no split")
-        for name, split in splits.items():
+        coming = {} if manifest.exchange is None else manifest.exchange.splits
+        for name, split in (*splits.items(), *coming.items()):
             layout.check_relative(split.table, where=f"{where}, split {name}")
         for total in ("records", "raw_bytes", "file_bytes"):
             added = sum(getattr(split, total) for split in splits.values())
@@ -204,52 +158,8 @@ class Manifest:
 
 _DOCUMENT_FIELDS = {
     *("format", "format_version", "name", "records", "raw_bytes", "file_bytes"),
-    *("content_digest", "splits", "features", "created_by"),
+    *("content_digest", "splits", "features", "created_by", "exchange"),
 }
-# Fields of a split that add up a column of its table.
-_TOTALS = (
-    *("records", "raw_bytes", "file_bytes", "dropped_records", "added_records"),
-    *("quarantined_regions", "quarantined_bytes"),
-)
-_DIGESTS = {
-    "records_digest": "[0-9a-f]{32}",
-    "shards_digest": "sha256:[0-9a-f]{64}",
-}
-_SPLIT_FIELDS = {
-    field.name: field.type
-    for field in dataclasses.fields(Split)
-    if field.name != "extra"
-}
-
-
-def _merge(fields: dict[str, Any]) -> dict[str, Any]:
-    extra: Mapping[str, Any] = fields.pop("extra")
-    return fields | dict(extra)
-
-
-def _mapping(value: Any, name: str) -> Mapping[str, Any] | None:
-    if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{name} must be an object, got {value!r}")
-    return value
-
-
-def _unknown(fields: Mapping[str, Any], known: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in known}
-
-
-def _parse_split(fields: Mapping[str, Any]) -> Split:
-    known = {name: fields[name] for name in fields if name in _SPLIT_FIELDS}
-    for name, value in known.items():
-        kind = _SPLIT_FIELDS[name]
-        if kind == "int" and (type(value) is not int or not 0 <= value < 1 << 62):
-            raise ValueError(f"{name} must be a count, got {value!r}")
-        if kind == "str" and not isinstance(value, str):
-            raise ValueError(f"{name} must be a text, got {value!r}")
-        if name in _DIGESTS and not re.fullmatch(_DIGESTS[name], value):
-            raise ValueError(f"{name} is not a digest, got {value!a}")
-    if _mapping(fields["source"], "source") is None:
-        raise ValueError("source must be an object, got null")
-    return Split(**known, extra=_unknown(fields, _SPLIT_FIELDS))
 
 
 def read_manifest(dataset: StrPath) -> Manifest | None:
@@ -281,7 +191,69 @@ def open_manifest(dataset: StrPath) -> Manifest:
     manifest = read_manifest(dataset)
     if manifest is None:
         raise not_a_dataset(dataset)
+    if not manifest.splits:
+        check_in_place(dataset, manifest)
     return manifest
+
+
+def check_in_place(
+    dataset: str, manifest: Manifest, splits: Iterable[str] | None = None
+) -> None:
+    """Checks that no split is being replaced at this moment.
+
+    Args:
+        dataset: The dataset's directory.
+        manifest: What its `dataset.json` says.
+        splits: Those to check; by default all.
+
+    Raises:
+        NotADatasetError: One is: its files are neither all old nor all new.
+    """
+    wanted = manifest.replacing if splits is None else manifest.replacing & {*splits}
+    if wanted:
+        raise NotADatasetError(
+            "a split is being replaced, and cannot be read before that is done",
+            where=f"{dataset}, split {', '.join(sorted(wanted))}",
+            expected="files of one conversion",
+            got="an exchange of the old files for the new ones",
+            cure="wait for the command that replaces it; if it was stopped, run it "
+            "again: it finishes the exchange, and converts nothing",
+        )
+
+
+def check_not_replaced(dataset: str, name: str, split: Split) -> None:
+    """Checks that a split is still the one that was read from `dataset.json`.
+
+    Raises:
+        InvalidDatasetError: It was replaced since: what is read now belongs to another
+            one.
+    """
+    manifest = read_manifest(dataset)
+    found = None if manifest is None else manifest.splits.get(name)
+    if found is None or found.shards_digest != split.shards_digest:
+        raise InvalidDatasetError(
+            "dataset was replaced while it was in use",
+            where=f"{dataset}, split {name}",
+            expected=split.shards_digest,
+            got="no such split any more" if found is None else found.shards_digest,
+            cure="start again, when the command that replaces it has ended",
+        )
+
+
+def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
+    """Reads the table of a split of a committed dataset, and checks its paths.
+
+    Raises:
+        InvalidDatasetError: It is damaged, or the split was replaced meanwhile.
+    """
+    split = manifest.splits[name]
+    try:
+        table = read_table(dataset, split)
+    except (InvalidDatasetError, StorageError):
+        check_not_replaced(dataset, name, split)  # That would be why.
+        raise
+    table.check_paths(where=layout.join(dataset, split.table))
+    return table
 
 
 def read_table(dataset: StrPath, split: Split) -> ShardTable:
@@ -302,7 +274,7 @@ def read_table(dataset: StrPath, split: Split) -> ShardTable:
             cure="restore it from a copy, or run the conversion again with --overwrite",
         )
     table = ShardTable.decode(data, where=path)
-    found: dict[str, Any] = {name: table.total(name) for name in _TOTALS}
+    found: dict[str, Any] = {name: table.total(name) for name in TOTALS}
     found |= {
         "shards": len(table),
         "records_digest": table.digest().hex,

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Split
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import Texts, load_arrays
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.tfrecord.frames import FRAME_OVERHEAD_BYTES
 

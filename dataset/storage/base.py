@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, Protocol
 
 from gristmill.dataset.errors import (
@@ -47,6 +47,20 @@ class Content(NamedTuple):
 
     data: bytes
     version: str
+
+
+class Move(NamedTuple):
+    """A file that gets another name in the same storage.
+
+    Attributes:
+        source: The file.
+        path: Its new path.
+        replaces: The version of the file that has this path, "" for none.
+    """
+
+    source: FileInfo
+    path: str
+    replaces: str
 
 
 class Storage(Protocol):
@@ -154,8 +168,34 @@ class Storage(Protocol):
     def is_in_use(self, directory: str) -> bool:
         """Tells whether a process of this machine has `temporary` files there."""
 
-    def delete_tree(self, directory: str) -> None:
-        """Deletes a directory with all its files, unless it `is_in_use`."""
+    def delete_tree(
+        self, directory: str, *, check: Callable[[], None] | None = None
+    ) -> None:
+        """Deletes a directory with all its files, unless it `is_in_use`.
+
+        With `check` it is deleted in any case, unless that raises: it is called when
+        it is known which files are to be deleted.
+        """
+
+    def list_tree(self, directory: str) -> Sequence[FileInfo]:
+        """Lists the files in a directory and below it; none if there is none."""
+
+    def move_all(self, moves: Iterable[Move]) -> None:
+        """Gives files other names, concurrently. None of them is read here.
+
+        A bucket copies its objects: there the sources stay. If another version has
+        the new path, that file stays, and StorageChangedError is raised.
+        """
+
+    def exclusive(self, directory: str) -> contextlib.AbstractContextManager[None]:
+        """Keeps other processes of this machine out that ask for the same directory.
+
+        A bucket keeps nobody out: there every request names the versions that it is
+        for. Nor does a directory that does not exist.
+        """
+
+    def free_bytes(self, directory: str) -> int | None:
+        """Returns the space that is free in a directory, None where that is unknown."""
 
 
 def is_unfinished(name: str) -> bool:

@@ -8,7 +8,7 @@ import functools
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 import google_crc32c
@@ -20,7 +20,7 @@ from google.api_core.exceptions import (
 )
 
 from gristmill.dataset.errors import InputError, StorageError
-from gristmill.dataset.storage.base import Content, FileInfo, changed_error
+from gristmill.dataset.storage.base import Content, FileInfo, Move, changed_error
 from gristmill.dataset.storage.gcs_connection import (
     GcsConnection,
     decode_crc32c,
@@ -40,6 +40,8 @@ from gristmill.dataset.storage.scratch import scratch_directory
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 _CHUNK_BYTES = 8 << 20  # Of an upload: one request each.
 _AT_ONCE = 16
+_COPIES_AT_ONCE = 64
+_CONTENT_TYPE = "application/octet-stream"
 _TIMEOUT_SECONDS = 30.0
 _DEADLINE_SECONDS = 120.0
 _UPLOADS = 3  # Attempts for a file that arrives damaged.
@@ -311,11 +313,16 @@ class GcsStorage:
                 # The object may exist: if only the response was lost, the retry fails
                 # because the first attempt succeeded.
                 found = self._after_failure(path, e, written, replaces)
+        self._check_written(path, found, written)
+
+    def _check_written(
+        self, path: str, found: FileInfo, written: tuple[int, int]
+    ) -> None:
         if (found.size_bytes, found.crc32c) != written:
             raise StorageError(
                 "object does not hold what was written to it",
                 where=path,
-                expected=f"{size_bytes:,} bytes, crc32c {crc32c:#010x}",
+                expected=f"{written[0]:,} bytes, crc32c {written[1]:#010x}",
                 got=f"{found.size_bytes:,} bytes, crc32c {found.crc32c or 0:#010x}",
                 cure="run the same command again",
             )
@@ -331,7 +338,7 @@ class GcsStorage:
                     rewind=True,
                     size=size_bytes,
                     checksum=None,
-                    content_type="application/octet-stream",
+                    content_type=_CONTENT_TYPE,
                     if_generation_match=None
                     if replaces is None
                     else int(replaces or 0),
@@ -389,9 +396,62 @@ class GcsStorage:
     def is_in_use(self, directory: str) -> bool:
         return False  # Temporary files are on the machines that write them.
 
-    def delete_tree(self, directory: str) -> None:
-        found = self._listing(directory, _below(directory), deep=True)
+    def move_all(self, moves: Iterable[Move]) -> None:
+        # Readers wait for the end of it, and a copy takes the service a while.
+        with concurrent.futures.ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
+            for _ in pool.map(self._copy, moves):
+                pass
+
+    def _copy(self, move: Move) -> None:
+        """Copies an object within its bucket: one request unless it is moved far."""
+        source = move.source
+        target = self._blob(move.path)
+        bucket, name = split_path(source.path)
+        version = int(source.version)
+        blob = self._connection.client.bucket(bucket).blob(name, generation=version)
+        # Otherwise the copy has no type at all.
+        target.content_type = _CONTENT_TYPE
+        written = (source.size_bytes, source.crc32c or 0)
+        with self._connection.explained("copy the object", source.path):
+            try:
+                token = None
+                while True:
+                    token, _, _ = target.rewrite(
+                        blob,
+                        token=token,
+                        if_generation_match=int(move.replaces or 0),
+                        if_source_generation_match=version,
+                        retry=self._connection.retry,
+                    )
+                    if token is None:
+                        break
+                found = _info(target)
+            except RetryError:
+                raise
+            except Exception as e:
+                # As after an upload: perhaps only the response was lost.
+                found = self._after_failure(move.path, e, written, move.replaces)
+        self._check_written(move.path, found, written)
+
+    def list_tree(self, directory: str) -> Sequence[FileInfo]:
+        return self._listing(directory, _below(directory), deep=True)
+
+    def delete_tree(
+        self, directory: str, *, check: Callable[[], None] | None = None
+    ) -> None:
+        found = self.list_tree(directory)
+        if check is not None:
+            check()
         self.delete_all(found)
+
+    @contextlib.contextmanager
+    def exclusive(self, directory: str) -> Iterator[None]:
+        del directory
+        yield
+
+    def free_bytes(self, directory: str) -> int | None:
+        del directory
+        return None
 
 
 def _below(directory: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import errno
 import filecmp
@@ -10,13 +11,14 @@ import pathlib
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from gristmill.dataset.errors import StorageError
 from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
+    Move,
     changed_error,
     explained,
     is_unfinished,
@@ -30,6 +32,7 @@ from gristmill.dataset.storage.regular_file import (
 )
 
 _WRITES = 3  # Attempts of which another process deletes the file.
+_RENAMES_AT_ONCE = 16
 
 
 def _info_of(path: str, status: os.stat_result) -> FileInfo:
@@ -285,14 +288,71 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return False
 
-    def delete_tree(self, directory: str) -> None:
+    def delete_tree(
+        self, directory: str, *, check: Callable[[], None] | None = None
+    ) -> None:
         with (
             explained("delete the directory", directory),
             contextlib.suppress(FileNotFoundError),
-            unless_in_use(directory) as free,
         ):
-            if free:
+            if check is None:
+                with unless_in_use(directory) as free:
+                    if free:
+                        shutil.rmtree(directory)
+                return
+            with locked(directory):
+                check()
                 shutil.rmtree(directory)
+
+    def list_tree(self, directory: str) -> Sequence[FileInfo]:
+        found = []
+        with explained("list the directory", directory):
+            for folder, _, files in os.walk(directory):
+                found += _infos(os.path.join(folder, file) for file in files)
+        return sorted(found)
+
+    def move_all(self, moves: Iterable[Move]) -> None:
+        by_directory: dict[str, list[Move]] = {}
+        for move in moves:
+            by_directory.setdefault(os.path.dirname(move.path) or ".", []).append(move)
+        for directory, here in by_directory.items():
+            with explained("move files to the directory", directory):
+                os.makedirs(directory, exist_ok=True)
+                # Concurrently for the sake of mounts, where a rename takes a while.
+                with (
+                    locked(directory),
+                    concurrent.futures.ThreadPoolExecutor(_RENAMES_AT_ONCE) as pool,
+                ):
+                    for _ in pool.map(self._move, here):
+                        pass
+                _sync_directory(directory)
+
+    def _move(self, move: Move) -> None:
+        with explained("move the file", move.source.path):
+            found = self._version(move.path)
+            if found != move.replaces:
+                raise changed_error(move.path, expected=move.replaces, got=found)
+            if found:
+                _make_later(move.source.path, int(found))
+            os.replace(move.source.path, move.path)
+
+    @contextlib.contextmanager
+    def exclusive(self, directory: str) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            with (
+                explained("lock the directory", directory),
+                contextlib.suppress(FileNotFoundError),
+            ):
+                stack.enter_context(locked(directory))
+            yield
+
+    def free_bytes(self, directory: str) -> int | None:
+        place = os.path.abspath(directory)
+        while not os.path.exists(place):
+            place = os.path.dirname(place)
+        with explained("find out the free space", place):
+            about = os.statvfs(place)
+        return about.f_bavail * about.f_frsize
 
     def _version(self, path: str) -> str:
         found = self.stat(path)

@@ -26,6 +26,7 @@ from gristmill.loader.cache.host_files import cache_root
 from gristmill.loader.cache.indexes import IndexCache
 from gristmill.loader.cache.shards import ShardCache
 from gristmill.loader.indices import IntArray
+from gristmill.loader.reading.open_shard import check_index
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
 from gristmill.loader.remote.partial_indexes import PartialIndexes
 from gristmill.loader.remote.range_fetcher import RangeFetcher
@@ -165,16 +166,7 @@ class RemoteShards:
         return found
 
     def _check_index(self, shard: int, index: ShardIndex) -> None:
-        expected = int(self._table.file_crc32cs[shard])
-        got = index.report().file_crc32c
-        if got != expected:
-            raise CorruptShardError(
-                "index is not the one of its shard",
-                where=self._index_paths[shard],
-                expected=f"of a shard with crc32c {expected:#010x}",
-                got=f"of one with {got:#010x}",
-                cure="restore the index from a copy, or convert this shard again",
-            )
+        check_index(index, int(self._table.file_crc32cs[shard]))
 
     def _index_opener(self) -> IndexCache | PartialIndexes:
         """Returns what opens indexes; made at the first read."""

@@ -8,18 +8,19 @@ import dataclasses
 import functools
 import resource
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.errors import CorruptShardError, StorageError
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.loader.cache.cache_counts import CacheCounter
 from gristmill.loader.cache.footers import FooterCache
 from gristmill.loader.indices import IntArray
-from gristmill.loader.reading.open_shard import open_shard
+from gristmill.loader.reading.open_shard import check_index, open_shard
 from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits, ShardFile
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
@@ -57,6 +58,9 @@ class ShardList:
         file_records: Records in each file, -1 where they were not counted.
         file_bytes: Size of each file, -1 where it is not known.
         name: The dataset, for messages.
+        file_crc32cs: uint32 [shards], checksum of each file, None if it is not known.
+        check_current: Raises InvalidDatasetError if the dataset that names these files
+            names others by now.
         index_paths: Their indexes, or None for those that `open_shard` finds.
         remote: Opens the shards of a dataset in object storage; None for others.
         footers: Keeps the indexes of plain files.
@@ -68,6 +72,8 @@ class ShardList:
     file_records: IntArray
     file_bytes: IntArray
     name: str
+    file_crc32cs: npt.NDArray[np.uint32] | None = None
+    check_current: Callable[[], None] | None = None
     index_paths: Sequence[str] | None = None
     remote: _StoredShards | None = None
     footers: FooterCache | None = None
@@ -103,19 +109,29 @@ class ShardList:
 
         Raises:
             CorruptShardError: A shard is not the one that the dataset describes.
+            InvalidDatasetError: The dataset was replaced since it was opened.
         """
-        if self.remote is None:
-            opened = [self._open_local(shard) for shard in shards]
-        else:
-            opened = self.remote.open(shards, records)
-        for shard, file in zip(shards, opened, strict=True):
-            self._compare(shard, file)
+        try:
+            if self.remote is None:
+                opened = [self._open_local(shard) for shard in shards]
+            else:
+                opened = self.remote.open(shards, records)
+            for shard, file in zip(shards, opened, strict=True):
+                self._compare(shard, file)
+        except (CorruptShardError, StorageError):
+            if self.check_current is not None:
+                self.check_current()  # That says more, if it is the reason.
+            raise
         return opened
 
     def _open_local(self, shard: int) -> ShardFile:
         index_path = None if self.index_paths is None else self.index_paths[shard]
         path = self.paths[shard]
-        return open_shard(path, index_path=index_path, footers=self.footers)
+        opened = open_shard(path, index_path=index_path, footers=self.footers)
+        if self.file_crc32cs is not None:
+            # The shard was opened before its index, in which order they are replaced.
+            check_index(opened.index, int(self.file_crc32cs[shard]))
+        return opened
 
     def _compare(self, shard: int, opened: ShardFile) -> None:
         records, size = int(self.file_records[shard]), int(self.file_bytes[shard])

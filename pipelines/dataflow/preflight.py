@@ -296,11 +296,11 @@ def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]
     """
     files = (layout.DATASET_JSON,)
     check_not_matched(options.output, patterns=options.input, files=files)
-    if options.overwrite:
-        return []
     try:
         manifest = read_manifest(options.output)
     except GristmillError as e:
+        if options.overwrite:
+            return []
         raise InputError(
             "the output cannot be read",
             where=options.output,
@@ -308,6 +308,11 @@ def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]
             cure="repair it, or choose another output",
         ) from e
     committed = [s for s in splits if manifest and s in manifest.splits]
+    if committed and options.overwrite:
+        return [
+            f"split {', '.join(committed)} stays until the new one is finished; "
+            "meanwhile the bucket holds both"
+        ]
     if committed and len(committed) == len(splits):
         raise InputError(
             "the output is committed already",

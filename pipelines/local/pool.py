@@ -74,6 +74,28 @@ def map_unordered(
         raise error
 
 
+def call_apart(function: Callable[[], R]) -> R:
+    """Returns what a function returns in a process of its own, which ends then.
+
+    Args:
+        function: It. Must be picklable.
+
+    Raises:
+        WorkerDiedError: The process was killed, or ended itself.
+    """
+    with Workers(_call, count=1, threads=1, patience_seconds=None) as processes:
+        processes.give(function)
+        result, error, _ = processes.take()
+    if error is not None:
+        raise error
+    found: R = result
+    return found
+
+
+def _call(function: Callable[[], R]) -> R:
+    return function()
+
+
 def _spread(
     items: Iterable[T],
     at_once: int,

@@ -74,8 +74,9 @@ class _ConversionReader:
     noun = "shards"
 
     def __init__(self, prepared: Sequence[PreparedJob], progress_dir: str):
-        self._prepared = prepared
         self._progress_dir = progress_dir
+        # Several where splits are to replace others: each is made in its own directory.
+        self._outputs = sorted({job.job.output for job in prepared})
         self.items = sum(job.plan.shards for job in prepared)
         self.stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
         self._shard_bytes: dict[str, int] = {}
@@ -90,12 +91,16 @@ class _ConversionReader:
                 self._indexes[index.rpartition("/")[2]] = key
                 self._shard_bytes[key] = size
 
-    def _finished(self, index_dir: str) -> set[str]:
+    def _finished(self) -> set[str]:
         """Returns the finished shards, from a recent listing."""
         began = time.monotonic()
         if began >= self._next_listing:
-            storage = storage_for(index_dir)
-            found = {info.path.rpartition("/")[2] for info in storage.list(index_dir)}
+            storage = storage_for(self._outputs[0])
+            found = {
+                info.path.rpartition("/")[2]
+                for output in self._outputs
+                for info in storage.list(layout.join(output, layout.INDEX_DIR))
+            }
             self._done = {self._indexes[name] for name in found & self._indexes.keys()}
             # Long listings take time, and those of a bucket cost money.
             ended = time.monotonic()
@@ -104,8 +109,7 @@ class _ConversionReader:
         return self._done
 
     def read(self) -> _Progress:
-        output = self._prepared[0].job.output
-        done = self._finished(layout.join(output, layout.INDEX_DIR))
+        done = self._finished()
         stored_bytes = sum(self._shard_bytes[key] for key in done)
         records = raw_bytes = 0
         for entry in os.scandir(self._progress_dir):

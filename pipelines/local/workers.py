@@ -75,7 +75,8 @@ class Workers:
         function: What to call. Must be picklable.
         count: Number of processes.
         threads: Concurrent calls in each.
-        patience_seconds: How long they may take to end after the last result.
+        patience_seconds: How long they may take to end after the last result; None to
+            end them at once, without a word.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Workers:
         *,
         count: int,
         threads: int,
-        patience_seconds: float,
+        patience_seconds: float | None,
     ):
         self._function, self._count, self._threads = function, count, threads
         self._patience_seconds = patience_seconds
@@ -119,15 +120,16 @@ class Workers:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        killed = self._end(patience_seconds=0 if kind else self._patience_seconds)
-        if killed and kind is None:
+        patience = None if kind else self._patience_seconds
+        killed = self._end(patience_seconds=patience or 0)
+        if killed and patience is not None:
             _log.warning(
                 "%d of %d worker processes were killed: they had not ended %g seconds "
                 "after their last result. The --map function, or a library, left a "
                 "thread, a process or an atexit function there. No result is lost.",
                 killed,
                 self._count,
-                self._patience_seconds,
+                patience,
             )
 
     def give(self, item: Any) -> None:

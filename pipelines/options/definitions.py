@@ -187,8 +187,8 @@ class ConvertOptions:
     overwrite: bool = _option(
         "flag",
         "Overwrite",
-        "Replace the split's existing shards. Never deletes inputs, shards of other "
-        "splits, or files that were indexed.",
+        "Replace the split. The old one stays until the new one is finished. Never "
+        "deletes inputs, shards of other splits, or files that were indexed.",
         default=False,
     )
 

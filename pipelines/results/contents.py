@@ -43,6 +43,10 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
             regions = plural(split.quarantined_regions, "damaged region")
             size = size_text(split.quarantined_bytes)
             lines.append(f"  left out  {regions}, {size}: see quarantine/")
+    lines += [
+        f"split {name}\n  being replaced: its new files are on their way"
+        for name in sorted(manifest.replacing)
+    ]
     return "\n".join(lines)
 
 

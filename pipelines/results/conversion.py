@@ -6,7 +6,8 @@ import dataclasses
 import json
 
 from gristmill.dataset.arrayrecord.writer_options import Check
-from gristmill.dataset.metadata.manifest import Manifest, Split
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
 
 

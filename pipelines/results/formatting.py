@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gristmill.dataset.metadata.manifest import Split
+from gristmill.dataset.metadata.splits import Split
 
 
 def size_text(size_bytes: float) -> str:

@@ -7,8 +7,11 @@ when `dataset.json` names it.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
+import posixpath
 import re
+from typing import Any
 
 import numpy as np
 
@@ -54,16 +57,23 @@ class Status:
         dataset: Its directory.
         committed: Whether all splits are committed.
         splits: The splits, sorted by name.
+        replacements: What is being made to replace splits, sorted by name.
+        moving: Splits whose new files are being moved to their places.
     """
 
     dataset: str
     committed: bool
     splits: tuple[SplitStatus, ...]
+    replacements: tuple[SplitStatus, ...] = ()
+    moving: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Returns the progress as text."""
         state = "committed" if self.committed else "NOT committed"
-        return "\n".join([f"{self.dataset}: {state}", *map(_text, self.splits)])
+        lines = [f"{self.dataset}: {state}", *map(_text, self.splits)]
+        lines += [f"to replace {_text(split)}" for split in self.replacements]
+        lines += [f"split {name}: new files are being moved" for name in self.moving]
+        return "\n".join(lines)
 
     def json(self) -> str:
         """Returns the progress as one JSON object."""
@@ -93,13 +103,14 @@ def read_status(dataset: str) -> Status:
             records=split.records,
         )
     for file in sorted(filter(_JOB.fullmatch, listed)):
-        path = layout.join(dataset, layout.INDEX_DIR, file)
-        job = json.loads(storage.read(path).decode("utf-8", "surrogateescape"))["job"]
+        job = _read_job(layout.join(dataset, layout.INDEX_DIR, file))
         if job["split"] not in splits:
             prepared = PreparedJob.load(dataset, job["name"], job["split"])
             if prepared is not None:
                 splits[job["split"]] = _unfinished(prepared, listed)
-    if not splits:
+    moving = tuple(sorted(manifest.replacing if manifest else ()))
+    replacements = () if moving else _replacements(dataset)
+    if not (splits or moving or replacements):
         raise NotADatasetError(
             "no dataset and no conversion here",
             where=dataset,
@@ -109,9 +120,33 @@ def read_status(dataset: str) -> Status:
         )
     return Status(
         dataset=dataset,
-        committed=all(split.committed for split in splits.values()),
+        committed=bool(splits)
+        and not moving
+        and all(split.committed for split in splits.values()),
         splits=tuple(splits[name] for name in sorted(splits)),
+        replacements=replacements,
+        moving=moving,
     )
+
+
+def _read_job(path: str) -> dict[str, Any]:
+    text = storage_for(path).read(path).decode("utf-8", "surrogateescape")
+    job: dict[str, Any] = json.loads(text)["job"]
+    return job
+
+
+def _replacements(dataset: str) -> tuple[SplitStatus, ...]:
+    found = []
+    storage = storage_for(dataset)
+    aside = layout.aside_dir(glob.escape(dataset), "*", "*")
+    for info in storage.match(layout.join(aside, layout.INDEX_DIR, "*.job.json")):
+        job, index_dir = _read_job(info.path), posixpath.dirname(info.path)
+        place = posixpath.dirname(index_dir)
+        prepared = PreparedJob.load(place, job["name"], job["split"])
+        if prepared is not None:
+            listed = {layout.base_name(each.path) for each in storage.list(index_dir)}
+            found.append(_unfinished(prepared, listed))
+    return tuple(sorted(found, key=lambda split: split.split))
 
 
 def _unfinished(prepared: PreparedJob, listed: set[str]) -> SplitStatus:

@@ -280,9 +280,11 @@ BEAM_PROCESSES = (
 @pytest.mark.parametrize("options", [("--workers", "2"), BEAM_PROCESSES])
 def test_killed_worker_is_an_error_and_a_rerun_finishes(tmp_path, options):
     (tmp_path / "slow.py").write_text(
-        "import os, time\n"
+        "import itertools, os, time\n"
+        "calls = itertools.count(1)\n"
         "def slow(record):\n"
-        "    open(f'worker-{os.getpid()}', 'w').close()\n"
+        "    if next(calls) > 10:  # It is tried on so many, in another process.\n"
+        "        open(f'worker-{os.getpid()}', 'w').close()\n"
         "    if not os.path.exists('go'):\n"
         "        time.sleep(0.1)\n"
         "    return record\n"

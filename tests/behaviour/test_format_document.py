@@ -12,9 +12,10 @@ import struct
 import numpy as np
 
 from gristmill.dataset.metadata import shard_index
-from gristmill.dataset.metadata.manifest import Manifest, Split
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Exchange, Split
 from tests.support.shards import report
 
 TEXT = pathlib.Path(__file__).parents[2].joinpath("docs", "format.md").read_text()
@@ -35,11 +36,13 @@ def first_cells(text: str) -> set[str]:
 
 
 def test_fields_of_dataset_json():
-    manifest = Manifest(name="c4", splits={})
+    exchange = Exchange(aside=("train",))
+    manifest = Manifest(name="c4", splits={}, exchange=exchange)
     split_fields = {field.name for field in dataclasses.fields(Split)} - {"extra"}
-    assert first_cells(section(r"dataset\.json")) == (
-        json.loads(manifest.encode()).keys() | split_fields
-    )
+    document = json.loads(manifest.encode())
+    assert first_cells(section(r"dataset\.json")) == document.keys() | split_fields
+    table = TEXT[TEXT.index("| field of `exchange` ") :].partition("\n\n")[0]
+    assert first_cells(table) - {"exchange"} == document["exchange"].keys()
 
 
 def test_the_example_of_dataset_json_has_all_fields():

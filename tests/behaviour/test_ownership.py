@@ -173,8 +173,9 @@ class TestInputs:
             other = dataclasses.replace(
                 job, names=ShardNames(kind="inputs", suffix=".x")
             )
-            take_output(plan_job(other, list_inputs(other)), overwrite="changed")
-            convert(other)
+            prepared = plan_job(other, list_inputs(other))
+            taken = take_output(prepared, overwrite="changed")
+            commit_shards([other], map(make_shard, shard_tasks(taken.prepared)))
             names = [name for name in server.objects.buckets["bucket"] if "/a" in name]
             assert names == ["in/a", "out/a.x", "out/index/a.x.index"]
 

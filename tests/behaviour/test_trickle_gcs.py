@@ -131,13 +131,17 @@ def test_a_conversion_goes_on_after_answers_that_trickle(
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", DRIPS)
-@pytest.mark.parametrize("operation", ["list", "media"])
+@pytest.mark.parametrize(("operation", "name"), [("list", ""), ("media", "a.tf")])
 def test_a_conversion_ends_where_answers_always_trickle(
-    server: GcsServer, monkeypatch: pytest.MonkeyPatch, operation: str, kind: str
+    server: GcsServer,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+    name: str,
+    kind: str,
 ) -> None:
     records = text_records(50, seed=1)
     server.objects.put("in", "a.tfrecord", frames_of(records))
-    server.fail(kind, operation, seconds=EACH, times=999)
+    server.fail(kind, operation, name=name, seconds=EACH, times=999)
     message = refused(lambda: convert([job_of()]))
     assert "gs://in/" in message
     assert SILENT in message

@@ -28,13 +28,13 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.manifest import (
     Manifest,
-    Split,
     open_manifest,
     read_manifest,
     read_table,
 )
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from tests.support.datasets import convert

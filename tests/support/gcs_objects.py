@@ -78,6 +78,7 @@ class Objects:
         places: What the service says of a bucket's location, by bucket; of others it
             is `US`.
         denied: Permissions that the caller has in no bucket.
+        rewrite_bytes: Most bytes of an object that one request copies; 0 for no bound.
         lock: Held while one request is carried out.
     """
 
@@ -88,6 +89,7 @@ class Objects:
         self.page_size = 1000
         self.places: dict[str, dict[str, Any]] = {}
         self.denied: set[str] = set()
+        self.rewrite_bytes = 0
         self.uploads: dict[str, dict[str, Any]] = {}
         self.lock = threading.RLock()
 
@@ -138,16 +140,24 @@ class Objects:
     def copy(
         self, bucket: str, name: str, to: str, new: str, query: dict[str, str]
     ) -> Reply:
-        source = (
-            {"generation": query["sourceGeneration"]}
-            if ("sourceGeneration" in query)
-            else {}
-        )
+        source = {}
+        for field, wanted in (
+            ("sourceGeneration", "generation"),
+            ("ifSourceGenerationMatch", "ifGenerationMatch"),
+        ):
+            if field in query:
+                source[wanted] = query[field]
         found = self.find(bucket, name, source)
         self._check_generation(self._bucket(to).get(new), query)
+        size = len(found.data)
+        done = int(query.get("rewriteToken", 0)) + (self.rewrite_bytes or size)
+        about = {"kind": "storage#rewriteResponse", "objectSize": str(size)}
+        if done < size:
+            more = {"done": False, "rewriteToken": str(done)}
+            return json_reply(about | more | {"totalBytesRewritten": str(done)})
         self.put(to, new, found.data, encoding=found.content_encoding)
-        done = {"kind": "storage#rewriteResponse", "done": True}
-        return json_reply(done | {"resource": self.resource(to, new)})
+        last = {"done": True, "totalBytesRewritten": str(size)}
+        return json_reply(about | last | {"resource": self.resource(to, new)})
 
     def compose(
         self, bucket: str, name: str, names: list[str], query: dict[str, str]

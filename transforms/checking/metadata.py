@@ -18,8 +18,13 @@ from gristmill.dataset.commit.split_check import (
 )
 from gristmill.dataset.commit.split_files import shard_prefix
 from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.findings import UNREADABLE, Finding, finding_of
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.manifest import (
+    check_in_place,
+    open_manifest,
+    read_manifest,
+)
 from gristmill.dataset.metadata.shard_table import ShardTable
 
 
@@ -32,6 +37,7 @@ class VerifyTask(NamedTuple):
         file_bytes: Size of the shard.
         file_crc32c: crc32c of the whole file.
         digest: Digest of its records.
+        content_digest: That of the dataset, which tells whether it was replaced since.
     """
 
     dataset: str
@@ -39,6 +45,7 @@ class VerifyTask(NamedTuple):
     file_bytes: int
     file_crc32c: int
     digest: RecordsDigest
+    content_digest: str = ""
 
 
 class VerifyPlan(NamedTuple):
@@ -69,11 +76,12 @@ def plan_verify(dataset: str) -> VerifyPlan:
         dataset: The directory of a committed dataset.
 
     Raises:
-        NotADatasetError: The dataset is not committed.
+        NotADatasetError: The dataset is not committed, or a split is being replaced.
         InvalidDatasetError: `dataset.json` is damaged.
         FormatVersionError: Its version is unknown.
     """
     manifest = open_manifest(dataset)
+    check_in_place(dataset, manifest)
     findings: list[Finding] = []
     tasks: list[VerifyTask] = []
     listings = Listings(dataset)
@@ -92,7 +100,7 @@ def plan_verify(dataset: str) -> VerifyPlan:
                     Finding(path, f"shard of two splits, {owners[path]} and {name}")
                 )
             owners[path] = name
-        tasks += _tasks(dataset, table)
+        tasks += _tasks(dataset, table, manifest.content_digest)
         findings += compare_shards(table, listings)
         findings += compare_indexes(table, listings)
     for name in readable:
@@ -103,10 +111,31 @@ def plan_verify(dataset: str) -> VerifyPlan:
             if file.startswith(prefix) and file not in owners
         ]
     leftovers = tuple(find_leftovers(dataset, manifest, listings))
+    if findings:
+        check_same(dataset, manifest.content_digest)
     return VerifyPlan(findings, tasks, leftovers)
 
 
-def _tasks(dataset: str, table: ShardTable) -> Iterator[VerifyTask]:
+def check_same(dataset: str, content_digest: str) -> None:
+    """Checks that a dataset is the one in which something was found.
+
+    Raises:
+        InvalidDatasetError: It was replaced meanwhile: what was found says nothing.
+    """
+    now = read_manifest(dataset)
+    if now is None or now.content_digest != content_digest:
+        raise InvalidDatasetError(
+            "dataset was changed while it was verified",
+            where=dataset,
+            expected=content_digest,
+            got="no dataset" if now is None else now.content_digest,
+            cure="verify it again, when the command that replaces it has ended",
+        )
+
+
+def _tasks(
+    dataset: str, table: ShardTable, content_digest: str
+) -> Iterator[VerifyTask]:
     for shard, path in enumerate(table.paths):
         yield VerifyTask(
             dataset=dataset,
@@ -114,4 +143,5 @@ def _tasks(dataset: str, table: ShardTable) -> Iterator[VerifyTask]:
             file_bytes=int(table.file_bytes[shard]),
             file_crc32c=int(table.file_crc32cs[shard]),
             digest=table.digest(shard),
+            content_digest=content_digest,
         )

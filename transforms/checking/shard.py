@@ -37,7 +37,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.storage.base import FileInfo, Storage
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.checking.metadata import VerifyTask
+from gristmill.transforms.checking.metadata import VerifyTask, check_same
 
 _SHOWN_RECORDS = 10  # A finding for each of the first; the others are counted.
 
@@ -70,6 +70,9 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
 
     Args:
         task: Which shard.
+
+    Raises:
+        InvalidDatasetError: The dataset was replaced meanwhile.
     """
     findings: list[Finding] = []
     digest = RecordsDigest()
@@ -95,6 +98,8 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
                 got=f"{digest.records:,} records, digest {digest.hex}",
             )
         )
+    if findings and task.content_digest:
+        check_same(task.dataset, task.content_digest)
     return ShardCheck(task.path, digest.records, digest.raw_bytes, tuple(findings))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
+from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
@@ -16,14 +17,20 @@ from gristmill.dataset.commit.ownership import (
     check_removal,
 )
 from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.commit.split_files import committed_shards, remove_split
+from gristmill.dataset.commit.split_files import (
+    committed_shards,
+    is_readable,
+    remove_split,
+)
 from gristmill.dataset.errors import (
     InvalidDatasetError,
     JobChangedError,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import version_of
+from gristmill.transforms.conversion.begin_aside import take_aside
 from gristmill.transforms.conversion.convert_shard import finished_shard
 from gristmill.transforms.conversion.job_inputs import (
     check_shards_apart,
@@ -33,6 +40,7 @@ from gristmill.transforms.conversion.same_inputs import (
     CompareShards,
     check_same_inputs,
 )
+from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.empty_claim import (
     delete_shards,
@@ -56,6 +64,7 @@ from gristmill.transforms.sources.input_files import (
 from gristmill.transforms.sources.tfrecord_range import RangeReader
 
 CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
+TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
 Overwrite = bool | Literal["changed"]
 
 
@@ -67,11 +76,14 @@ class TakenOutput:
         prepared: The job.
         committed: The dataset, if it holds the finished split; nothing is to do then.
         notes: Remarks for the user.
+        aside: Whether the job is done in a directory of its own in the output, and
+            replaces a split when it is committed.
     """
 
     prepared: PreparedJob
     committed: Manifest | None
     notes: tuple[str, ...] = ()
+    aside: bool = False
 
 
 def needs_count(job: ConversionJob) -> bool:
@@ -131,30 +143,41 @@ def begin_job(
     job: ConversionJob,
     *,
     overwrite: bool = False,
+    exchanged: Collection[str] = (),
     count_files: CountFiles | None = None,
     compare_shards: CompareShards | None = None,
+    try_map: TryMap = try_function,
 ) -> TakenOutput:
     """Lists the inputs of a job, plans its shards, and takes possession of its output.
 
     Args:
         job: The job.
         overwrite: Whether to replace the split's existing files.
+        exchanged: As for `take_output`.
         count_files: Counts the records of all files, for a plan by records; by
             default one after the other.
         compare_shards: As for `take_output`.
+        try_map: Tries the job's function, by default in this process.
 
     Raises:
         InputError: Inputs or options cannot be used.
+        UserFunctionError: The job's function fails at the first records.
         JobChangedError: The output belongs to another job.
     """
+    exchanged = {*exchanged, *finish_exchange(job.output, or_give_up=bool(overwrite))}
     files = list_inputs(job)
+    if job.map is not None:
+        try_map(job, files.first(TRIED_FILES))
     counts: Iterable[FileCount] = ()
     if needs_count(job) and count_files is not None:
         counts = count_files(job, files)
     elif needs_count(job):
         counts = (count_file(job, files[file]) for file in range(len(files)))
     return take_output(
-        plan_job(job, files, counts), overwrite=overwrite, compare_shards=compare_shards
+        plan_job(job, files, counts),
+        overwrite=overwrite,
+        exchanged=exchanged,
+        compare_shards=compare_shards,
     )
 
 
@@ -162,6 +185,7 @@ def take_output(
     prepared: PreparedJob,
     *,
     overwrite: Overwrite = False,
+    exchanged: Collection[str] = (),
     compare_shards: CompareShards | None = None,
 ) -> TakenOutput:
     """Compares a prepared job with what its output holds, and describes it there.
@@ -170,6 +194,8 @@ def take_output(
         prepared: The job.
         overwrite: Whether to replace the split's existing files; `changed` to do so
             only if an earlier job with the same kind of names wrote all of them.
+        exchanged: Splits that `finish_exchange` has just finished: they are not
+            replaced by the very job that made them.
         compare_shards: Compares finished shards with inputs that may have changed; see
             `check_same_inputs`.
 
@@ -179,6 +205,7 @@ def take_output(
     """
     job = prepared.job
     where = job.output, job.name, job.split
+    exchanged = {*exchanged, *finish_exchange(job.output, or_give_up=bool(overwrite))}
     if overwrite == "changed":
         try:
             return take_output(prepared, compare_shards=compare_shards)
@@ -187,8 +214,12 @@ def take_output(
             if old is None or _kind(old.job.names) != _kind(job.names):
                 raise
             _check_no_strangers(prepared, old=old)
-            return take_output(prepared, overwrite=True)
+            return take_output(prepared, overwrite=True, compare_shards=compare_shards)
     manifest, version = _read_manifest(prepared, overwrite=overwrite)
+    there = None if manifest is None else manifest.splits.get(job.split)
+    if there is not None and job.split in exchanged and _is_done(prepared, there):
+        delete_leftovers(job.output, job.name, [job.split])
+        return TakenOutput(prepared=prepared, committed=manifest)
     shards = set(map(prepared.shard_path, range(prepared.plan.shards)))
     if overwrite:
         shards |= described_shards(*where)
@@ -196,11 +227,13 @@ def take_output(
     check_inputs_stay(*where, inputs=prepared.files.paths, shards=shards)
     if overwrite:
         check_removal(*where, manifest=manifest, shards=shards)
+        if is_readable(*where, manifest=manifest, shards=shards):
+            own = take_aside(prepared, replaced=there, compare_shards=compare_shards)
+            return TakenOutput(prepared=own, committed=None, aside=True)
         manifest = remove_split(
             *where, manifest=manifest, version=version, shards=shards
         )
     found, seen = PreparedJob.load_versioned(*where, own=prepared)
-    committed = None if manifest is None else manifest.splits.get(job.split)
     stale: set[str] = set()
     notes: tuple[str, ...] = ()
     if seen.job and (found is None or found.fingerprint != prepared.fingerprint):
@@ -212,15 +245,15 @@ def take_output(
         and found is not None
         and check_same_inputs(prepared, found, compare_shards=compare_shards)
     )
-    if committed is not None:
+    if there is not None:
         # The description can be of another job than the committed split.
-        if committed.source.get("job") != prepared.fingerprint:
+        if there.source.get("job") != prepared.fingerprint:
             raise JobChangedError(
                 "the output holds this split already, from another source",
                 where=f"{job.output}, split {job.split}",
                 cure="choose another --split or output, or replace it with --overwrite",
             )
-        if not notes and not check_split(job.output, committed):
+        if not notes and not check_split(job.output, there):
             delete_leftovers(job.output, job.name, [job.split])
             if noted:
                 prepared.store(replaces=seen)
@@ -231,6 +264,11 @@ def take_output(
     prepared.store(replaces=seen)
     delete_shards(job.output, stale)
     return TakenOutput(prepared=prepared, committed=None, notes=notes)
+
+
+def _is_done(prepared: PreparedJob, split: Split) -> bool:
+    own = split.source.get("job") == prepared.fingerprint
+    return own and not check_split(prepared.job.output, split)
 
 
 def _read_manifest(

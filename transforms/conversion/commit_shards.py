@@ -6,9 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_dataset
+from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
-from gristmill.dataset.metadata.manifest import Manifest, Split, read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.splits import Split
+from gristmill.transforms.conversion.begin_aside import check_owner
 from gristmill.transforms.conversion.finish_split import finish_split
 from gristmill.transforms.conversion.shard_tasks import GatheredResults, ShardResult
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -42,7 +45,7 @@ def commit_shards(
     """Commits the dataset from the results of all shards of all jobs.
 
     Args:
-        jobs: The jobs, all of one dataset.
+        jobs: The jobs, all of one dataset, with its directory as output.
         results: A result for every shard; None as report where a split was there.
         features: The schema, where known.
         prepared: Jobs that were prepared in this process, by split.
@@ -54,10 +57,13 @@ def commit_shards(
             was there is gone.
     """
     jobs = list(jobs)
+    output, name = jobs[0].output, jobs[0].name
     if not isinstance(results, GatheredResults):
         results = GatheredResults.of(results)
+    finish_exchange(output)  # Of an earlier attempt at this very commit, perhaps.
     before = tuple(job.split for job in jobs if job.split in results.committed_before)
-    splits, owners, repaired = {}, [], 0
+    splits, repaired = {}, 0
+    owners: dict[str, PreparedJob] = {}
     for job in jobs:
         if job.split in before:
             continue
@@ -70,20 +76,23 @@ def commit_shards(
             )
         own = (prepared or {}).get(job.split) or found.task.prepared
         splits[job.split], again = finish_split(own, found.reports)
-        owners.append(own)
+        owners[job.split] = own
         repaired += again
-    output, name = jobs[0].output, jobs[0].name
+    places = {split: own.job.output for split, own in owners.items()}
+    aside = [split for split, place in places.items() if place != output]
     extra_files = None
     if tfds_directory is not None:
         source = read_tfds_directory(tfds_directory)
         features = source.features if features is None else features
-        extra_files = _tfds_files(source, output, splits)
+        extra_files = _tfds_files(source, output, splits, places)
 
     def check() -> None:
         # Hours may have passed since the first split was finished.
-        for own in owners:
+        for split, own in owners.items():
             check_current(own)
-        check_files(output, splits)
+            if split in aside:
+                check_owner(own, output)
+            check_files(own.job.output, {split: splits[split]})
 
     manifest = commit_dataset(
         output,
@@ -92,22 +101,29 @@ def commit_shards(
         keeps=before,
         features=features,
         extra_files=extra_files,
+        aside=aside,
         check=check,
     )
     return ConversionResult(manifest, repaired, before)
 
 
 def _tfds_files(
-    source: TfdsDirectory, output: str, splits: Mapping[str, Split]
+    source: TfdsDirectory,
+    output: str,
+    splits: Mapping[str, Split],
+    places: Mapping[str, str],
 ) -> ExtraFiles:
-    """Checks new splits against TFDS metadata, of which it makes the output's."""
-    for name, split in splits.items():
-        table = read_table(output, split)
+    """Checks new splits against TFDS metadata, of which it makes the output's.
+
+    `places` are the directories that have the tables of new splits.
+    """
+    new = {name: read_table(places[name], split) for name, split in splits.items()}
+    for name, table in new.items():
         check_records_read(source.splits[name], table, where=source.path)
 
     def make(manifest: Manifest) -> list[bytes]:
         tables = {
-            name: read_table(output, split)
+            name: new[name] if name in new else read_table(output, split)
             for name, split in manifest.splits.items()
             if name in source.splits
         }

@@ -10,9 +10,9 @@ import numpy as np
 from gristmill.dataset.commit.commit import write_table
 from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Split
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import posixpath
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -35,7 +36,20 @@ class ShardTask(NamedTuple):
     @property
     def prepared(self) -> PreparedJob:
         """The job."""
-        return load_prepared(self.output, self.name, self.split, self.fingerprint)
+        job = self.name, self.split, self.fingerprint
+        try:
+            return load_prepared(self.output, *job)
+        except JobChangedError:
+            # A worker that repeats its work after the commit does no harm.
+            if not self.aside:
+                raise
+            return load_prepared(posixpath.dirname(self.output), *job)
+
+    @property
+    def aside(self) -> bool:
+        """Whether the shard is made beside those that it replaces."""
+        dataset = posixpath.dirname(self.output)
+        return self.output == layout.aside_dir(dataset, self.name, self.split)
 
 
 class ShardResult(NamedTuple):
@@ -90,13 +104,17 @@ def make_shard(
             converted.
     """
     prepared = task.prepared
-    place = ShardPlace.at(task.output, prepared.shard_path(task.shard))
+    output = prepared.job.output
+    place = ShardPlace.at(output, prepared.shard_path(task.shard))
     report = place.report()
+    if task.aside and output == task.output:
+        # Nobody else may be there: what another job has left is replaced.
+        report = place.finished(prepared.fingerprint)
     if report is not None and report.job != prepared.fingerprint:
         # There was no such file when this job took the output.
         raise JobChangedError(
             "another job has written a file of the same name meanwhile",
-            where=layout.join(task.output, place.path),
+            where=layout.join(output, place.path),
             expected=f"no file, or that of job {prepared.fingerprint}",
             got=f"that of job {report.job}",
             cure="choose another output for one of them, or run one after the other",

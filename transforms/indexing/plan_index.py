@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.commit.ownership import check_other_splits
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.file_names import (
@@ -68,6 +69,8 @@ def plan_index(
     """
     infos = _find_files(patterns)
     directory = _directory_of(infos)
+    if finish_exchange(directory):
+        return plan_index(patterns, name=name, split=split, overwrite=overwrite)
     files = [
         layout.check_shard(info.path.rpartition("/")[2], where=info.path)
         for info in infos

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.commit.aside import Aside
 from gristmill.dataset.commit.write_marker import WriteMarker
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError
@@ -87,11 +88,19 @@ class WritePlan:
         job: The job.
         digests: [groups], digest of the records of each group.
         committed: Whether the dataset holds exactly this already.
+        replaces_in: The dataset's directory, if the job's output is a directory in it:
+            the new files replace those of a split at the commit.
     """
 
     job: WriteJob
     digests: tuple[RecordsDigest, ...]
     committed: bool = False
+    replaces_in: str | None = None
+
+    @property
+    def dataset(self) -> str:
+        """The dataset's directory."""
+        return self.replaces_in or self.job.output
 
     def parts(self, group: int) -> int:
         """Returns how many shards a group makes: one at least."""
@@ -131,6 +140,17 @@ class WritePlan:
             output=job.output,
             name=job.name,
             split=job.split,
+            fingerprint=self.fingerprint,
+            dataset=self.dataset,
+        )
+
+    @property
+    def aside(self) -> Aside:
+        """The directory beside the split that it replaces."""
+        return Aside(
+            dataset=self.dataset,
+            name=self.job.name,
+            split=self.job.split,
             fingerprint=self.fingerprint,
         )
 

@@ -73,6 +73,10 @@ class InputFiles:
             int(self.noted_ns[file]),
         )
 
+    def first(self, count: int) -> list[InputFile]:
+        """Returns the first files, at most so many."""
+        return [self[file] for file in range(min(count, len(self)))]
+
     @property
     def splittable(self) -> npt.NDArray[np.bool_]:
         """Whether reading can begin in the middle: bool [files]."""

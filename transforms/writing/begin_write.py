@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
@@ -14,6 +15,7 @@ from gristmill.dataset.commit.ownership import (
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import (
     committed_shards,
+    is_readable,
     list_shards,
     remove_split,
 )
@@ -21,6 +23,7 @@ from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import option_differences
@@ -52,6 +55,7 @@ def begin_write(
         InputError: The output holds files of another writer.
         JobChangedError: The output holds the split with other records or options.
     """
+    finish_exchange(job.output, or_give_up=overwrite)
     by_group = [RecordsDigest()] * groups
     for group, digest in digests:
         by_group[group] += digest
@@ -72,16 +76,34 @@ def begin_write(
             shards = described_shards(*where)
             shards |= committed_shards(job.output, manifest, job.split)
             check_removal(*where, manifest=manifest, shards=shards)
+            if is_readable(*where, manifest=manifest, shards=shards):
+                return _begin_aside(plan, replaced=split)
             remove_split(*where, manifest=manifest, version=version, shards=shards)
             seen = None
     else:
         _check_free(plan, manifest, seen)
-    marker.store(options=job.options(), replaces=seen.version if seen else "")
+    return _begin(plan, seen)
+
+
+def _begin(plan: WritePlan, seen: Content | None) -> WritePlan:
+    """Stores the marker, and deletes what an earlier attempt left."""
+    job = plan.job
+    version = seen.version if seen else ""
+    plan.marker.store(options=job.options(), replaces=version)
     # Readers find shards by a pattern: what an earlier attempt left must not be there.
     keep = [plan.shard_path(shard) for shard in range(plan.shards)]
     stale = list_shards(job.output, job.name, job.split, keep=keep)
     storage_for(job.output).delete_all(stale)
     return plan
+
+
+def _begin_aside(plan: WritePlan, *, replaced: Split | None) -> WritePlan:
+    """Lets the shards be written beside the split that they replace."""
+    plan.aside.check_space(_expected_bytes(plan, replaced))
+    plan.aside.take()
+    job = dataclasses.replace(plan.job, output=plan.aside.path)
+    own = dataclasses.replace(plan, job=job, replaces_in=plan.dataset)
+    return _begin(own, own.marker.load())
 
 
 def _check_free(
@@ -125,3 +147,14 @@ def _check_free(
         delete_shards(job.output, unfinished)
     if marker is None:
         check_no_strangers(*where)
+
+
+def _expected_bytes(plan: WritePlan, replaced: Split | None) -> int | None:
+    """Returns the size that the shards should have, known from a split like it."""
+    if replaced is None or not replaced.raw_bytes:
+        return None
+    options = replaced.source.get("options")
+    writer = plan.job.options()["writer"]
+    if not isinstance(options, dict) or options.get("writer") != writer:
+        return None
+    return int(plan.total.raw_bytes * replaced.file_bytes / replaced.raw_bytes)

@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
+from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, StorageChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    open_manifest,
+    read_manifest,
+)
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import version_of
@@ -62,8 +67,9 @@ def commit_write(
         StorageChangedError: It has written the table meanwhile.
     """
     job = plan.job
-    if plan.committed:
-        return _result(plan, open_manifest(job.output))
+    finish_exchange(plan.dataset)  # Of an earlier attempt at this very commit, perhaps.
+    if plan.committed or _is_exchanged(plan):
+        return _result(plan, open_manifest(plan.dataset))
     by_shard = {report.shard_index: report for report in reports}
     for group, digest in enumerate(plan.digests):
         if not digest.records:
@@ -95,22 +101,42 @@ def commit_write(
         source={"write": plan.fingerprint, "options": job.options()},
     )
 
+    aside = plan.replaces_in is not None
+
     def check() -> None:
         marker.check_current()
+        if aside:
+            plan.aside.check()
         check_files(job.output, {job.split: split})
 
-    manifest = commit(job.output, job.name, {job.split: split}, check=check)
+    manifest = commit(
+        plan.dataset,
+        job.name,
+        {job.split: split},
+        aside=[job.split] if aside else [],
+        check=check,
+    )
     # The marker of a write that has begun since stays: its shards belong to it.
     with contextlib.suppress(StorageChangedError):
-        if version:
+        if version and not aside:
             marker.remove(version)
     return _result(plan, manifest)
+
+
+def _is_exchanged(plan: WritePlan) -> bool:
+    """Tells whether an earlier attempt has put the shards into their places."""
+    if plan.replaces_in is None or plan.marker.load() is not None:
+        return False
+    manifest = read_manifest(plan.dataset)
+    return manifest is not None and plan.marker.made(
+        manifest.splits.get(plan.job.split)
+    )
 
 
 def _result(plan: WritePlan, manifest: Manifest) -> WriteResult:
     split = manifest.splits[plan.job.split]
     return WriteResult(
-        output=plan.job.output,
+        output=plan.dataset,
         split=plan.job.split,
         shards=split.shards,
         records=split.records,

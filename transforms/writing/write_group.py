@@ -50,12 +50,14 @@ def write_group(
     if plan.committed:
         return
     shards = plan.shards_of(group)
-    places = [ShardPlace.at(job.output, plan.shard_path(shard)) for shard in shards]
-    there = [place.finished(plan.fingerprint) for place in places]
-    finished = [report for report in there if report is not None]
-    if len(finished) == len(shards):
-        yield from finished
-        return
+    # Where shards replace others, a repeated attempt may find them in their places.
+    for output in dict.fromkeys((plan.dataset, job.output)):
+        places = [ShardPlace.at(output, plan.shard_path(shard)) for shard in shards]
+        there = [place.finished(plan.fingerprint) for place in places]
+        finished = [report for report in there if report is not None]
+        if len(finished) == len(shards):
+            yield from finished
+            return
     storage = storage_for(job.output)
     temporary = layout.temporary_dir(job.output, job.name, job.split)
     with storage.temporary(temporary) as path, closing(RecordSpool(path)) as spool:

@@ -26,13 +26,13 @@ from gristmill.dataset.errors import DataLossError, InputError, StorageChangedEr
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
-    Split,
     open_manifest,
     read_manifest,
     read_versioned_manifest,
 )
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from tests.support.records import read_array_records, text_records
 

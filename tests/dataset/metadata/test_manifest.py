@@ -1,4 +1,7 @@
-"""dataset.json: round trips, what later versions add, and lies that are refused."""
+"""dataset.json: round trips, what later versions add, and lies that are refused.
+
+Covers: dataset/metadata/splits.py.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
-    Split,
     open_manifest,
     read_manifest,
     read_table,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from tests.support.shards import report
 
 

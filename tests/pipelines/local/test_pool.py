@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import signal
@@ -13,7 +14,11 @@ import time
 import pytest
 
 from gristmill.dataset.errors import InputError, WorkerDiedError
-from gristmill.pipelines.local.pool import default_workers, map_unordered
+from gristmill.pipelines.local.pool import (
+    call_apart,
+    default_workers,
+    map_unordered,
+)
 
 
 def _square(number: int) -> int:
@@ -61,6 +66,26 @@ def _kill_self(number: int) -> int:
     if number == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
+
+
+def _leave_a_thread() -> int:
+    threading.Thread(target=threading.Event().wait).start()
+    return os.getpid()
+
+
+def test_a_call_in_a_process_of_its_own(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    assert call_apart(functools.partial(_square, 7)) == 49
+    with pytest.raises(InputError, match="no good"):
+        call_apart(functools.partial(_touch_or_fail, str(tmp_path / "fails")))
+    with pytest.raises(WorkerDiedError):
+        call_apart(functools.partial(_kill_self, 1))
+    pid = call_apart(_leave_a_thread)
+    assert pid != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(("workers", "threads"), [(1, 1), (1, 3), (2, 1), (2, 3)])

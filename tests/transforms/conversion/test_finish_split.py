@@ -271,14 +271,13 @@ class TestCommitShards:
 
     @pytest.mark.parametrize("others", [0, 1])
     def test_a_split_that_was_there_and_is_gone(self, jobs, others: int):
-        """Another run may overwrite it, once it was found that nothing is to do."""
+        """Somebody may delete it, once it was found that nothing is to do."""
         train, test = jobs
         convert(train)
         done = ShardResult(next(shard_tasks(begin_job(train).prepared)), None)
         tasks = [next(shard_tasks(prepared_of(job))) for job in (test,)[:others]]
         results = [done, *map(make_shard, tasks)]
-        # The other run has begun: the split is not there until it ends.
-        begin_job(train, overwrite=True)
+        pathlib.Path(train.output, "dataset.json").unlink()
         with pytest.raises(DataLossError, match="gone") as caught:
             commit_shards([train, test][: others + 1], results)
         assert "train" in str(caught.value)

@@ -43,8 +43,9 @@ from tests.support.gcs_server import GcsServer
 from tests.support.pipelines import run
 from tests.support.records import frames_of, text_records
 
-RECORDS = text_records(60)
-FAILS = "json:loads"  # A function that takes bytes, and fails at these.
+# A function that fails, but not at the first records, on which it is tried.
+FAILS = "binascii:unhexlify"
+RECORDS = [b"%04x" % number for number in range(10)] + text_records(60)
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_a_function_that_fails_and_the_corrected_command(
     assert_whole(output, shards=2)
     (note,) = outcome.notes
     assert "had finished no shard, and was replaced" in note
-    assert "map was 'json:loads', is None" in note
+    assert "map was 'binascii:unhexlify', is None" in note
     assert "plan.value was 3, is 2" in note
 
 

@@ -9,7 +9,7 @@ import json
 import pathlib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from gristmill.dataset.errors import (
     InputError,
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.storage.base import Move
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -44,6 +45,7 @@ from gristmill.transforms.tfds.directory import (
 )
 from gristmill.transforms.tfds.metadata import tfds_metadata
 from tests.support import tfds_data
+from tests.support.conversion import contents
 from tests.support.records import (
     read_array_records,
     read_tfrecords,
@@ -243,18 +245,70 @@ def test_a_committed_dataset_is_not_touched_again(
     }
 
 
-def test_overwriting_withdraws_the_metadata_first(
-    made: pathlib.Path, tmp_path: pathlib.Path
+def test_overwriting_withdraws_the_metadata_before_it_moves_shards(
+    made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     convert(made, tmp_path)
+    before = (tmp_path / "dataset_info.json").read_bytes()
     plan = PlanOptions(kind="num_shards", value=4)
     jobs = tfds_jobs(str(made), str(tmp_path), splits=("train",), plan=plan).jobs
-    begin_job(jobs[0], overwrite=True)
-    assert not (tmp_path / "dataset_info.json").exists()
-    run(jobs, tfds_directory=str(made), overwrite=False)
+    prepared = begin_job(jobs[0], overwrite=True).prepared
+    results = list(map(make_shard, shard_tasks(prepared)))
+    assert (tmp_path / "dataset_info.json").read_bytes() == before
+    seen: list[bool] = []
+    move_all = LocalStorage.move_all
+
+    def record(self: LocalStorage, moves: Iterable[Move]) -> None:
+        seen.append((tmp_path / "dataset_info.json").exists())
+        move_all(self, moves)
+
+    monkeypatch.setattr(LocalStorage, "move_all", record)
+    commit_shards(jobs, results, tfds_directory=str(made))
+    assert seen
+    assert not any(seen)
     assert [len(n) for n in lengths(tmp_path).values()] == [4, 1]
     got = tfds_data.data_source(tmp_path, "train")
     assert tfds_data.examples_of(got) == tfds_data.read_in_order(made, "train")
+
+
+def test_overwriting_all_splits_or_one(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+
+    def start(
+        output: pathlib.Path, shards: int, splits: tuple[str, ...] | None = None
+    ) -> Callable[[], ConversionResult]:
+        """Does all but the commit, and returns that."""
+        plan = PlanOptions(kind="num_shards", value=shards)
+        jobs = tfds_jobs(str(made), str(output), splits=splits, plan=plan).jobs
+        taken = [begin_job(job, overwrite=True) for job in jobs]
+        tasks = [task for one in taken for task in shard_tasks(one.prepared)]
+        results = list(map(make_shard, tasks))
+        return lambda: commit_shards(jobs, results, tfds_directory=str(made))
+
+    def read() -> dict[str, bool]:
+        """Returns whether TFDS reads the right examples of each split."""
+        return {
+            split: tfds_data.examples_of(tfds_data.data_source(out, split))
+            == tfds_data.read_in_order(made, split)
+            for split in SPLIT_RECORDS
+        }
+
+    start(out, 2)()
+    before = contents(out)
+    commit = start(out, 3)
+    assert before.items() <= contents(out).items()
+    assert all(read().values())
+    commit()
+    start(fresh, 3)()
+    assert contents(out) == contents(fresh)
+    assert all(read().values())
+    start(out, 1, ("train",))()
+    others = {path: data for path, data in contents(fresh).items() if "-valid" in path}
+    assert others.items() <= contents(out).items()
+    assert open_manifest(str(out)).splits["train"].shards == 1
+    assert all(read().values())
 
 
 def test_overwriting_leaves_the_metadata_of_tfrecords_alone(

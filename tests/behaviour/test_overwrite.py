@@ -1,0 +1,654 @@
+"""What could be read before an overwriting command can be read until it commits.
+
+Covers: dataset/commit/aside.py, dataset/commit/exchange.py,
+transforms/conversion/begin_aside.py.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.commit import commit as commit_module
+from gristmill.dataset.errors import (
+    CorruptInputError,
+    DataLossError,
+    GristmillError,
+    InputError,
+    InvalidDatasetError,
+    JobChangedError,
+    NotADatasetError,
+    StorageChangedError,
+    StorageError,
+    UserFunctionError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
+from gristmill.dataset.shard_reader import first_records
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines.drop_in import convert_tf_to_arrayrecord_disk
+from gristmill.pipelines.results.contents import manifest_text
+from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.read_arrayrecords import ReadArrayRecords
+from gristmill.transforms.write_arrayrecords import WriteArrayRecords
+from tests.support.conversion import convert, job_of, read_output
+from tests.support.gcs_server import GcsServer
+from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, run
+from tests.support.records import frames_of, text_records, write_array_records
+
+# The function fails, but not at the first records, on which it is tried.
+FAILS = "binascii:unhexlify"
+OLD = text_records(60)
+NEW = [b"%04x" % number for number in range(10)] + text_records(50, seed=1)
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The inputs: first those of the old dataset."""
+    path = tmp_path / "in.tfrecord"
+    path.write_bytes(frames_of(OLD))
+    return path
+
+
+@pytest.fixture(params=["local", "gs"])
+def output(
+    request: pytest.FixtureRequest,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    if request.param == "local":
+        yield str(tmp_path / "out")
+        return
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield "gs://bucket/out"
+
+
+def files_of(output: str) -> dict[str, bytes]:
+    """Returns all files of an output, by relative path."""
+    storage = storage_for(output)
+    return {
+        info.path.removeprefix(f"{output}/"): storage.read(info.path)
+        for info in storage.list_tree(output)
+    }
+
+
+def without_new(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Returns the files that are not to replace others."""
+    return {name: data for name, data in files.items() if not name.startswith(".new")}
+
+
+def records_of(output: str, split: str | None = None) -> list[bytes]:
+    dataset = loader.open(output, split)
+    return dataset.read(range(len(dataset)))
+
+
+def assert_whole(output: str, records: list[bytes], *, shards: int) -> None:
+    """The dataset holds these, and nothing is beside it."""
+    found = verify(output, workers=1)
+    assert (found.findings, list(found.leftovers)) == ((), [])
+    assert open_manifest(output).splits["train"].shards == shards
+    assert sorted(records_of(output, "train")) == sorted(records)
+    assert without_new(files_of(output)) == files_of(output)
+
+
+def replacing(source: pathlib.Path, output: str, shards: int = 3) -> ConversionJob:
+    return job_of(source, output, plan=("num_shards", shards))
+
+
+@pytest.fixture
+def old(source: pathlib.Path, output: str) -> dict[str, bytes]:
+    """The files of a dataset, whose input has changed since."""
+    convert(replacing(source, output, 2))
+    before = files_of(output)
+    source.write_bytes(frames_of(NEW))
+    return before
+
+
+# What ends before the commit changes nothing.
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_with_a_typo_is_known_before_anything_is_written(
+    source, output: str, old, tmp_path, monkeypatch, workers: int
+):
+    (tmp_path / "typo.py").write_text("def typo(record):\n    return recrod\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    job = dataclasses.replace(replacing(source, output), map="typo:typo")
+    with pytest.raises(UserFunctionError, match="'recrod' is not defined") as caught:
+        run_conversion([job], workers=workers, overwrite=True)
+    assert f"{source}, byte offset 0" in str(caught.value)
+    assert files_of(output) == old
+
+
+def test_a_function_that_fails_later(source, output: str, old):
+    job = dataclasses.replace(replacing(source, output), map=FAILS)
+    with pytest.raises(UserFunctionError):
+        run_conversion([job], overwrite=True)
+    assert without_new(files_of(output)) == old
+    assert records_of(output) == OLD
+    assert run_conversion([replacing(source, output)], overwrite=True).notes == ()
+    assert_whole(output, NEW, shards=3)
+
+
+def test_a_damaged_input(source, output: str, old):
+    data = bytearray(source.read_bytes())
+    data[len(data) // 2] ^= 1
+    source.write_bytes(bytes(data))
+    with pytest.raises(CorruptInputError):
+        run_conversion([replacing(source, output)], overwrite=True)
+    assert without_new(files_of(output)) == old
+    source.write_bytes(frames_of(NEW))
+    run_conversion([replacing(source, output)], overwrite=True)
+    assert_whole(output, NEW, shards=3)
+
+
+def test_finished_shards_are_kept_until_the_same_command_runs_again(
+    source, output: str, old
+):
+    job = replacing(source, output)
+    tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))
+    make_shard(tasks[1])
+    aside = storage_for(output).list(tasks[1].output)
+    (shard,) = (info for info in aside if "00001-of" in info.path)
+    made = storage_for(output).stat(shard.path)
+    assert made is not None
+    status = read_status(output)
+    assert "committed" in status.text().splitlines()[0]
+    assert "to replace split train: 1 of 3 shards finished" in status.text()
+    assert records_of(output) == OLD
+    left = verify(output, workers=1)
+    assert left.findings == ()
+    assert shard.path.removeprefix(f"{output}/") in left.leftovers
+    tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))
+    results = list(map(make_shard, tasks))
+    assert storage_for(output).stat(shard.path) == made
+    commit_shards([job], results)
+    assert_whole(output, NEW, shards=3)
+
+
+def test_without_overwrite_nothing_is_replaced(source, output: str, old):
+    begin_job(replacing(source, output), overwrite=True)
+    with pytest.raises(JobChangedError, match=r"plan\.value was 2, is 3"):
+        begin_job(replacing(source, output))
+    assert without_new(files_of(output)) == old
+
+
+def test_the_same_bytes_as_where_nothing_was(source, output: str, old, tmp_path):
+    convert(replacing(source, output), overwrite=True)
+    convert(replacing(source, str(tmp_path / "fresh")))
+    assert files_of(output) == files_of(str(tmp_path / "fresh"))
+
+
+def test_damage_that_was_set_aside_goes_and_comes(source, output: str, tmp_path):
+    good = frames_of(OLD)
+
+    def overwrite(data: bytes) -> dict[str, bytes]:
+        source.write_bytes(data)
+        job = replacing(source, output)
+        convert(dataclasses.replace(job, on_corrupt="quarantine"), overwrite=True)
+        fresh = f"{tmp_path}/fresh-{len(list(tmp_path.iterdir()))}"
+        convert(dataclasses.replace(job, on_corrupt="quarantine", output=fresh))
+        assert files_of(output) == files_of(fresh)
+        return {n: d for n, d in files_of(output).items() if n.startswith("quar")}
+
+    assert overwrite(good) == {}
+    begun = overwrite(b"junk" + good)
+    assert len(begun) == 2
+    other = overwrite(b"rubbish" + good + b"end")
+    assert len(other) == 4
+    assert {*begun} < {*other}
+    assert len(overwrite(b"junk" + good)) == 2
+    assert overwrite(good) == {}
+
+
+# Several commands at once.
+
+
+def test_a_later_command_takes_over_and_the_earlier_is_told(source, output: str, old):
+    first, second = replacing(source, output, 4), replacing(source, output, 3)
+    tasks = list(shard_tasks(begin_job(first, overwrite=True).prepared))
+    results = list(map(make_shard, tasks))
+    later = begin_job(second, overwrite=True).prepared
+    for told in (
+        lambda: make_shard(tasks[0]),
+        lambda: commit_shards([first], results),
+    ):
+        with pytest.raises(JobChangedError, match="has taken over"):
+            told()
+    commit_shards([second], map(make_shard, shard_tasks(later)))
+    assert_whole(output, NEW, shards=3)
+
+
+class Held:
+    """Holds the first call of a storage's method on files of some names."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, output: str, name: str, skip: int = 0
+    ):
+        self.begun, self.release = threading.Event(), threading.Event()
+        kind = type(storage_for(output))
+        true_write = kind.write
+        calls = iter(range(1000))
+
+        def write(storage: Any, path: str, data: bytes, **options: Any) -> None:
+            if path.endswith(name) and next(calls) == skip:
+                self.begun.set()
+                assert self.release.wait(60)
+            true_write(storage, path, data, **options)
+
+        patch.setattr(kind, "write", write)
+
+
+def in_background(call: Callable[..., Any], *args: Any) -> Any:
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    future = pool.submit(call, *args)
+    pool.shutdown(wait=False)
+    return future
+
+
+def test_who_is_about_to_commit_cannot_once_another_has_begun(
+    source, output: str, old, monkeypatch
+):
+    first, second = replacing(source, output, 4), replacing(source, output, 3)
+    prepared = begin_job(first, overwrite=True).prepared
+    results = list(map(make_shard, shard_tasks(prepared)))
+    held = Held(monkeypatch, output, "dataset.json")
+    late = in_background(commit_shards, [first], results)
+    assert held.begun.wait(60)  # All of its checks have passed.
+    later = begin_job(second, overwrite=True).prepared
+    held.release.set()
+    with pytest.raises(JobChangedError, match="has taken over"):
+        late.result(60)
+    assert records_of(output) == OLD
+    commit_shards([second], map(make_shard, shard_tasks(later)))
+    assert_whole(output, NEW, shards=3)
+
+
+def test_who_has_committed_is_finished_before_another_begins(
+    source, output: str, old, monkeypatch
+):
+    first, second = replacing(source, output, 4), replacing(source, output, 3)
+    prepared = begin_job(first, overwrite=True).prepared
+    results = list(map(make_shard, shard_tasks(prepared)))
+    # The second has looked at the dataset, and asks for the directory just then.
+    held = Held(monkeypatch, output, "owner.json")
+    late = in_background(lambda: begin_job(second, overwrite=True))
+    assert held.begun.wait(60)
+    monkeypatch.setattr(commit_module, "finish_exchange", lambda output: frozenset())
+    commit_shards([first], results)
+    assert read_manifest(output).replacing == {"train"}
+    held.release.set()
+    later = late.result(60).prepared
+    # That of the first is whole, until the second commits.
+    assert records_of(output) == NEW
+    assert open_manifest(output).splits["train"].shards == 4
+    monkeypatch.undo()
+    if "://" in output:
+        return  # The server went with the variable that named it.
+    commit_shards([second], map(make_shard, shard_tasks(later)))
+    assert_whole(output, NEW, shards=3)
+
+
+@pytest.mark.parametrize(
+    "rounds", [2, pytest.param(4, marks=pytest.mark.slow)], ids=str
+)
+def test_commands_at_once_that_say_they_are_done_are(
+    source, output: str, old, rounds: int
+):
+    """Two replace a split by other plans, and one adds a split."""
+    for number in range(rounds):
+        plans = [
+            ("train", number + 2, ["--overwrite"]),
+            ("train", number + 3, ["--overwrite"]),
+            (f"more{number}", 2, []),
+        ]
+        processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "gristmill", "convert", str(source)),
+                    *(output, "--name=data", f"--num-shards={shards}"),
+                    *(f"--split={split}", "--workers=1", *options),
+                ],
+                stderr=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                text=True,
+            )
+            for split, shards, options in plans
+        ]
+        errors = [process.communicate(timeout=120)[1] for process in processes]
+        codes = [process.returncode for process in processes]
+        assert not any("Traceback" in error for error in errors), errors
+        splits = open_manifest(output).splits
+        assert 0 in codes[:2], errors
+        done = [plan[1] for plan, code in zip(plans, codes, strict=True) if code == 0]
+        assert splits["train"].shards in done
+        assert (plans[2][0] in splits) == (codes[2] == 0)
+        assert verify(output, workers=1).findings == ()
+        assert all(records_of(output, split) == NEW for split in splits)
+
+
+def test_a_reader_that_opens_all_the_time_never_meets_a_mix(
+    source, output: str, old, tmp_path
+):
+    """Datasets of as many records, whose shards have the same sizes."""
+    datasets = [[b"%d of %d" % (r, n) for r in range(200)] for n in range(4)]
+    wholes = {tuple(OLD), *map(tuple, datasets)}
+    ended = threading.Event()
+
+    told = "is being replaced|was replaced while|written again while"
+
+    def read() -> tuple[int, list[str]]:
+        opened, wrong = 0, []
+        while not ended.is_set():
+            try:
+                dataset = loader.open(output, verify="never", cache_dir=str(tmp_path))
+                records = [dataset[r] for r in range(len(dataset))]
+            except GristmillError as error:
+                if not re.search(told, str(error)):
+                    wrong.append(str(error))
+                continue
+            opened += 1
+            if tuple(records) not in wholes:
+                wrong.append(f"a mix: {records[:3]}")
+        return opened, wrong
+
+    readers = [in_background(read) for _ in range(2)]
+    try:
+        for records in (*datasets, *datasets):
+            source.write_bytes(frames_of(records))
+            convert(replacing(source, output), overwrite=True)
+    finally:
+        ended.set()
+    for reader in readers:
+        opened, wrong = reader.result(60)
+        assert wrong == []
+        assert opened
+    assert records_of(output) == datasets[-1]
+
+
+# Readers and other commands in the middle of an exchange.
+
+
+@pytest.fixture
+def stopped(
+    source, output: str, old, monkeypatch: pytest.MonkeyPatch
+) -> list[ConversionJob]:
+    """The jobs of a command that was stopped after it had begun the exchange."""
+    convert(job_of(source, output, split="test"))
+    job = replacing(source, output)
+    results = map(make_shard, shard_tasks(begin_job(job, overwrite=True).prepared))
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_module, "finish_exchange", lambda output: frozenset())
+        commit_shards([job], list(results))
+    return [job]
+
+
+def test_readers_are_told_what_happens(output: str, stopped):
+    for read in (
+        lambda: loader.open(output, "train"),
+        lambda: loader.open(output),  # Not the only split that is left.
+        lambda: list(first_records(output, "train", 3)),
+        lambda: run(ReadArrayRecords(output)),
+        lambda: run(ReadArrayRecords(output, split="train")),
+        lambda: verify(output, workers=1),
+        lambda: verify(output, quick=True),
+    ):
+        with pytest.raises(NotADatasetError, match="is being replaced") as caught:
+            read()
+        assert "split train" in str(caught.value)
+        assert "finishes the exchange, and converts nothing" in str(caught.value)
+    assert records_of(output, "test") == NEW
+    assert list(first_records(output, "test", 2)) == NEW[:2]
+    status = read_status(output)
+    assert not status.committed
+    assert "split train: new files are being moved" in status.text()
+    assert json.loads(status.json())["moving"] == ["train"]
+    text = manifest_text(open_manifest(output), output)
+    assert "split train\n  being replaced" in text
+
+
+def test_the_same_command_converts_nothing(output: str, stopped):
+    outcome = run_conversion(stopped, overwrite=True)
+    assert outcome.committed_before == ("train",)
+    assert sorted(records_of(output, "train")) == sorted(NEW)
+    assert verify(output, workers=1).findings == ()
+
+
+def test_the_same_command_without_overwrite_does_too(output: str, stopped):
+    assert run_conversion(stopped).committed_before == ("train",)
+    assert verify(output, workers=1).findings == ()
+
+
+def test_a_command_that_replaces_it_again(source, output: str, stopped):
+    source.write_bytes(frames_of(OLD))
+    convert(*stopped, overwrite=True)
+    assert_whole(output, OLD, shards=3)
+
+
+def test_new_files_that_are_lost_bring_the_old_ones_back(output: str, stopped):
+    aside = layout.aside_dir(output, "data", "train")
+    storage_for(output).delete_tree(aside)
+    with pytest.raises(DataLossError, match="are not there"):
+        run_conversion(stopped)
+    assert records_of(output, "train") == OLD
+    assert verify(output, workers=1).findings == ()
+    convert(*stopped, overwrite=True)
+    assert_whole(output, NEW, shards=3)
+
+
+def test_when_old_ones_are_lost_too_it_is_converted_again(output: str, stopped):
+    storage = storage_for(output)
+    storage.delete_tree(layout.aside_dir(output, "data", "train"))
+    storage.delete(layout.join(output, layout.shard_name("data", "train", 0, 2)))
+    convert(*stopped, overwrite=True)
+    assert_whole(output, NEW, shards=3)
+    assert records_of(output, "test") == NEW
+
+
+# What there was, and what it is replaced by.
+
+
+def test_files_of_another_program_stay_until_the_commit(source, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    mine = out / layout.shard_name("data", "train", 0, 1)
+    write_array_records(mine, OLD)
+    before = mine.read_bytes()
+    job = replacing(source, str(out))
+    results = map(make_shard, shard_tasks(begin_job(job, overwrite=True).prepared))
+    results = list(results)
+    assert mine.read_bytes() == before
+    assert "to replace split train: 3 of 3" in read_status(str(out)).text()
+    commit_shards([job], results)
+    assert_whole(str(out), OLD, shards=3)
+
+
+def test_an_unfinished_conversion_goes_at_once(source, output: str):
+    """Nobody can read it, and it takes up space."""
+    make_shard(next(shard_tasks(begin_job(replacing(source, output, 2)).prepared)))
+    prepared = begin_job(replacing(source, output), overwrite=True).prepared
+    assert prepared.job.output == output
+    left = [info.path for info in storage_for(output).list_tree(output)]
+    assert not [path for path in left if "array_record-" in path]
+
+
+def test_inputs_among_the_new_files_are_refused(source, output: str, old):
+    convert(replacing(source, output), overwrite=True)
+    place = layout.join(layout.aside_dir(output, "data", "train"), "in.tfrecord")
+    storage_for(output).write(place, frames_of(NEW))
+    with pytest.raises(InputError, match="an input would be replaced"):
+        begin_job(job_of(place, output), overwrite=True)
+
+
+def test_a_disk_that_is_plainly_too_small(source, tmp_path, monkeypatch):
+    out = str(tmp_path / "out")
+    convert(replacing(source, out))
+    before = files_of(out)
+    split = open_manifest(out).splits["train"]
+    monkeypatch.setattr(LocalStorage, "free_bytes", lambda *_: split.file_bytes // 2)
+    with pytest.raises(StorageError, match="not enough space") as caught:
+        begin_job(replacing(source, out), overwrite=True)
+    assert f"expected: about {split.file_bytes:,} bytes" in str(caught.value)
+    assert f"{split.file_bytes // 2:,} bytes free" in str(caught.value)
+    with pytest.raises(StorageError, match="not enough space"):
+        run(
+            beam.Create(OLD),
+            WriteArrayRecords(out, name="data", num_shards=2, overwrite=True),
+        )
+    assert files_of(out) == before
+    # Of an input that is much smaller, or with other options, it is not known.
+    source.write_bytes(frames_of(OLD[:5]))
+    convert(replacing(source, out), overwrite=True)
+    assert_whole(out, OLD[:5], shards=3)
+
+
+def test_the_command_says_that_both_need_space(source, tmp_path):
+    out = str(tmp_path / "out")
+    convert(replacing(source, out, 2))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gristmill", "convert", str(source), out),
+            *("--name=data", "--num-shards=3", "--overwrite", "--workers=1"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "split train stays until the new one is finished" in done.stderr
+    assert "both need space" in done.stderr
+
+
+# Pipelines, drop-ins and writes.
+
+
+@pytest.mark.parametrize("argv", [BUNDLES_TWICE, BUNDLE_BASED], ids=["twice", "tries"])
+def test_a_commit_on_a_worker_that_is_repeated(
+    source, output: str, old, argv, monkeypatch
+):
+    kind = type(storage_for(output))
+    true_move = kind.move_all
+    calls = iter(range(1000))
+
+    def move_all(storage: Any, moves: Any) -> None:
+        if argv == BUNDLE_BASED and next(calls) < 2:
+            raise StorageError("not at once")
+        true_move(storage, moves)
+
+    monkeypatch.setattr(kind, "move_all", move_all)
+    jobs = (replacing(source, output),)
+    (result, *_) = run(ConvertTFRecords(jobs=jobs, overwrite=True), argv=argv)
+    assert result.manifest == read_manifest(output)
+    assert_whole(output, NEW, shards=3)
+
+
+def test_a_shard_that_is_made_again_after_the_commit_does_no_harm(
+    source, output: str, old
+):
+    job = replacing(source, output)
+    tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))
+    results = list(map(make_shard, tasks))
+    commit_shards([job], results)
+    before = files_of(output)
+    assert make_shard(tasks[1]) == results[1]
+    assert commit_shards([job], results).manifest == read_manifest(output)
+    assert files_of(output) == before
+
+
+def test_a_drop_in_with_other_arguments(source, tmp_path):
+    args = {"input": str(source), "output": str(tmp_path / "out" / "part")}
+
+    def convert_to(shards: int) -> None:
+        convert_tf_to_arrayrecord_disk(shards, args).run().wait_until_finish()
+
+    convert_to(3)
+    before = files_of(str(tmp_path / "out"))
+    data = frames_of(NEW)
+    source.write_bytes(data[:-1])
+    with pytest.raises(CorruptInputError):
+        convert_to(2)
+    assert without_new(files_of(str(tmp_path / "out"))) == before
+    source.write_bytes(data)
+    convert_to(2)
+    names = [path.name for path in sorted((tmp_path / "out").glob("*.arrayrecord"))]
+    assert names == [f"part-{n:05d}-of-00002.arrayrecord" for n in range(2)]
+    assert read_output(tmp_path / "out", "part") == NEW
+    assert without_new(files_of(str(tmp_path / "out"))) == files_of(
+        str(tmp_path / "out")
+    )
+
+
+def write(output: str, records: Any, **options: Any) -> list[Any]:
+    given = {"name": "data", "num_shards": 3, "overwrite": True, **options}
+    return run(beam.Create(records), WriteArrayRecords(output, **given))
+
+
+def test_a_write_that_fails_and_one_that_does_not(output: str, old, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "gristmill.transforms.writing.commit_write.write_table",
+            lambda *a, **k: 1 / 0,
+        )
+        with pytest.raises(ZeroDivisionError):
+            write(output, NEW)
+    assert without_new(files_of(output)) == old
+    assert records_of(output) == OLD
+    (result,) = write(output, NEW)
+    assert (result.output, result.records) == (output, len(NEW))
+    assert_whole(output, NEW, shards=3)
+    (again,) = write(output, NEW[::-1])
+    assert again == result._replace(committed_before=True)
+
+
+def test_writes_whose_bundles_are_repeated(output: str, old):
+    run(
+        beam.Create(NEW),
+        WriteArrayRecords(output, name="data", num_shards=3, overwrite=True),
+        argv=BUNDLES_TWICE,
+    )
+    assert_whole(output, NEW, shards=3)
+
+
+def test_a_conversion_and_a_write_that_replace_the_same(source, output: str, old):
+    job = replacing(source, output)
+    tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))
+    results = list(map(make_shard, tasks))
+    write(output, OLD)
+    assert_whole(output, OLD, shards=3)
+    with pytest.raises(JobChangedError, match="has taken over"):
+        commit_shards([job], results)
+    convert(job, overwrite=True)
+    assert_whole(output, NEW, shards=3)
+
+
+def test_a_held_dataset_names_what_happened(source, output: str, old, tmp_path):
+    held = loader.open(output, cache_dir=str(tmp_path / "cache"))
+    convert(replacing(source, output), overwrite=True)
+    with pytest.raises(
+        (InvalidDatasetError, StorageChangedError), match=r"was replaced|written again"
+    ):
+        held.read(range(len(held)))
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)

@@ -1,0 +1,161 @@
+"""Commands of gristmill that are killed at one of their steps.
+
+A step is a change of a name on a local disk, or a request to a server. Each command
+runs in a process that is forked for it from one that has imported everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+_STEPS = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit status, -9 if it was killed, and what it said."""
+
+    status: int
+    error: str
+
+
+class Killer:
+    """Runs commands and kills them; use it in a `with` statement.
+
+    Args:
+        folder: For temporary files.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._errors = folder / "stderr"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.kills"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": str(folder)},
+            text=True,
+        )
+
+    def __enter__(self) -> Killer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        kill_at: int = 0,
+        after: bool = False,
+        cwd: pathlib.Path | None = None,
+    ) -> Ended:
+        """Runs a command.
+
+        Args:
+            argv: Its arguments.
+            kill_at: The step at which it is killed, from 1; 0 for none. A command with
+                fewer steps ends by itself.
+            after: Whether the step is done before.
+            cwd: The working directory.
+        """
+        order = {
+            "argv": list(argv),
+            "kill_at": kill_at,
+            "after": after,
+            "cwd": str(cwd or os.getcwd()),
+            "stderr": str(self._errors),
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        status = int(self._process.stdout.readline())
+        return Ended(status, self._errors.read_text(errors="replace"))
+
+
+def _main() -> None:
+    import google.cloud.storage  # noqa: F401
+    import urllib3.connectionpool  # noqa: F401
+
+    import gristmill.dataset.storage.gcs
+    import gristmill.pipelines.commands.jobs
+    import gristmill.pipelines.convert
+    import gristmill.pipelines.options.conversion_jobs  # noqa: F401
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if not child:
+            _run(**order)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _run(argv: list[str], *, kill_at: int, after: bool, cwd: str, stderr: str) -> None:
+    code: Any = 70
+    with contextlib.suppress(BaseException):
+        output = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 2)
+        os.dup2(output, 1)
+        os.chdir(cwd)
+        signal.alarm(300)  # Whatever happens, it ends.
+        _count_steps(kill_at, after)
+        from gristmill.pipelines.commands.main import main
+
+        try:
+            main(argv)
+        except SystemExit as e:
+            code = e.code
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _count_steps(kill_at: int, after: bool) -> None:
+    from urllib3.connectionpool import HTTPConnectionPool
+
+    steps = 0
+    lock = threading.Lock()
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def step(*args: Any, **options: Any) -> Any:
+            nonlocal steps
+            with lock:
+                steps += 1
+                last = steps == kill_at
+            if last and not after:
+                die()
+            result = function(*args, **options)
+            if last:
+                die()
+            return result
+
+        return step
+
+    for name in _STEPS:
+        setattr(os, name, counted(getattr(os, name)))
+    HTTPConnectionPool.urlopen = counted(  # type: ignore[method-assign]
+        HTTPConnectionPool.urlopen
+    )
+
+
+if __name__ == "__main__":
+    _main()

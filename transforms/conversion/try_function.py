@@ -1,0 +1,49 @@
+"""Trying the user's function on the first records, before anything is written."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.map_function import call, load_function
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.tfrecord_range import RangeReader
+
+TRIED_FILES = 8  # The first of them that has a record is taken.
+TRIED_RECORDS = 10
+_READ_BYTES = 1 << 16
+
+
+def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
+    """Calls the function of a job on the first records. What it returns is dropped.
+
+    Args:
+        job: The job.
+        files: Its first input files.
+
+    Raises:
+        UserFunctionError: The function fails, or returns what cannot be written.
+        CorruptInputError: An input is damaged at its beginning, and the job does not
+            accept that.
+    """
+    if job.map is None:
+        return
+    function = load_function(job.map)
+    for file in files:
+        plain = file.compression == "none"
+        beginning = SourceRange(
+            file_index=0,
+            begin_bytes=0,
+            end_bytes=min(file.size_bytes, _READ_BYTES) if plain else -1,
+            exact=True,
+        )
+        damage = DamageHandler() if job.on_corrupt == "quarantine" else None
+        for batch in RangeReader(file, beginning, on_damage=damage).batches():
+            frames = zip(batch.offsets, batch.records, strict=True)
+            for offset, record in itertools.islice(frames, TRIED_RECORDS):
+                call(function, record, source=f"{file.path}, byte offset {offset:,}")
+            if batch.records:
+                return
