@@ -191,6 +191,14 @@ class SystemLimitError(GristmillError, MemoryError, RuntimeError):
         errno.ENOMEM: _MORE_MEMORY,
     }
 
+    def __new__(cls, *facts: object, **named: object) -> Self:
+        """Makes one also where `__new__` is called by itself, as by tblib.
+
+        MemoryError's own refuses that.
+        """
+        del named
+        return Exception.__new__(cls, *facts)
+
     @classmethod
     def of(cls, error: BaseException) -> Self | None:
         """Returns this error for one of a limit, None for all others."""

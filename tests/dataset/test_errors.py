@@ -53,6 +53,12 @@ def test_messages_survive_a_trip(kind: type[GristmillError], trip):
     assert again.__notes__ == ["from shard 7"]
 
 
+@pytest.mark.parametrize("kind", CLASSES)
+def test_libraries_can_make_one_without_its_constructor(kind: type[GristmillError]):
+    # As tblib does, which Dask has pickle call.
+    assert type(kind.__new__(kind, "it is broken")) is kind
+
+
 def test_lines_without_content_are_left_out():
     assert str(GristmillError("it is broken")) == "it is broken"
     assert str(GristmillError("it is broken", got="")) == "it is broken\n  got:      "
