@@ -192,7 +192,7 @@ def _crc32cs_of(shard: _Shard) -> npt.NDArray[np.uint32] | None:
     index = parse_index(data, path=shard.index_path)
     index.check()
     expected = shard.records, shard.size_bytes, shard.file_crc32c
-    found = index.records, index.file_bytes, index.report().file_crc32c
+    found = index.records, index.file_bytes, index.file_crc32c
     if found != expected:
         text = "{:,} records in {:,} bytes with crc32c {:#010x}"
         raise CorruptShardError(

@@ -92,12 +92,12 @@ class Aside:
             # process.
             stale = storage.list_tree(self.path)
             owner = storage.load(self._owner_path)
-            if self._is_own(owner):
-                return
-            version = "" if owner is None else owner.version
-            storage.write(self._owner_path, data, replaces=version)
-            if self._is_free(fence=owner is not None):
-                self._clear(stale)
+            own = self._is_own(owner)
+            if not own:
+                version = "" if owner is None else owner.version
+                storage.write(self._owner_path, data, replaces=version)
+            if self._is_free(fence=owner is not None and not own):
+                self._clear(() if own else stale)
                 return
             # The one before has committed: its files are on their way.
             finish_exchange(self.dataset)
@@ -152,6 +152,8 @@ class Aside:
         for _ in range(_TRIES):
             found = storage.load(place)
             if found is None:
+                # Files of another program are replaced. Who commits there looks for
+                # all new files first.
                 return True
             exchange = Manifest.decode(found.data, where=place).exchange
             if exchange is not None and self.split in exchange.aside:

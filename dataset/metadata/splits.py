@@ -164,9 +164,13 @@ def parse_exchange(fields: Any) -> Exchange | None:
     files = tuple(fields["files"])
     for file in files:
         layout.check_shard(file, where=layout.DATASET_JSON)
+    aside = tuple(map(layout.check_split, fields["aside"]))
+    splits = parse_splits(fields["splits"])
+    if not aside or (splits and not splits.keys() >= set(aside)):
+        raise ValueError("exchange names other splits than it has")
     return Exchange(
-        aside=tuple(map(layout.check_split, fields["aside"])),
-        splits=parse_splits(fields["splits"]),
+        aside=aside,
+        splits=splits,
         replaced=parse_splits(fields["replaced"]),
         features=mapping_or_none(fields["features"], "features"),
         files=files,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import errno
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from gristmill.dataset.errors import (
     GristmillError,
@@ -15,6 +17,8 @@ from gristmill.dataset.errors import (
     StorageError,
     SystemLimitError,
 )
+
+T = TypeVar("T")
 
 
 class FileInfo(NamedTuple):
@@ -196,6 +200,18 @@ class Storage(Protocol):
 
     def free_bytes(self, directory: str) -> int | None:
         """Returns the space that is free in a directory, None where that is unknown."""
+
+
+def for_all(call: Callable[[T], object], items: Iterable[T], *, at_once: int) -> None:
+    """Calls a function for items, concurrently; raises the first error.
+
+    Memory does not grow with the number of items.
+    """
+    waiting = iter(items)
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        while batch := list(itertools.islice(waiting, 64 * at_once)):
+            for _ in pool.map(call, batch):
+                pass
 
 
 def is_unfinished(name: str) -> bool:

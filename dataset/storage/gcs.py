@@ -20,7 +20,13 @@ from google.api_core.exceptions import (
 )
 
 from gristmill.dataset.errors import InputError, StorageError
-from gristmill.dataset.storage.base import Content, FileInfo, Move, changed_error
+from gristmill.dataset.storage.base import (
+    Content,
+    FileInfo,
+    Move,
+    changed_error,
+    for_all,
+)
 from gristmill.dataset.storage.gcs_connection import (
     GcsConnection,
     decode_crc32c,
@@ -40,7 +46,7 @@ from gristmill.dataset.storage.scratch import scratch_directory
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 _CHUNK_BYTES = 8 << 20  # Of an upload: one request each.
 _AT_ONCE = 16
-_COPIES_AT_ONCE = 64
+_CHANGES_AT_ONCE = 64  # Copies and deletions.
 _CONTENT_TYPE = "application/octet-stream"
 _TIMEOUT_SECONDS = 30.0
 _DEADLINE_SECONDS = 120.0
@@ -388,7 +394,7 @@ class GcsStorage:
         def delete(info: FileInfo) -> None:
             self.delete(info.path, version=info.version)
 
-        list(self._pool.map(delete, files))
+        for_all(delete, files, at_once=_CHANGES_AT_ONCE)
 
     def delete_unfinished(self, directory: str) -> None:
         pass  # An object is there when all of it has arrived.
@@ -398,9 +404,7 @@ class GcsStorage:
 
     def move_all(self, moves: Iterable[Move]) -> None:
         # Readers wait for the end of it, and a copy takes the service a while.
-        with concurrent.futures.ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
-            for _ in pool.map(self._copy, moves):
-                pass
+        for_all(self._copy, moves, at_once=_CHANGES_AT_ONCE)
 
     def _copy(self, move: Move) -> None:
         """Copies an object within its bucket: one request unless it is moved far."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import errno
 import filecmp
@@ -21,6 +20,7 @@ from gristmill.dataset.storage.base import (
     Move,
     changed_error,
     explained,
+    for_all,
     is_unfinished,
 )
 from gristmill.dataset.storage.directory_lock import in_use, locked, unless_in_use
@@ -319,12 +319,8 @@ class LocalStorage:
             with explained("move files to the directory", directory):
                 os.makedirs(directory, exist_ok=True)
                 # Concurrently for the sake of mounts, where a rename takes a while.
-                with (
-                    locked(directory),
-                    concurrent.futures.ThreadPoolExecutor(_RENAMES_AT_ONCE) as pool,
-                ):
-                    for _ in pool.map(self._move, here):
-                        pass
+                with locked(directory):
+                    for_all(self._move, here, at_once=_RENAMES_AT_ONCE)
                 _sync_directory(directory)
 
     def _move(self, move: Move) -> None:

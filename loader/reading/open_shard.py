@@ -79,7 +79,7 @@ def open_shard(
 
 def check_index(index: ShardIndex, file_crc32c: int) -> None:
     """Raises CorruptShardError if an index is not of the shard with this checksum."""
-    got = index.report().file_crc32c
+    got = index.file_crc32c
     if got != file_crc32c:
         raise CorruptShardError(
             "index is not the one of its shard",

@@ -350,6 +350,28 @@ def test_commands_at_once_that_say_they_are_done_are(
         assert all(records_of(output, split) == NEW for split in splits)
 
 
+def test_the_same_command_twice_at_once(source, output: str, old):
+    processes = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "gristmill", "convert", str(source), output),
+                *("--name=data", "--num-shards=4", "--overwrite", "--workers=1"),
+            ],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert 0 in [process.returncode for process in processes], errors
+    assert not any("Traceback" in error for error in errors), errors
+    assert verify(output, workers=1).findings == ()
+    assert records_of(output) == NEW
+    convert(replacing(source, output, 4), overwrite=True)
+    assert_whole(output, NEW, shards=4)
+
+
 def test_a_reader_that_opens_all_the_time_never_meets_a_mix(
     source, output: str, old, tmp_path
 ):
@@ -387,6 +409,17 @@ def test_a_reader_that_opens_all_the_time_never_meets_a_mix(
         assert wrong == []
         assert opened
     assert records_of(output) == datasets[-1]
+
+
+def test_a_split_that_is_there_and_one_that_is_not(source, output: str, old):
+    jobs = [
+        replacing(source, output),
+        dataclasses.replace(replacing(source, output), split="more"),
+    ]
+    run_conversion(jobs, overwrite=True)
+    assert verify(output, workers=1).findings == ()
+    assert records_of(output, "train") == records_of(output, "more") == NEW
+    assert without_new(files_of(output)) == files_of(output)
 
 
 # Readers and other commands in the middle of an exchange.
@@ -523,6 +556,33 @@ def test_a_disk_that_is_plainly_too_small(source, tmp_path, monkeypatch):
     source.write_bytes(frames_of(OLD[:5]))
     convert(replacing(source, out), overwrite=True)
     assert_whole(out, OLD[:5], shards=3)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from gristmill.pipelines.commands.main import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+main(sys.argv[1:])
+"""
+
+
+def test_a_disk_that_fills_up(source, tmp_path):
+    out = str(tmp_path / "out")
+    convert(replacing(source, out, 2))
+    before = files_of(out)
+    argv = ["convert", str(source), out, "--name=data", "--num-shards=3"]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, *argv, "--overwrite", "--workers=1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert without_new(files_of(out)) == before
+    convert(replacing(source, out), overwrite=True)
+    assert_whole(out, OLD, shards=3)
 
 
 def test_the_command_says_that_both_need_space(source, tmp_path):

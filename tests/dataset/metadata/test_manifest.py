@@ -19,12 +19,13 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
+    check_in_place,
     open_manifest,
     read_manifest,
     read_table,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.metadata.splits import Exchange, Split
 from tests.support.shards import report
 
 
@@ -131,6 +132,67 @@ class TestRoundTrip:
             != manifest_of(splits={"train": split_of(table_of(3))}).content_digest
         )
         assert len(digest) == len("sha256:") + 64
+
+
+def exchanging(**changes) -> Manifest:
+    """A dataset of which one split is being replaced, and another is there."""
+    manifest = manifest_of()
+    (split, *_) = manifest.splits.values()
+    exchange = Exchange(
+        aside=("train",),
+        splits={"train": split},
+        replaced={"train": dataclasses.replace(split, source={"job": "old"})},
+        features={"a": 1},
+        files=("features.json",),
+    )
+    exchange = dataclasses.replace(exchange, **changes)
+    return dataclasses.replace(manifest, splits={"test": split}, exchange=exchange)
+
+
+class TestExchange:
+    def test_it_comes_back(self):
+        for manifest in (exchanging(), exchanging(splits={}, replaced={}, files=())):
+            assert decode(manifest.encode()) == manifest
+        assert exchanging().replacing == {"train"}
+        # All that is left is to delete a directory.
+        assert exchanging(splits={}).replacing == frozenset()
+        assert b"exchange" not in manifest_of().encode()
+
+    def test_a_dataset_without_any_other_split(self):
+        alone = dataclasses.replace(exchanging(), splits={})
+        assert decode(alone.encode()) == alone
+        swept = dataclasses.replace(exchanging(splits={}), splits={})
+        with pytest.raises(InvalidDatasetError, match="no split"):
+            decode(swept.encode())
+
+    def test_who_reads_the_split_is_told(self):
+        check_in_place("here", exchanging(), ["test"])
+        check_in_place("here", exchanging(splits={}))
+        for splits in (None, ["train"], ["test", "train"]):
+            with pytest.raises(NotADatasetError, match="is being replaced"):
+                check_in_place("here", exchanging(), splits)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"aside": ()},
+            {"aside": ("train", "other")},
+            {"aside": ("../x",)},
+            {"files": ("../x",)},
+            {"files": ("dataset.json",)},
+            {"features": 3},
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be(self, changes):
+        with pytest.raises(InvalidDatasetError, match="has a bad one"):
+            decode(exchanging(**changes).encode())
+
+    @pytest.mark.parametrize("value", [3, [], {}, {"aside": 3}, "train"], ids=str)
+    def test_something_else(self, value):
+        document = json.loads(manifest_of().encode()) | {"exchange": value}
+        with pytest.raises(InvalidDatasetError, match="has a bad one"):
+            decode(json.dumps(document).encode())
 
 
 class TestRefused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import pickle
@@ -130,7 +131,17 @@ class TestContent:
             crc32cs=np.array([7], np.uint32),
             report=given_report,
         )
-        assert parse_index(data, path="x").report() == given_report
+        index = parse_index(data, path="x")
+        assert index.report() == given_report
+        assert index.file_crc32c == given_report.file_crc32c
+
+    @pytest.mark.parametrize("path", ['"file_crc32c":17', "\\", '\\"file_crc32c":17,"'])
+    def test_the_checksum_of_the_shard_is_not_taken_from_a_name(self, path: str):
+        named = dataclasses.replace(report(), path=path)
+        data = encode_index(
+            footer=footer_with([1]), crc32cs=np.array([7], np.uint32), report=named
+        )
+        assert parse_index(data, path="x").file_crc32c == named.file_crc32c != 17
 
     def test_checksums_must_fit_the_records(self):
         with pytest.raises(ValueError, match="2 checksums for 3 records"):

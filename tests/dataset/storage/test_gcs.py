@@ -19,7 +19,8 @@ import google_crc32c
 import pytest
 
 from gristmill.dataset.errors import InputError, StorageChangedError, StorageError
-from gristmill.dataset.storage.base import Storage
+from gristmill.dataset.storage.base import Move, Storage
+from gristmill.dataset.storage.directory_lock import unless_in_use
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from tests.support.gcs_server import GcsServer
@@ -165,6 +166,80 @@ def test_a_write_replaces_only_what_was_seen(
     storage.delete(path)
     with pytest.raises(StorageChangedError, match=r"got: +no file"):
         storage.write(path, b"four", replaces=first)
+
+
+def test_files_get_other_names_without_being_read(
+    place: str, server: GcsServer
+) -> None:
+    storage = storage_for(place)
+    for name in ("new/a", "new/b", "new/index/c", "out/b"):
+        storage.write(f"{place}/{name}", name.encode() * 1000)
+    found = {info.path: info for info in storage.list_tree(f"{place}/new")}
+    assert list(found) == [f"{place}/new/{name}" for name in ("a", "b", "index/c")]
+    server.requests.clear()
+    there = version_of(f"{place}/out/b")
+    moves = [
+        Move(info, path.replace("/new/", "/out/"), there if path.endswith("b") else "")
+        for path, info in found.items()
+    ]
+    storage.move_all(iter(moves))
+    for path, move in zip(found, moves, strict=True):
+        name = path.removeprefix(f"{place}/")
+        assert storage.read(move.path) == name.encode() * 1000
+        # A bucket copies: the sources stay until they are deleted.
+        assert (storage.stat(path) is not None) == storage.remote
+    assert server.requests["copy"] == 3 * storage.remote
+    assert server.requests["media"] == 3 * storage.remote  # By this test alone.
+    storage.move_all([])
+
+
+def test_a_file_that_is_there_is_replaced_in_its_version_only(place: str) -> None:
+    storage = storage_for(place)
+    storage.write(f"{place}/new/a", b"new")
+    source = storage.stat(f"{place}/new/a")
+    assert source is not None
+    storage.write(f"{place}/a", b"old")
+    seen = version_of(f"{place}/a")
+    storage.write(f"{place}/a", b"newer")
+    for replaces in ("", seen):
+        with pytest.raises(StorageChangedError, match="changed while"):
+            storage.move_all([Move(source, f"{place}/a", replaces)])
+        assert storage.read(f"{place}/a") == b"newer"
+    last = version_of(f"{place}/a")
+    storage.move_all([Move(source, f"{place}/a", last)])
+    assert storage.read(f"{place}/a") == b"new"
+    assert version_of(f"{place}/a") not in (seen, last)
+
+
+def test_a_tree_is_deleted_unless_that_is_not_to_be_done_after_all(place: str) -> None:
+    storage = storage_for(place)
+    storage.write(f"{place}/tree/a/b", b"x")
+
+    def refuse() -> None:
+        raise StorageChangedError("not any more")
+
+    with pytest.raises(StorageChangedError, match="not any more"):
+        storage.delete_tree(f"{place}/tree", check=refuse)
+    assert storage.read(f"{place}/tree/a/b") == b"x"
+    storage.delete_tree(f"{place}/tree", check=lambda: None)
+    assert storage.list_tree(f"{place}/tree") == []
+    storage.delete_tree(f"{place}/tree", check=lambda: None)
+
+
+def test_a_directory_for_one_process(place: str) -> None:
+    storage = storage_for(place)
+    storage.write(f"{place}/mine/a", b"x")
+    with storage.exclusive(f"{place}/mine"), storage.exclusive(f"{place}/none"):
+        if not storage.remote:
+            with unless_in_use(f"{place}/mine") as free:
+                assert not free
+        storage.write(f"{place}/b", b"others go on")
+
+
+def test_the_space_that_is_free(place: str) -> None:
+    storage = storage_for(place)
+    free = storage.free_bytes(f"{place}/not/there/yet")
+    assert free is None if storage.remote else free > 0
 
 
 def test_another_version_is_not_opened(place: str) -> None:

@@ -278,7 +278,9 @@ def test_an_output_that_is_committed(cloud):
     message = refused(cloud, *again)
     assert "committed already" in message
     assert "gs://data/done, split train" in message
-    accepted(cloud, *again, "--overwrite")
+    remarks = accepted(cloud, *again, "--overwrite")
+    assert "split train stays until the new one is finished" in remarks
+    assert "meanwhile the bucket holds both" in remarks
     accepted(cloud, *again, "--split", "test")
 
 
