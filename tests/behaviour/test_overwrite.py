@@ -342,12 +342,16 @@ def test_commands_at_once_that_say_they_are_done_are(
         codes = [process.returncode for process in processes]
         assert not any("Traceback" in error for error in errors), errors
         splits = open_manifest(output).splits
-        assert 0 in codes[:2], errors
-        done = [plan[1] for plan, code in zip(plans, codes, strict=True) if code == 0]
-        assert splits["train"].shards in done
+        done = [p[1] for p, code in zip(plans, codes, strict=True) if code == 0]
+        # Both can be told of the other one: no more is certain then than that one
+        # of the splits is there, and whole.
+        train = splits["train"].shards
+        assert train in (done[:2] if 0 in codes[:2] else range(2, number + 4))
         assert (plans[2][0] in splits) == (codes[2] == 0)
         assert verify(output, workers=1).findings == ()
-        assert all(records_of(output, split) == NEW for split in splits)
+        records = {split: records_of(output, split) for split in splits}
+        assert records.pop("train") in ([NEW] if 0 in codes[:2] else [OLD, NEW])
+        assert all(found == NEW for found in records.values())
 
 
 def test_the_same_command_twice_at_once(source, output: str, old):
