@@ -15,11 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import (
-    CorruptShardError,
-    StorageChangedError,
-    StorageError,
-)
+from gristmill.dataset.errors import CorruptShardError, StorageError
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.loader.cache.cache_counts import CacheCounter
 from gristmill.loader.cache.footers import FooterCache
@@ -122,10 +118,8 @@ class ShardList:
                 opened = self.remote.open(shards, records)
             for shard, file in zip(shards, opened, strict=True):
                 self._compare(shard, file)
-        except (CorruptShardError, StorageError) as error:
-            # A bucket that does not answer is not asked once more.
-            answered = isinstance(error, (CorruptShardError, StorageChangedError))
-            if self.check_current is not None and (answered or self.remote is None):
+        except (CorruptShardError, StorageError):
+            if self.check_current is not None:
                 self.check_current()  # That says more, if it is the reason.
             raise
         return opened
