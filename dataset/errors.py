@@ -235,6 +235,10 @@ class StorageChangedError(StorageError):
     """A file is not the one that was seen before: it was written again meanwhile."""
 
 
+class StorageMissingError(StorageError):
+    """The storage answers that it does not have a file which should be there."""
+
+
 # Package -> what to install for it.
 _INSTALLED_BY = {
     "apache_beam": "gristmill[beam]",

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 
-from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.errors import CorruptShardError, StorageMissingError
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.base import FileInfo
@@ -158,7 +158,7 @@ class RemoteShards:
                 self._listed[directory] = {info.path: info for info in listed}
         found = self._listed[directory].get(path)
         if found is None:
-            raise StorageError(
+            raise StorageMissingError(
                 "object of the dataset does not exist",
                 where=path,
                 cure="restore it from a copy, or convert its shard again",

@@ -15,7 +15,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    StorageChangedError,
+    StorageError,
+    StorageMissingError,
+)
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.loader.cache.cache_counts import CacheCounter
 from gristmill.loader.cache.footers import FooterCache
@@ -27,6 +32,8 @@ from gristmill.loader.remote.range_fetcher import RangeFetcher
 # File descriptors that are left to the rest of the process.
 _SPARE_FILES = 256
 _COUNTING_THREADS = 32
+# What a storage answers that holds something else than was expected.
+_ANSWERS = CorruptShardError, StorageChangedError, StorageMissingError
 
 
 class _StoredShards(Protocol):
@@ -118,8 +125,10 @@ class ShardList:
                 opened = self.remote.open(shards, records)
             for shard, file in zip(shards, opened, strict=True):
                 self._compare(shard, file)
-        except (CorruptShardError, StorageError):
-            if self.check_current is not None:
+        except (CorruptShardError, StorageError) as error:
+            # A bucket that does not answer is not asked for minutes once more.
+            known = self.remote is None or isinstance(error, _ANSWERS)
+            if known and self.check_current is not None:
                 self.check_current()  # That says more, if it is the reason.
             raise
         return opened

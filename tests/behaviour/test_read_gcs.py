@@ -31,9 +31,11 @@ from gristmill.dataset.errors import (
     CorruptShardError,
     GristmillError,
     InputError,
+    InvalidDatasetError,
     NotADatasetError,
     StorageChangedError,
     StorageError,
+    StorageMissingError,
 )
 from gristmill.loader.cache.host_files import locked
 from gristmill.loader.remote.object_reads import ByteRange, ObjectRead
@@ -626,10 +628,34 @@ def test_a_shard_that_is_missing_is_named(
 ) -> None:
     del server.objects.buckets["bucket"][SHARD]
     with pytest.raises(
-        StorageError,
+        StorageMissingError,
         match=f"(?s)object of the dataset does not exist.*gs://bucket/{SHARD}",
     ):
         opened[3]
+
+
+def test_a_dataset_that_was_replaced_by_one_of_fewer_shards_is_named(
+    server: GcsServer, opened: loader.Dataset, tmp_path: pathlib.Path
+) -> None:
+    assert opened[0] == RECORDS[0]  # The index of the last shard is fetched later.
+    other = convert(tmp_path / "other", [text_records(70, seed=9)])
+    server.objects.buckets["bucket"].clear()
+    upload(server, other, "c4")
+    with pytest.raises(InvalidDatasetError, match="replaced while it was in use"):
+        opened[len(RECORDS) - 1]
+
+
+@pytest.mark.parametrize("status", ["503", "403"])
+def test_a_bucket_that_gives_no_answer_is_asked_nothing_else(
+    server: GcsServer, tmp_path: pathlib.Path, status: str
+) -> None:
+    short = dataclasses.replace(OPTIONS, deadline_seconds=0.5)
+    opened = open_c4(tmp_path, short)
+    server.log.clear()
+    server.fail(status, "media", times=1_000)
+    with pytest.raises(StorageError, match=f"(?s)cannot read.*HTTP {status}"):
+        opened[3]
+    assert not [name for _, name, _ in server.log if name.endswith("dataset.json")]
 
 
 def test_a_shard_that_is_copied_over_itself_is_the_same(

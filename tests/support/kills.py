@@ -143,10 +143,11 @@ def _count_steps(kill_at: int, after: bool) -> None:
                 last = steps == kill_at
             if last and not after:
                 die()
-            result = function(*args, **options)
-            if last:
-                die()
-            return result
+            try:
+                return function(*args, **options)
+            finally:  # Also where it fails, as `mkdir` does in a race.
+                if last:
+                    die()
 
         return step
 
