@@ -44,8 +44,8 @@ MEASURE_ONE_PART = {
     "benchmarks/harness_threads.py": "one thread of Beam's harness: a shard as a call",
     "benchmarks/load_contestants.py": "takes the compiled hash away",
     "benchmarks/mutations.py": "reads and indexes single files, without a pipeline",
-    "benchmarks/plan_scale.py": "the plan and the commit of a million shards",
     "benchmarks/read_faults.py": "puts shards into a bucket that fails",
+    "benchmarks/scale_size.py": "the plan and the commit of millions of shards",
     "benchmarks/zstd_frames.py": "the floor of reading: the frames inside chunks",
 }
 # Users get these from a function or a method, and never call the class.

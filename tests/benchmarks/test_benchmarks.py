@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import json
 import pathlib
+import re
 import statistics
 import sys
 import time
@@ -480,10 +481,12 @@ class TestCommandLine:
 
 class TestPlanScale:
     def test_a_small_plan_is_committed_and_told(self) -> None:
-        runs = [plan_scale.measure(shards) for shards in (7, 70)]
+        runs = [plan_scale.measure("size", shards) for shards in (7, 70)]
         # The records of 256 MiB each, cut where the plan cuts.
         expected = 70 * (256 << 20) / 2_216
         assert runs[1]["records"] == pytest.approx(expected, rel=1e-5)
-        table = plan_scale.markdown(runs)
-        assert "| 7 shards | 70 shards |" in table
-        assert len(table.splitlines()) == 14
+        assert runs[1]["gathered_shard_bytes"] * 70 == runs[1]["gathered_bytes"]
+        page = plan_scale.document({"size": runs})
+        assert "\n## Conversion planned by size\n\nThe plan," in page
+        assert "| 7 shards | 70 shards | grows as n^ |" in page
+        assert re.search(r"\n\| element \| (\d+ B) \| \1 \| 0.00 \|\n", page)
