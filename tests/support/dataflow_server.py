@@ -25,6 +25,7 @@ class DataflowServer:
         states: What a job is in, one state for each look at it; the last one stays.
         errors: What the log of every job says.
         refusal: (status, message) of the answer to the creation of jobs, if refused.
+        denied: Permissions that the caller does not have.
     """
 
     def __init__(self, *states: str):
@@ -34,6 +35,7 @@ class DataflowServer:
         self.states = list(states) or ["JOB_STATE_RUNNING"]
         self.errors: list[str] = []
         self.refusal: tuple[int, str] | None = None
+        self.denied: set[str] = set()
         self._http = http.server.ThreadingHTTPServer(
             ("localhost", 0), type("Handler", (_Handler,), {"service": self})
         )
@@ -59,6 +61,28 @@ class DataflowServer:
         self.jobs[job_id] = job
         kept = {key: job[key] for key in ("name", "type", "clientRequestId")}
         return about | kept | {"currentState": "JOB_STATE_PENDING"}
+
+    def denied_to(self, command: str, project: str, part: str | None) -> str | None:
+        """Returns what the service says to a caller without a permission, if so."""
+        permission = "dataflow.jobs.get"
+        if part == "/messages":
+            permission = "dataflow.messages.list"
+        if command == "POST":
+            permission = "dataflow.jobs.create"
+            if "iam.serviceAccounts.actAs" in self.denied:
+                acts = "Current user cannot act as service account worker@my-project."
+                return f"(1a2b): {acts} Causes: (1a2c): {acts}"
+        if permission not in self.denied:
+            return None
+        what = (
+            "create workflow; user does not have write access to"
+            if command == "POST"
+            else "get workflow; user does not have sufficient permissions on"
+        )
+        return (
+            f"(1a2b): Could not {what} project: {project} Causes: (1a2c): Permission "
+            f"'{permission}' denied on project: '{project}'"
+        )
 
     def look(self, project: str, region: str, job_id: str) -> dict[str, Any]:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
@@ -98,7 +122,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(404, _error(404, f"no such method: {path}"))
             return
         project, region, job_id, part = match.groups()
-        if self.command == "POST" and self.service.refusal is not None:
+        denied = self.service.denied_to(self.command, project, part)
+        if denied is not None:
+            self._send(403, _error(403, denied))
+        elif self.command == "POST" and self.service.refusal is not None:
             self._send(self.service.refusal[0], _error(*self.service.refusal))
         elif self.command == "POST" and job_id is None:
             self._send(200, self.service.create(project, region, json.loads(body)))

@@ -78,6 +78,7 @@ class Objects:
         places: What the service says of a bucket's location, by bucket; of others it
             is `US`.
         denied: Permissions that the caller has in no bucket.
+        granted: Permissions that the caller has, by bucket; None for all.
         rewrite_bytes: Most bytes of an object that one request copies; 0 for no bound.
         lock: Held while one request is carried out.
     """
@@ -89,6 +90,7 @@ class Objects:
         self.page_size = 1000
         self.places: dict[str, dict[str, Any]] = {}
         self.denied: set[str] = set()
+        self.granted: dict[str, set[str]] | None = None
         self.rewrite_bytes = 0
         self.uploads: dict[str, dict[str, Any]] = {}
         self.lock = threading.RLock()
@@ -110,10 +112,30 @@ class Objects:
             if found is not None and how == "replace":
                 self.put(bucket, name, found.data[::-1])
 
+    def may(self, bucket: str, permission: str) -> bool:
+        """Returns whether the caller has a permission in a bucket."""
+        granted = self.granted is None or permission in self.granted.get(bucket, ())
+        return granted and permission not in self.denied
+
+    def demand(self, bucket: str, *permissions: str) -> None:
+        """Refuses, as the service does, unless the caller has all permissions."""
+        self._bucket(bucket)
+        for permission in permissions:
+            if not self.may(bucket, permission):
+                raise RefusalError(
+                    403,
+                    f"the caller does not have {permission} access to the Google "
+                    f"Cloud Storage bucket. Permission '{permission}' denied on "
+                    "resource (or it may not exist).",
+                )
+
     def find(self, bucket: str, name: str, query: dict[str, str]) -> StoredObject:
         objects = self._bucket(bucket)
         found = objects.get(name)
         wanted = query.get("generation")
+        if found is None:
+            # Whoever may not list is not told what is not there.
+            self.demand(bucket, "storage.objects.list")
         if found is None or wanted not in (None, str(found.generation)):
             raise RefusalError(404, f"No such object: {bucket}/{name}")
         self._check_generation(found, query)
@@ -169,14 +191,12 @@ class Objects:
 
     def bucket(self, bucket: str) -> Reply:
         self._bucket(bucket)
-        if "storage.buckets.get" in self.denied:
-            raise RefusalError(403, "storage.buckets.get is denied")
         about = {"name": bucket, "location": "US", "projectNumber": "1"}
         return json_reply(about | self.places.get(bucket, {}))
 
     def permissions(self, bucket: str, wanted: list[str]) -> Reply:
         self._bucket(bucket)
-        granted = [name for name in wanted if name not in self.denied]
+        granted = [name for name in wanted if self.may(bucket, name)]
         return json_reply({"permissions": granted})
 
     def list(self, bucket: str, query: dict[str, str]) -> Reply:

@@ -21,6 +21,19 @@ _COMPOSE = re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)/compose")
 _PERMISSIONS = re.compile(r"/storage/v1/b/([^/]+)/iam/testPermissions")
 _XML = re.compile(r"/([a-z0-9][a-z0-9._-]+)(?:/(.*))?", re.DOTALL)
 _BATCH = "/batch/storage/v1"
+_OBJECTS = "storage.objects."
+# What an operation takes, as Google's page "IAM permissions for JSON methods" lists it.
+# An object that is replaced is deleted as well.
+_NEEDS = {
+    "bucket": ("storage.buckets.get",),
+    "list": (_OBJECTS + "list",),
+    "stat": (_OBJECTS + "get",),
+    "media": (_OBJECTS + "get",),
+    "insert": (_OBJECTS + "create",),
+    "start": (_OBJECTS + "create",),
+    "delete": (_OBJECTS + "delete",),
+    "compose": (_OBJECTS + "create", _OBJECTS + "get"),
+}
 
 
 class Request(NamedTuple):
@@ -135,6 +148,15 @@ def carry_out(objects: Objects, request: Request, url: str) -> Reply:
     """
     operation, bucket, name, query, about, data, headers = request
     with objects.lock:
+        if needs := _NEEDS.get(operation):
+            objects.demand(bucket, *needs)
+        if operation == "copy":
+            objects.demand(bucket, _OBJECTS + "get")
+            objects.demand(about["to"][0], _OBJECTS + "create")
+        to, new = about["to"] if operation == "copy" else (bucket, name)
+        makes = operation in ("insert", "start", "compose", "copy")
+        if makes and new in objects.buckets[to]:
+            objects.demand(to, _OBJECTS + "delete")
         match operation:
             case "chunk":
                 part = headers.get("content-range", "")

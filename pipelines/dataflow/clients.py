@@ -1,0 +1,72 @@
+"""Credentials of Google Cloud, and a client of Cloud Storage that answers in time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gristmill.dataset.daemon_call import daemon_call
+from gristmill.dataset.errors import InputError, StorageError
+
+T = TypeVar("T")
+
+_SECONDS = 10.0
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+
+
+def within(call: Callable[[], T], *, seconds: float, what: str) -> T:
+    """Returns what a call returns, or raises a StorageError after a timeout."""
+    try:
+        return daemon_call(call, thread_name="gristmill-preflight").result(seconds)
+    except TimeoutError as e:
+        raise StorageError(
+            f"timeout after {seconds:.0f} seconds: {what}",
+            cure="check the network, then run the same command again",
+        ) from e
+
+
+def find_credentials() -> Any:
+    """Returns valid credentials, or raises an InputError."""
+    import google.auth
+    import google.auth.transport.requests
+    from google.auth.exceptions import GoogleAuthError
+
+    def find() -> Any:
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+        if not credentials.valid:
+            request = google.auth.transport.requests.Request()
+            credentials.refresh(request)  # type: ignore[no-untyped-call]
+        return credentials
+
+    try:
+        return within(find, seconds=_SECONDS, what="looking for credentials")
+    except (GoogleAuthError, StorageError) as e:
+        raise InputError(
+            "no credentials for Google Cloud",
+            got=str(e).splitlines()[0],
+            cure="run `gcloud auth application-default login`, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS to the path of a key file",
+        ) from e
+
+
+def storage_client(
+    project: str | None, *, anonymous: bool, seconds: float = _SECONDS
+) -> Any:
+    """Returns a client of google-cloud-storage, whose requests end in time.
+
+    Args:
+        project: Of Google Cloud.
+        anonymous: Whether to use no credentials, as with an emulator.
+        seconds: How long a request may take.
+    """
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+
+    from gristmill.dataset.storage.gcs_session import GcsSession
+
+    credentials = None if anonymous else find_credentials()
+    if anonymous or os.environ.get("STORAGE_EMULATOR_HOST"):
+        credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    session = GcsSession(credentials, timeout_seconds=seconds)
+    return Client(project=project, credentials=credentials, _http=session)

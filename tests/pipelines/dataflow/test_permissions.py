@@ -1,0 +1,152 @@
+"""The roles of deploy/iam.md are enough to submit; what is missing is named."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gristmill.pipelines.dataflow import permissions
+from tests.support import roles
+from tests.support.cloud import Cloud, job_of, running, written_job
+
+ASKED = roles.asked()
+WORKERS = "workers' service account"
+USERS = ("launching user", "user who submits without a template, also")
+SUBMISSION = (
+    *("convert", "gs://raw/texts/*", "gs://data/texts"),
+    *("--temp_location=gs://scratch/tmp", "--staging_location=gs://scratch/staging"),
+    "--service_account_email=worker@my-project.iam.gserviceaccount.com",
+    "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1",
+)
+
+
+@pytest.fixture(scope="module")
+def services():
+    with running() as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def cloud(services: Cloud):
+    services.dataflow.jobs.clear()
+    services.dataflow.requests.clear()
+    yield services
+    services.storage.objects.granted = None
+    services.dataflow.denied.clear()
+
+
+def grant(cloud: Cloud, granted: set[tuple[str, str]]) -> None:
+    """Lets the caller have these permissions, by resource, and no others."""
+    cloud.storage.objects.granted = {
+        bucket: {name for name, resource in granted if resource == place}
+        for place, bucket in roles.BUCKETS.items()
+    }
+    others = {row.permission for row in ASKED if row.resource not in roles.BUCKETS}
+    cloud.dataflow.denied = others - {name for name, _ in granted}
+
+
+def test_roles_are_enough_to_submit(cloud):
+    grant(cloud, roles.permissions_of(*USERS))
+    done = cloud.submit(*SUBMISSION)
+    assert done.code == 0, done.stderr
+    assert job_of(cloud)["labels"]["gristmill"] == "convert"
+
+
+def test_roles_of_the_workers_are_enough_in_a_launcher(cloud):
+    grant(cloud, roles.permissions_of(WORKERS))
+    place = "gs://scratch/staging/template_launches/1/job_object"
+    done = cloud.submit(*SUBMISSION, f"--template_location={place}")
+    assert done.code == 0, done.stderr
+    assert written_job(cloud, place)["labels"]["gristmill"] == "convert"
+
+
+def by_name(row: roles.Asked) -> str:
+    return f"{row.permission}-{row.resource}".replace(" ", "_")
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ASKED if "--wait" not in row.without], ids=by_name
+)
+def test_a_permission_that_is_missing_is_named_in_seconds(cloud, row):
+    everything = {(each.permission, each.resource) for each in ASKED}
+    grant(cloud, everything - {(row.permission, row.resource)})
+    started = time.monotonic()
+    done = cloud.submit(*SUBMISSION)
+    assert time.monotonic() - started < 20
+    if row.without.startswith("a note"):
+        assert done.code == 0, done.stderr
+        said = done.stdout
+        assert "note: " in said
+    else:
+        said = done.stderr
+        by_dataflow = row.without == "refused by Dataflow"
+        assert done.code == (1 if by_dataflow else 2), done.stdout
+        assert bool(cloud.dataflow.requests) is by_dataflow
+        assert cloud.dataflow.jobs == {}
+        assert "to do:" in said
+    assert row.permission in said
+    assert row.role in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "row", [row for row in ASKED if "--wait" in row.without], ids=by_name
+)
+def test_waiting_names_a_permission_that_is_missing(cloud, row):
+    grant(cloud, roles.permissions_of(*USERS) - {(row.permission, row.resource)})
+    started = time.monotonic()
+    done = cloud.submit(*SUBMISSION, "--wait")
+    assert time.monotonic() - started < 20
+    assert done.code == 1
+    assert "the job was submitted, but its state cannot be read" in done.stderr
+    assert "https://console.cloud.google.com/dataflow/jobs/" in done.stderr
+    assert row.permission in done.stderr
+    assert row.role in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_asked_for_that_the_document_does_not_name(cloud):
+    asked = {(row.permission, row.resource) for row in ASKED}
+    granted = roles.permissions_of(*USERS)
+    needed = {
+        (row.permission, row.resource)
+        for row in ASKED
+        if not row.without.startswith("a note")
+    }
+    assert needed <= granted
+    for row in ASKED:
+        assert row.permission in roles.CONTENTS[row.role], row
+    in_code = {
+        *((name, "bucket for temporary files") for name in permissions.STAGE),
+        *((name, "input bucket") for name in permissions.READ),
+        *((name, "output bucket") for name in permissions.WRITE),
+    }
+    assert in_code <= asked
+    assert {name for name, place in asked if place not in roles.BUCKETS} == {
+        *permissions._ROLES
+    }
+
+
+def test_every_role_of_the_document_is_known():
+    assert {grant.role for grant in roles.grants()} <= roles.CONTENTS.keys()
+
+
+def test_roles_that_grant_what_is_missing():
+    staged = permissions.bucket_roles(
+        {"storage.objects.create", "storage.buckets.get"}, wanted=permissions.STAGE
+    )
+    assert staged == "roles/storage.objectUser and roles/storage.legacyBucketReader"
+
+
+@pytest.mark.parametrize(
+    ("message", "permission"),
+    [
+        ("Permission 'dataflow.jobs.get' denied on project: 'p'", "dataflow.jobs.get"),
+        ("Current user cannot act as service account 1@x", "iam.serviceAccounts.actAs"),
+        ("Dataflow API has not been used in this project", None),
+    ],
+)
+def test_permissions_that_refusals_name(message, permission):
+    assert permissions.denied_permission(message) == permission
+    assert "deploy/iam.md" in permissions.cure_of("compute.zones.get")

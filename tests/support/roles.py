@@ -1,0 +1,97 @@
+"""What deploy/iam.md says of roles and permissions, and what Google's roles contain."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import NamedTuple
+
+DOCUMENT = pathlib.Path(__file__).parents[2] / "deploy" / "iam.md"
+
+_VIEW = {"storage.objects.get", "storage.objects.list"}
+_USE = _VIEW | {"storage.objects.create", "storage.objects.delete"}
+# From https://cloud.google.com/iam/docs/roles-permissions in 2026: what the services of
+# these tests ask for. The worker's role also contains storage.buckets.get and creating
+# and getting objects, in all buckets of the project; the tests do without.
+CONTENTS: dict[str, set[str]] = {
+    "roles/artifactregistry.reader": set(),
+    "roles/artifactregistry.writer": set(),
+    "roles/cloudbuild.builds.editor": set(),
+    "roles/dataflow.developer": {
+        "dataflow.jobs.create",
+        "dataflow.jobs.get",
+        "dataflow.messages.list",
+    },
+    "roles/dataflow.worker": {"dataflow.jobs.get"},
+    "roles/iam.serviceAccountUser": {"iam.serviceAccounts.actAs"},
+    "roles/logging.logWriter": set(),
+    "roles/serviceusage.serviceUsageConsumer": set(),
+    "roles/storage.admin": _USE | {"storage.buckets.get"},
+    "roles/storage.legacyBucketReader": {
+        "storage.buckets.get",
+        "storage.objects.list",
+    },
+    "roles/storage.objectUser": _USE,
+    "roles/storage.objectViewer": _VIEW,
+}
+# The buckets of `tests.support.cloud` that stand for those of the document.
+BUCKETS = {
+    "input bucket": "raw",
+    "output bucket": "data",
+    "bucket for temporary files": "scratch",
+}
+
+
+class Grant(NamedTuple):
+    """A row of the table of roles."""
+
+    account: str
+    role: str
+    resource: str
+
+
+class Asked(NamedTuple):
+    """A row of the table of permissions."""
+
+    permission: str
+    resource: str
+    role: str
+    without: str
+
+
+def _rows(heading: str) -> list[list[str]]:
+    """Returns the cells of the table whose first heading this is."""
+    lines = iter(DOCUMENT.read_text(encoding="utf-8").splitlines())
+    for line in lines:
+        if line.startswith(f"| {heading} |"):
+            next(lines)
+            break
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            return rows
+        rows.append([cell.strip().replace("`", "") for cell in line.split("|")[1:-1]])
+    return rows
+
+
+def grants() -> list[Grant]:
+    """Returns the table of roles, each row with its account."""
+    found: list[Grant] = []
+    for account, role, resource, _ in _rows("account"):
+        found.append(Grant(account or found[-1].account, role, resource))
+    return found
+
+
+def asked() -> list[Asked]:
+    """Returns the table of permissions."""
+    return [Asked(*row) for row in _rows("permission")]
+
+
+def permissions_of(*accounts: str) -> set[tuple[str, str]]:
+    """Returns (permission, resource) of all that the roles of accounts grant."""
+    rows = [grant for grant in grants() if grant.account in accounts]
+    assert {grant.account for grant in rows} == set(accounts)
+    return {
+        (permission, grant.resource)
+        for grant in rows
+        for permission in CONTENTS[grant.role]
+    }
