@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Iterable
 
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.errors import (
+    InputError,
+    InvalidDatasetError,
     JobChangedError,
     StorageChangedError,
     StorageError,
@@ -83,8 +86,17 @@ class Aside:
         publish a shard, or commit.
 
         Raises:
+            InputError: It is a link: what it leads to is not ours to delete.
             StorageChangedError: Another one has taken it at this moment.
         """
+        if os.path.islink(self.path):
+            raise InputError(
+                "a link is in the place of the directory for new files",
+                where=self.path,
+                got=f"a link to {os.path.realpath(self.path)}",
+                cure="delete the link; if the new files are to be on another disk, "
+                "convert into a directory there",
+            )
         storage = storage_for(self.dataset)
         data = json.dumps({"fingerprint": self.fingerprint}).encode() + b"\n"
         for _ in range(_TRIES):
@@ -151,11 +163,15 @@ class Aside:
         place = layout.join(self.dataset, layout.DATASET_JSON)
         for _ in range(_TRIES):
             found = storage.load(place)
-            if found is None:
+            manifest = None
+            if found is not None:
+                with contextlib.suppress(InvalidDatasetError):
+                    manifest = Manifest.decode(found.data, where=place)
+            if found is None or manifest is None:
                 # Files of another program are replaced. Who commits there looks for
                 # all new files first.
                 return True
-            exchange = Manifest.decode(found.data, where=place).exchange
+            exchange = manifest.exchange
             if exchange is not None and self.split in exchange.aside:
                 return False
             if not fence:

@@ -29,6 +29,7 @@ from gristmill.dataset.errors import DataLossError, StorageChangedError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
+    read_replaced_manifest,
     read_table,
     read_versioned_manifest,
 )
@@ -181,7 +182,9 @@ def _commit(
     names = () if extra_files is None else extra_files.names
     directory = places[aside[0]] if aside else output
     extra = storage.stat_all([layout.join(directory, file) for file in names])
-    old, seen = read_versioned_manifest(output)
+    # New files aside replace a `dataset.json` of another program, too.
+    read = read_replaced_manifest if aside else read_versioned_manifest
+    old, seen = read(output)
     there = {} if old is None else old.splits
     gone = sorted(set(keeps) - there.keys())
     if gone or not (splits or there):

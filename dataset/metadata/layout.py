@@ -30,7 +30,8 @@ TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 RESULT_PREFIX = "index/.result-"  # Of the files in `result_path`.
-OWNER_JSON = "owner.json"  # In `aside_dir`.
+ASIDE_PREFIX = ".new-"  # Of directories of `aside_dir`.
+OWNER_JSON = "owner.json"  # In them.
 
 # What TFDS, file systems and shells accept in names.
 # POSIX extended regular expressions, which Python's `re` reads alike.
@@ -106,7 +107,7 @@ def temporary_dir(dataset: str, name: str, split: str) -> str:
 
 def aside_dir(dataset: str, name: str, split: str) -> str:
     """Returns where the new files of a split are until they replace the old ones."""
-    return join(dataset, f".new-{name}-{split}")
+    return join(dataset, f"{ASIDE_PREFIX}{name}-{split}")
 
 
 def quarantine_paths(shard_path: str) -> tuple[str, str]:

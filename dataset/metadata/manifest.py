@@ -32,7 +32,7 @@ from gristmill.dataset.metadata.splits import (
     parse_splits,
     unknown_fields,
 )
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.dataset.storage.paths import StrPath, path_text
 
 FORMAT = "gristmill.dataset"
@@ -178,6 +178,19 @@ def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
     if found is None:
         return None, ""
     return Manifest.decode(found.data, where=path), found.version
+
+
+def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
+    """Does the same for a writer that replaces a `dataset.json` that cannot be read.
+
+    Returns None instead of the manifest then.
+    """
+    # First: if another writer comes between, its file has another version.
+    version = version_of(layout.join(dataset, layout.DATASET_JSON))
+    try:
+        return read_versioned_manifest(dataset)
+    except InvalidDatasetError:
+        return None, version
 
 
 def open_manifest(dataset: StrPath) -> Manifest:

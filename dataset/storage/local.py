@@ -108,6 +108,21 @@ def _make_later(path: str, than_ns: int) -> None:
         os.utime(path, ns=(status.st_atime_ns, than_ns + step_ns))
 
 
+def _rename(path: str, target: str) -> None:
+    """Renames a file; copies it if the target's directory is on another disk."""
+    try:
+        os.replace(path, target)
+    except OSError as e:
+        if e.errno != errno.EXDEV:
+            raise
+        with _unfinished(os.path.dirname(target)) as temporary:
+            shutil.copy2(path, temporary)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        os.unlink(path)
+
+
 def _sync_directory(directory: str) -> None:
     """Makes new names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -330,7 +345,7 @@ class LocalStorage:
                 raise changed_error(move.path, expected=move.replaces, got=found)
             if found:
                 _make_later(move.source.path, int(found))
-            os.replace(move.source.path, move.path)
+            _rename(move.source.path, move.path)
 
     @contextlib.contextmanager
     def exclusive(self, directory: str) -> Iterator[None]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -521,6 +523,47 @@ def test_files_of_another_program_stay_until_the_commit(source, tmp_path):
     assert "to replace split train: 3 of 3" in read_status(str(out)).text()
     commit_shards([job], results)
     assert_whole(str(out), OLD, shards=3)
+
+
+@pytest.mark.parametrize("how", ["convert", "write"])
+def test_a_dataset_json_of_another_program_is_replaced_with_its_files(
+    source, output: str, how: str
+):
+    storage = storage_for(output)
+    place = layout.join(output, layout.DATASET_JSON)
+    storage.write(place, b'{"rows": 60}')
+    shard = layout.join(output, layout.shard_name("data", "train", 0, 1))
+    storage.write(shard, b"not ours")
+    if how == "write":
+        write(output, OLD)
+    else:
+        convert(replacing(source, output), overwrite=True)
+    assert_whole(output, OLD, shards=3)
+
+
+def test_a_link_in_the_place_of_the_new_files_is_not_followed(source, tmp_path):
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    convert(replacing(source, str(out)))
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("keep this")
+    (out / ".new-data-train").symlink_to(elsewhere)
+    with pytest.raises(InputError, match=f"(?s)a link is in the place.*{elsewhere}"):
+        begin_job(replacing(source, str(out), 2), overwrite=True)
+    assert [path.name for path in elsewhere.iterdir()] == ["mine"]
+    assert records_of(str(out)) == OLD
+
+
+def test_indexes_on_another_disk(source, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as disk:
+        if os.stat(disk).st_dev == os.stat(out).st_dev:
+            pytest.skip("this machine has one file system")
+        (out / "index").symlink_to(disk)
+        convert(replacing(source, str(out), 2))
+        source.write_bytes(frames_of(NEW))
+        convert(replacing(source, str(out)), overwrite=True)
+        assert_whole(str(out), NEW, shards=3)
 
 
 def test_an_unfinished_conversion_goes_at_once(source, output: str):

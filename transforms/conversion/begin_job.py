@@ -22,14 +22,13 @@ from gristmill.dataset.commit.split_files import (
     is_readable,
     remove_split,
 )
-from gristmill.dataset.errors import (
-    InvalidDatasetError,
-    JobChangedError,
+from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    read_replaced_manifest,
+    read_versioned_manifest,
 )
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.begin_aside import take_aside
 from gristmill.transforms.conversion.convert_shard import finished_shard
 from gristmill.transforms.conversion.job_inputs import (
@@ -275,12 +274,8 @@ def _read_manifest(
     prepared: PreparedJob, *, overwrite: bool
 ) -> tuple[Manifest | None, str]:
     job = prepared.job
-    try:
-        manifest, version = read_versioned_manifest(job.output)
-    except InvalidDatasetError:
-        if not overwrite:
-            raise
-        return None, version_of(layout.join(job.output, layout.DATASET_JSON))
+    read = read_replaced_manifest if overwrite else read_versioned_manifest
+    manifest, version = read(job.output)
     if manifest is not None:
         check_dataset_name(job.output, manifest, job.name)
     return manifest, version

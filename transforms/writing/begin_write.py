@@ -22,7 +22,11 @@ from gristmill.dataset.commit.split_files import (
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    read_replaced_manifest,
+    read_versioned_manifest,
+)
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for
@@ -60,7 +64,8 @@ def begin_write(
     for group, digest in digests:
         by_group[group] += digest
     plan = WritePlan(job=job, digests=tuple(by_group))
-    manifest, version = read_versioned_manifest(job.output)
+    read = read_replaced_manifest if overwrite else read_versioned_manifest
+    manifest, version = read(job.output)
     marker = plan.marker
     seen = marker.load()
     if manifest is not None:
