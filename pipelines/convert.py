@@ -6,7 +6,7 @@ import functools
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,21 @@ from gristmill.dataset.metadata import layout
 from gristmill.pipelines.local.pool import call_apart, map_unordered
 from gristmill.pipelines.local.progress import conversion_shown, counter_shown
 from gristmill.pipelines.results.conversion import Outcome
-from gristmill.transforms.conversion.begin_job import begin_job, count_file
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
+)
+from gristmill.transforms.conversion.count_records import (
+    count_part,
+    count_tasks,
+    parts_of_files,
+    total_counts,
+)
+from gristmill.transforms.conversion.counted_parts import (
+    CountedPart,
+    CountTask,
+    PartCollector,
 )
 from gristmill.transforms.conversion.same_inputs import has_other_records
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
@@ -30,7 +41,7 @@ from gristmill.transforms.jobs.conversion_job import (
     waits_for_storage,
 )
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.planning.shard_plan import FileCount
+from gristmill.transforms.planning.record_plan import RecordCounts
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
 _SMALL_SHARD_BYTES = 64 << 20
@@ -129,23 +140,29 @@ def _try_apart(job: ConversionJob, files: Sequence[InputFile]) -> None:
 
 def _count_files(
     job: ConversionJob, files: InputFiles, *, workers: int, show_progress: bool
-) -> Iterable[FileCount]:
-    count = functools.partial(_count_numbered, job, files)
+) -> RecordCounts:
+    count = functools.partial(_count_apart, job)
     threads = 2 if waits_for_storage(job) else 1
-    found = map_unordered(count, range(len(files)), workers=workers, threads=threads)
-    sizes = files.sizes.tolist()
-    counts = {}
-    with counter_shown("counting", "files", sizes, show=show_progress) as counter:
-        for file, counted in found:
-            counts[file] = counted
-            counter.add(sizes[file], counted.records, sizes[file])
-    return [counts[file] for file in range(len(files))]
+    found = map_unordered(
+        count, count_tasks(job, files), workers=workers, threads=threads
+    )
+    parts = int(parts_of_files(files).sum())
+    collected = PartCollector()
+    with counter_shown(
+        "counting",
+        "parts",
+        [int(files.sizes.sum())] + [0] * (parts - 1),
+        show=show_progress,
+    ) as counter:
+        for stored_bytes, counted in found:
+            collected.add(counted)
+            counter.add(stored_bytes, counted.records, stored_bytes)
+    return total_counts(job, collected)[1]
 
 
-def _count_numbered(
-    job: ConversionJob, files: InputFiles, file: int
-) -> tuple[int, FileCount]:
-    return file, count_file(job, files[file])
+def _count_apart(job: ConversionJob, task: CountTask) -> tuple[int, CountedPart]:
+    end = task.size_bytes if task.end_bytes < 0 else task.end_bytes
+    return end - task.begin_bytes, count_part(job, task)
 
 
 def _compare_shards(

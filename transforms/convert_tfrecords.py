@@ -3,7 +3,10 @@
 One element is one shard, a few hundred bytes that say which. The graph is one linear
 chain of small elements, since that is what every runner executes:
 
-    jobs -> list inputs -> count (if wanted) -> plan -> convert shards -> commit
+    plan -> convert shards -> commit
+    list inputs -> count parts -> plan -> convert shards -> commit
+
+The second is for plans by records. Parts of large files are counted like shards.
 """
 
 from __future__ import annotations
@@ -12,23 +15,31 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms.combiners import ToListCombineFn
 
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.conversion.begin_job import (
     Overwrite,
-    count_file,
-    needs_count,
     plan_job,
     take_output,
 )
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
+)
+from gristmill.transforms.conversion.count_records import (
+    count_part,
+    count_tasks,
+    needs_count,
+    total_counts,
+)
+from gristmill.transforms.conversion.counted_parts import (
+    CountedPart,
+    CountTask,
+    GatheredCounts,
 )
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.conversion.shard_tasks import (
@@ -46,59 +57,38 @@ from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sink, report_sources
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.planning.shard_plan import FileCount
-from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.input_files import InputFiles
 
 _log = logging.getLogger(__name__)
 
 
-class _Inputs(NamedTuple):
-    """All input files of a job, or one of them to count."""
-
-    job: ConversionJob
-    files: InputFiles | InputFile
-    number: int = -1
-
-
-_Counted = tuple[_Inputs, FileCount | None]
-
-
-def _list_inputs(job: ConversionJob) -> Iterator[_Inputs]:
+def _list_inputs(job: ConversionJob) -> InputFiles:
     files = list_inputs(job)
     try_function(job, files.first(TRIED_FILES))
     for note in files.notes():
         _log.warning("%s: %s", job.output, note)
-    yield _Inputs(job, files)
+    return files
+
+
+def _list_parts(job: ConversionJob) -> Iterator[CountTask]:
     if needs_count(job):
-        for number in range(len(files)):
-            yield _Inputs(job, files[number], number)
+        yield from count_tasks(job, _list_inputs(job))
 
 
-def _count(inputs: _Inputs) -> _Counted:
-    if isinstance(inputs.files, InputFiles):
-        return inputs, None
-    return inputs, count_file(inputs.job, inputs.files)
+def _count(task: CountTask, jobs: Mapping[str, ConversionJob]) -> CountedPart:
+    return count_part(jobs[task.split], task)
 
 
 def _plan(
-    counted: list[_Counted], overwrite: Overwrite
+    counted: GatheredCounts, jobs: tuple[ConversionJob, ...], overwrite: Overwrite
 ) -> Iterator[ShardResult | ShardTask]:
     """Plans all jobs, once all counts are there."""
-    outputs = {job.output for (job, _, _), _ in counted}
-    exchanged = [
-        split
-        for output in outputs
-        for split in finish_exchange(output, or_give_up=bool(overwrite))
-    ]
-    for (job, files, _), _ in sorted(counted, key=lambda one: one[0].job.split):
-        if not isinstance(files, InputFiles):
-            continue
-        counts = {
-            other.number: count
-            for other, count in counted
-            if count is not None and other.job.split == job.split
-        }
-        prepared = plan_job(job, files, [counts[number] for number in sorted(counts)])
+    exchanged = finish_exchange(jobs[0].output, or_give_up=bool(overwrite))
+    for job in sorted(jobs, key=lambda job: job.split):
+        if (parts := counted.splits.get(job.split)) is not None:
+            prepared = plan_job(job, *total_counts(job, parts))
+        else:
+            prepared = plan_job(job, _list_inputs(job))
         taken = take_output(prepared, overwrite=overwrite, exchanged=exchanged)
         for task in shard_tasks(taken.prepared):
             if taken.committed is not None:
@@ -127,25 +117,35 @@ def _make_shard(task: ShardTask | ShardResult, progress_dir: str | None) -> Shar
 
 
 class _GatherFn(beam.CombineFn):
-    """Gathers results as columns: those of a million shards go to one commit."""
+    """Gathers elements as columns: those of a million shards become one element.
 
-    def create_accumulator(self) -> GatheredResults:
-        return GatheredResults()
+    Args:
+        kind: `GatheredResults` or `GatheredCounts`.
+    """
 
-    def add_input(
-        self, gathered: GatheredResults, result: ShardResult
-    ) -> GatheredResults:
-        gathered.add(result)
+    def __init__(self, kind: type[Any]) -> None:
+        self._kind = kind
+
+    def create_accumulator(self) -> Any:
+        return self._kind()
+
+    def add_input(self, gathered: Any, element: Any) -> Any:
+        gathered.add(element)
         return gathered
 
-    def merge_accumulators(self, parts: Iterable[GatheredResults]) -> GatheredResults:
-        whole = GatheredResults()
+    def merge_accumulators(self, parts: Iterable[Any]) -> Any:
+        whole = self._kind()
         for part in parts:
             whole.extend(part)
         return whole
 
-    def extract_output(self, gathered: GatheredResults) -> GatheredResults:
+    def extract_output(self, gathered: Any) -> Any:
         return gathered
+
+
+def _gather(kind: type[Any]) -> Any:
+    # The default, for no element at all, would be a side input that holds everything.
+    return beam.CombineGlobally(_GatherFn(kind)).without_defaults()
 
 
 def _commit(
@@ -227,7 +227,7 @@ class ConvertTFRecords(
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
             | "ConvertShards" >> beam.Map(_make_shard, self.progress_dir)
-            | "GatherResults" >> beam.CombineGlobally(_GatherFn()).without_defaults()  # type: ignore[no-untyped-call]
+            | "GatherResults" >> _gather(GatheredResults)
             | "Commit"
             >> beam.Map(_commit, jobs, features=features, tfds_directory=tfds)
         )
@@ -242,16 +242,23 @@ class ConvertTFRecords(
                 | "Strides" >> beam.Create(list(strides), reshuffle=True)
                 | "Tasks" >> beam.FlatMap(stride_tasks)
             )
-        else:
+        elif any(map(needs_count, self.jobs)):
+            by_split = {job.split: job for job in self.jobs}
             tasks = (
                 begin
                 | "Jobs" >> beam.Create(self.jobs)
-                | "ListInputs" >> beam.FlatMap(_list_inputs)
-                | "SpreadCounts" >> beam.Reshuffle()
-                | "CountRecords" >> beam.Map(_count)
-                | "GatherCounts"
-                >> beam.CombineGlobally(ToListCombineFn()).without_defaults()
-                | "PlanShards" >> beam.FlatMap(_plan, self.overwrite)
+                | "ListInputs" >> beam.FlatMap(_list_parts)
+                | "SpreadParts" >> beam.Reshuffle()
+                | "CountRecords" >> beam.Map(_count, by_split)
+                | "GatherCounts" >> _gather(GatheredCounts)
+                | "PlanShards" >> beam.FlatMap(_plan, self.jobs, self.overwrite)
+                | "SpreadShards" >> beam.Reshuffle()
+            )
+        else:
+            tasks = (
+                begin
+                | "Begin" >> beam.Create([GatheredCounts()])
+                | "PlanShards" >> beam.FlatMap(_plan, self.jobs, self.overwrite)
                 | "SpreadShards" >> beam.Reshuffle()
             )
         return tasks

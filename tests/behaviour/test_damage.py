@@ -23,7 +23,8 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.tfrecord.frames import encode_frame, mask
-from gristmill.transforms.conversion.begin_job import begin_job, count_file
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.count_records import count_part, count_tasks
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.conversion import (
@@ -387,8 +388,8 @@ class TestDamagedCompression:
             assert "expected" in rest["detail"]
             assert split.quarantined_regions == 1
             assert split.quarantined_bytes == len(kept)
-            files = list_inputs(job)
-            counted = count_file(job, files[1]).records
+            task = list(count_tasks(job, list_inputs(job)))[1]
+            counted = count_part(job, task).records
             assert len(outputs[plan[0]]) == 2 * len(RECORDS) + counted
         assert len({tuple(found) for found in outputs.values()}) == 1
         middle = outputs["match_shards"][12:-12]

@@ -31,6 +31,7 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.begin_aside import take_aside
 from gristmill.transforms.conversion.convert_shard import finished_shard
+from gristmill.transforms.conversion.count_records import count_files, needs_count
 from gristmill.transforms.conversion.job_inputs import (
     check_shards_apart,
     list_inputs,
@@ -48,21 +49,11 @@ from gristmill.transforms.jobs.empty_claim import (
 )
 from gristmill.transforms.jobs.map_function import code_digest
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
-from gristmill.transforms.planning.shard_plan import (
-    STRIDE_RECORDS,
-    FileCount,
-    SourceRange,
-    plan_by_bytes,
-    plan_by_records,
-)
-from gristmill.transforms.sources.damage import DamageHandler
-from gristmill.transforms.sources.input_files import (
-    InputFile,
-    InputFiles,
-)
-from gristmill.transforms.sources.tfrecord_range import RangeReader
+from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
+from gristmill.transforms.planning.shard_plan import plan_by_bytes
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
-CountFiles = Callable[[ConversionJob, InputFiles], Iterable[FileCount]]
+CountFiles = Callable[[ConversionJob, InputFiles], RecordCounts]
 TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
 Overwrite = bool | Literal["changed"]
 
@@ -85,48 +76,19 @@ class TakenOutput:
     aside: bool = False
 
 
-def needs_count(job: ConversionJob) -> bool:
-    """Tells whether the plan of a job needs a pass over its records first."""
-    return job.plan.kind == "records_per_shard"
-
-
-def count_file(job: ConversionJob, file: InputFile) -> FileCount:
-    """Reads a whole input file to count its good records.
-
-    Raises:
-        CorruptInputError: The file is damaged and the job does not accept that.
-    """
-    plain = file.compression == "none"
-    end = file.size_bytes if plain else -1
-    whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=end, exact=True)
-    # Damaged regions are set aside with the shards: here they are only counted.
-    damage = DamageHandler(max_regions=job.max_corrupt)
-    reader = RangeReader(
-        file, whole, on_damage=damage if job.on_corrupt == "quarantine" else None
-    )
-    offsets: list[int] = []
-    records = 0
-    for batch in reader.batches():
-        if plain or not records:
-            begins = batch.offsets[-records % STRIDE_RECORDS :: STRIDE_RECORDS]
-            offsets += begins if plain else begins[:1]
-        records += len(batch.records)
-    return FileCount(records=records, offsets=tuple(offsets))
-
-
 def plan_job(
-    job: ConversionJob, files: InputFiles, counts: Iterable[FileCount] = ()
+    job: ConversionJob, files: InputFiles, counts: RecordCounts | None = None
 ) -> PreparedJob:
     """Plans the shards of a job.
 
     Args:
         job: The job.
         files: Its input files.
-        counts: Of each file, for a plan by records.
+        counts: Of their records, for a plan by records.
     """
-    if job.plan.kind == "records_per_shard":
+    if counts is not None:
         plan = plan_by_records(
-            job.plan.value or 1, files.sizes, files.splittable, list(counts)
+            job.plan.value or 1, files.sizes, files.splittable, counts
         )
     else:
         plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
@@ -143,7 +105,7 @@ def begin_job(
     *,
     overwrite: bool = False,
     exchanged: Collection[str] = (),
-    count_files: CountFiles | None = None,
+    count_files: CountFiles = count_files,
     compare_shards: CompareShards | None = None,
     try_map: TryMap = try_function,
 ) -> TakenOutput:
@@ -167,11 +129,7 @@ def begin_job(
     files = list_inputs(job)
     if job.map is not None:
         try_map(job, files.first(TRIED_FILES))
-    counts: Iterable[FileCount] = ()
-    if needs_count(job) and count_files is not None:
-        counts = count_files(job, files)
-    elif needs_count(job):
-        counts = (count_file(job, files[file]) for file in range(len(files)))
+    counts = count_files(job, files) if needs_count(job) else None
     return take_output(
         plan_job(job, files, counts),
         overwrite=overwrite,

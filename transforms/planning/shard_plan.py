@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -93,23 +92,6 @@ class SourceRange:
     exact: bool
     skip_records: int = 0
     extra_records: int = 0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FileCount:
-    """The good records of one file, and where some of them begin.
-
-    Attributes:
-        records: How many there are.
-        offsets: Where records 0, STRIDE_RECORDS, 2 * STRIDE_RECORDS, ... begin; only
-            the first for a compressed file, which can be entered nowhere else.
-    """
-
-    records: int
-    offsets: tuple[int, ...]
-
-
-STRIDE_RECORDS = 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -265,46 +247,3 @@ def _file_at(positions: Int64, edges: Int64) -> Int64:
     files = np.searchsorted(edges, positions, side="right") - 1
     last = np.searchsorted(edges, edges[-1]) - 1
     return np.clip(files, 0, max(0, int(last)))
-
-
-def plan_by_records(
-    records_per_shard: int,
-    sizes: Int64,
-    splittable: npt.NDArray[np.bool_],
-    counts: Sequence[FileCount],
-    *,
-    stride_records: int = STRIDE_RECORDS,
-) -> ShardPlan:
-    """Plans shards of an exact number of records (the last can hold fewer).
-
-    Args:
-        records_per_shard: Records in each shard.
-        sizes: int64 [files], size of each file as it is stored.
-        splittable: bool [files], whether reading can begin in the middle.
-        counts: What a pass over the frames of each file counted.
-        stride_records: Records between the offsets of a count.
-    """
-    records = np.array([count.records for count in counts], np.int64)
-    total = int(records.sum())
-    shards = max(1, -(-total // records_per_shard))
-    edges = np.concatenate(([0], np.cumsum(sizes)))
-    record_edges = np.concatenate(([0], np.cumsum(records)))
-    cut_bytes, cut_records = [0], [0]
-    for shard in range(1, shards):
-        record = shard * records_per_shard
-        file = int(np.searchsorted(record_edges, record, side="right")) - 1
-        within = record - int(record_edges[file])
-        offsets = counts[file].offsets
-        stride = min(within // stride_records, len(offsets) - 1)
-        skip = within - stride * stride_records
-        # The first record of a file may lie behind damage: begin at the file then.
-        offset = offsets[stride] if splittable[file] and stride else 0
-        cut_bytes.append(int(edges[file]) + offset)
-        cut_records.append(skip)
-    return ShardPlan(
-        sizes=sizes,
-        splittable=splittable,
-        cut_bytes=np.array([*cut_bytes, int(edges[-1])], np.int64),
-        cut_records=np.array([*cut_records, 0], np.int64),
-        counted=True,
-    )

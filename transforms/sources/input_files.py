@@ -22,7 +22,7 @@ from gristmill.dataset.tfrecord import frames as tfrecord
 from gristmill.transforms.sources.input_directories import match_inputs
 from gristmill.transforms.sources.input_formats import check_formats
 
-_COMPRESSIONS: tuple[tfrecord.Compression, ...] = get_args(tfrecord.Compression)
+COMPRESSIONS: tuple[tfrecord.Compression, ...] = get_args(tfrecord.Compression)
 
 
 class InputFile(NamedTuple):
@@ -69,7 +69,7 @@ class InputFiles:
             self.paths[file],
             int(self.sizes[file]),
             self.versions[file],
-            _COMPRESSIONS[int(self.compressions[file])],
+            COMPRESSIONS[int(self.compressions[file])],
             int(self.noted_ns[file]),
         )
 
@@ -80,7 +80,7 @@ class InputFiles:
     @property
     def splittable(self) -> npt.NDArray[np.bool_]:
         """Whether reading can begin in the middle: bool [files]."""
-        return np.equal(self.compressions, _COMPRESSIONS.index("none"))
+        return np.equal(self.compressions, COMPRESSIONS.index("none"))
 
     @property
     def digest(self) -> str:
@@ -206,7 +206,7 @@ def find_inputs(
         paths=tuple(info.path for info in files),
         sizes=np.array([info.size_bytes for info in files], np.int64),
         versions=tuple(info.version for info in files),
-        compressions=np.array(list(map(_COMPRESSIONS.index, compressions)), np.uint8),
+        compressions=np.array(list(map(COMPRESSIONS.index, compressions)), np.uint8),
         noted_ns=np.array(list(map(_noted_ns, files)), np.int64),
     )
 

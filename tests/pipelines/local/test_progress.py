@@ -45,7 +45,7 @@ def test_every_long_command_shows_its_progress(tmp_path):
     text = on_terminal(*convert, cwd=tmp_path)
     # By records, the inputs are counted first.
     assert re.search(
-        r"counting \S+ 100%  1/1 files  300 records .* elapsed, .* left", text
+        r"counting \S+ 100%  1/1 parts  300 records .* elapsed, .* left", text
     )
     assert re.search(r"converting .* elapsed, .* left", text)
     text = on_terminal("verify", "texts", cwd=tmp_path)

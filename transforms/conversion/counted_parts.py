@@ -1,0 +1,237 @@
+"""What was counted of parts of input files, as columns: of millions of parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.metadata.shard_table import (
+    Texts,
+    columns_of,
+    encode_texts,
+    load_arrays,
+)
+from gristmill.dataset.tfrecord.frames import Compression
+from gristmill.transforms.sources.input_files import (
+    COMPRESSIONS,
+    InputFile,
+    InputFiles,
+)
+
+Int64 = npt.NDArray[np.int64]
+
+NO_FRAME = -1  # No frame begins in the part.
+DOUBTED = -2  # What was found may be no frame: only the parts before can tell.
+
+_BLOCK_PARTS = 4096
+_VERSION = 1
+_PART_COLUMNS = {
+    "number": "<i8",
+    "start_bytes": "<i8",
+    "stop_bytes": "<i8",
+    "records": "<i8",
+}
+_FILE_COLUMNS = {"size_bytes": "<i8", "compression": "|u1", "noted_ns": "<i8"}
+
+
+class CountTask(NamedTuple):
+    """A part of one input file, whose records are to be counted. See `InputFile`.
+
+    Attributes:
+        split: The split that the file is an input of.
+        number: Of the part, among those of all files in order.
+        begin_bytes: Where it begins.
+        end_bytes: Where it ends, exclusive; -1 for the end of a compressed file.
+    """
+
+    split: str
+    number: int
+    path: str
+    size_bytes: int
+    version: str | None
+    compression: Compression
+    noted_ns: int
+    begin_bytes: int
+    end_bytes: int
+
+    @property
+    def file(self) -> InputFile:
+        """The file."""
+        return InputFile(*self[2:7])
+
+
+class CountedPart(NamedTuple):
+    """The good records of a part of a file.
+
+    Attributes:
+        split: The split that the file is an input of.
+        number: Of the part, among those of all files in order.
+        file: The `InputFile`, as a plain tuple, with its first part; None otherwise.
+        start_bytes: Where its first frame begins; `NO_FRAME` or `DOUBTED`.
+        stop_bytes: Where its last frame ends.
+        records: How many there are.
+        offsets: Where records 0, stride, 2 * stride, ... begin.
+    """
+
+    split: str
+    number: int
+    file: tuple[Any, ...] | None
+    start_bytes: int
+    stop_bytes: int
+    records: int
+    offsets: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountedParts:
+    """All parts of all files of a split, in order. Arrays are [parts].
+
+    Attributes:
+        columns: The numbers of each part, by name.
+        offsets: int64 [offsets], see `CountedPart`.
+        offset_ends: Where the offsets of each part end.
+        files: The files.
+    """
+
+    columns: dict[str, Int64]
+    offsets: Int64
+    offset_ends: Int64
+    files: InputFiles
+
+
+class PartCollector:
+    """Collects the parts of one split in any order, and pickles compactly."""
+
+    def __init__(self) -> None:
+        self._pending: list[CountedPart] = []
+        self._blocks: list[bytes] = []
+
+    def add(self, part: CountedPart) -> None:
+        """Adds a part. A later one of the same number replaces it."""
+        self._pending.append(part)
+        if len(self._pending) >= _BLOCK_PARTS:
+            self._pack()
+
+    def extend(self, other: PartCollector) -> None:
+        """Adds the parts of another collector, in no certain order."""
+        self._blocks += other._blocks
+        for part in other._pending:
+            self.add(part)
+
+    def parts(self) -> CountedParts:
+        """Returns one part of each number."""
+        self._pack()
+        blocks = [
+            load_arrays(block, where="counted records", version=_VERSION)
+            for block in self._blocks
+        ]
+        every = {
+            name: np.concatenate([block[name] for block in blocks])
+            for name in (*_PART_COLUMNS, "offset_counts", "offsets")
+        }
+        rows = _last_of_each(every["number"])
+        counts = every.pop("offset_counts")
+        ends = np.cumsum(counts)
+        offsets = every.pop("offsets")
+        taken = counts[rows]
+        new_ends = np.cumsum(taken)
+        shifts = np.repeat((ends - counts)[rows] - (new_ends - taken), taken)
+        return CountedParts(
+            columns={name: column[rows] for name, column in every.items()},
+            offsets=offsets[shifts + np.arange(len(shifts))],
+            offset_ends=new_ends,
+            files=_files_of(blocks),
+        )
+
+    def _pack(self) -> None:
+        if self._pending:
+            self._blocks.append(_encode(self._pending))
+            self._pending = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._pack()
+        return self.__dict__
+
+
+class GatheredCounts:
+    """The counted parts of all splits of a conversion. Adds up in any order.
+
+    Attributes:
+        splits: What was counted of each split.
+    """
+
+    def __init__(self) -> None:
+        self.splits: dict[str, PartCollector] = {}
+
+    def add(self, part: CountedPart) -> None:
+        """Takes a part."""
+        self.splits.setdefault(part.split, PartCollector()).add(part)
+
+    def extend(self, other: GatheredCounts) -> None:
+        """Takes all parts of another collection."""
+        for split, parts in other.splits.items():
+            self.splits.setdefault(split, PartCollector()).extend(parts)
+
+
+def _last_of_each(numbers: Int64) -> Int64:
+    """Returns the row of the last occurrence of each number, by number."""
+    found: Int64 = np.unique(numbers[::-1], return_index=True)[1]
+    return len(numbers) - 1 - found
+
+
+def _encode(parts: Iterable[CountedPart]) -> bytes:
+    # In order, so that neighbours are alike. Those of one number stay in theirs.
+    parts = sorted(parts, key=lambda part: part.number)
+    files = [InputFile(*part.file) for part in parts if part.file is not None]
+    rows = ((part.number, *part[3:6]) for part in parts)
+    arrays: dict[str, Any] = columns_of(_PART_COLUMNS, rows)
+    arrays |= columns_of(
+        _FILE_COLUMNS,
+        (
+            (file.size_bytes, COMPRESSIONS.index(file.compression), file.noted_ns)
+            for file in files
+        ),
+    )
+    arrays["path_blob"], arrays["path_ends"] = encode_texts([f.path for f in files])
+    versions = [file.version or "" for file in files]
+    arrays["version_blob"], arrays["version_ends"] = encode_texts(versions)
+    arrays["file_part"] = np.array(
+        [part.number for part in parts if part.file is not None], "<i8"
+    )
+    arrays["offset_counts"] = np.array([len(part.offsets) for part in parts], "<i4")
+    arrays["offsets"] = np.array(
+        list(itertools.chain.from_iterable(part.offsets for part in parts)), "<i8"
+    )
+    out = io.BytesIO()
+    np.savez_compressed(out, version=np.array(_VERSION), **arrays)
+    return out.getvalue()
+
+
+def _files_of(blocks: Sequence[dict[str, Any]]) -> InputFiles:
+    columns = {
+        name: np.concatenate([block[name] for block in blocks])
+        for name in ("file_part", *_FILE_COLUMNS)
+    }
+    rows = _last_of_each(columns["file_part"])
+
+    def texts(name: str) -> Texts:
+        found = [
+            text
+            for block in blocks
+            for text in Texts(block[f"{name}_blob"], block[f"{name}_ends"])
+        ]
+        return Texts(*encode_texts([found[row] for row in rows.tolist()]))
+
+    return InputFiles(
+        paths=texts("path"),
+        sizes=columns["size_bytes"][rows],
+        versions=texts("version"),
+        compressions=columns["compression"][rows],
+        noted_ns=columns["noted_ns"][rows],
+    )
