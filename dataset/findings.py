@@ -1,8 +1,9 @@
-"""A finding: one thing that `verify` found wrong with a dataset."""
+"""Findings: what `verify` found wrong with a dataset."""
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 
 from gristmill.dataset.errors import (
     FormatVersionError,
@@ -10,6 +11,10 @@ from gristmill.dataset.errors import (
     InvalidDatasetError,
     StorageError,
 )
+from gristmill.dataset.first_of import FirstOf
+
+# Kept of a dataset: a few megabytes. The others are counted.
+_FINDINGS_KEPT = 10_000
 
 # Errors of reading metadata that become findings.
 UNREADABLE = (InvalidDatasetError, FormatVersionError, StorageError)
@@ -38,6 +43,13 @@ class Finding:
             if fact
         ]
         return f"{self.path}: {self.what}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+class Findings(FirstOf[Finding]):
+    """Any number of findings: all are counted, and the first by file are kept."""
+
+    def __init__(self) -> None:
+        super().__init__(_FINDINGS_KEPT, operator.attrgetter("path", "what"))
 
 
 def wrong_size(path: str, expected: int, got: int) -> Finding:

@@ -16,9 +16,10 @@ from gristmill.pipelines.options.definitions import (
 )
 from gristmill.pipelines.results.formatting import plural
 from gristmill.pipelines.results.verification import Verification
+from gristmill.transforms.checking.result import VerifyResult
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 from gristmill.transforms.index_arrayrecords import IndexArrayRecords
-from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
+from gristmill.transforms.verify_dataset import VerifyDataset
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -60,7 +61,7 @@ class VerifyAndReport(
             found.write(self.report)
         if found.findings:
             raise CorruptShardError(
-                f"the dataset is damaged: {plural(len(found.findings), 'finding')}",
+                f"the dataset is damaged: {plural(found.findings_count, 'finding')}",
                 where=found.dataset,
                 got=str(found.findings[0]),
                 cure=f"see {self.report or 'gristmill verify'} for all findings",

@@ -151,7 +151,8 @@ def _count_files(
     with counter_shown(
         "counting",
         "parts",
-        [int(files.sizes.sum())] + [0] * (parts - 1),
+        parts,
+        int(files.sizes.sum()),
         show=show_progress,
     ) as counter:
         for stored_bytes, counted in found:
@@ -178,7 +179,7 @@ def _compare_shards(
     found = map_unordered(compare, shards, workers=max(1, min(workers, len(shards))))
     changed = []
     with counter_shown(
-        "comparing", "shards", list(sizes.values()), show=show_progress
+        "comparing", "shards", len(sizes), sum(sizes.values()), show=show_progress
     ) as counter:
         for shard, differs in found:
             counter.add(sizes[shard], 0, sizes[shard])

@@ -11,7 +11,8 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.local.pool import default_workers, map_unordered
 from gristmill.pipelines.local.progress import counter_shown
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.transforms.indexing.index_shard import commit_index, index_shard
+from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
 
 
@@ -40,13 +41,13 @@ def index(
         split=options.split,
         overwrite=options.overwrite,
     )
-    dataset = tasks[0].dataset
+    dataset = tasks.dataset
     if beam_options is not None:
         from gristmill.pipelines.beam_run import run_pipeline
         from gristmill.transforms.index_arrayrecords import IndexArrayRecords
 
         command = hashlib.sha256(repr(options).encode()).hexdigest()[:16]
-        handed_over = layout.result_path(tasks[0].name, tasks[0].split, command)
+        handed_over = layout.result_path(tasks.name, tasks[0].split, command)
         manifest = run_pipeline(
             IndexArrayRecords(**dataclasses.asdict(options)),
             beam_options,
@@ -54,11 +55,12 @@ def index(
         )
         return manifest, dataset
     count = min(workers or default_workers(), len(tasks))
-    sizes = [task.file_bytes for task in tasks]
-    results = []
-    with counter_shown("indexing", "files", sizes, show=show_progress) as counter:
-        for result in map_unordered(index_shard, tasks, workers=count):
-            results.append(result)
-            task, report, _ = result
-            counter.add(task.file_bytes, report.read.records, report.read.raw_bytes)
-    return commit_index(results, inputs=options.files), dataset
+    gathered = IndexedShards()
+    with counter_shown(
+        "indexing", "files", len(tasks), tasks.file_bytes, show=show_progress
+    ) as counter:
+        for indexed in map_unordered(index_shard, tasks, workers=count):
+            gathered.add(indexed)
+            read = indexed.report.read
+            counter.add(indexed.task.file_bytes, read.records, read.raw_bytes)
+    return commit_index(gathered, inputs=options.files), dataset

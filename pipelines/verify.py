@@ -14,6 +14,7 @@ from gristmill.pipelines.local.pool import default_workers, map_unordered
 from gristmill.pipelines.local.progress import counter_shown
 from gristmill.pipelines.results.verification import Verification
 from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.result import GatheredChecks
 from gristmill.transforms.checking.shard import verify_shard
 
 
@@ -58,27 +59,18 @@ def verify(
 def _verify_here(
     dataset: str, quick: bool, workers: int, show_progress: bool
 ) -> Verification:
-    findings, tasks, leftovers = plan_verify(dataset)
-    records = raw_bytes = None
+    plan = plan_verify(dataset, shards_too=quick)
+    tasks = plan.tasks
+    gathered = GatheredChecks(plan, quick=quick)
     if not quick:
         count = max(1, min(workers, len(tasks)))
-        sizes = {task.path: task.file_bytes for task in tasks}
         with counter_shown(
-            "verifying", "shards", list(sizes.values()), show=show_progress
+            "verifying", "shards", len(tasks), tasks.file_bytes, show=show_progress
         ) as counter:
             for check in map_unordered(verify_shard, tasks, workers=count):
-                findings += check.findings
-                counter.add(sizes[check.path], check.records, check.raw_bytes)
-        _, _, records, raw_bytes = counter.read()
-    return Verification(
-        dataset=dataset,
-        quick=quick,
-        shards=len(tasks),
-        records=records,
-        raw_bytes=raw_bytes,
-        findings=tuple(dict.fromkeys(findings)),
-        leftovers=leftovers,
-    )
+                gathered.add(check)
+                counter.add(check.file_bytes, check.records, check.raw_bytes)
+    return Verification(quick=quick, **gathered.result(dataset)._asdict())
 
 
 def _verify_on_beam(

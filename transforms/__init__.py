@@ -13,6 +13,7 @@ from gristmill.dataset.lazy_names import lazy_names
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.findings import Finding
+    from gristmill.transforms.checking.result import VerifyResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult
     from gristmill.transforms.convert_tfrecords import ConvertTFRecords
     from gristmill.transforms.index_arrayrecords import IndexArrayRecords
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.read_all import ReadAllArrayRecords, ReadAllTFRecords
     from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
     from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
-    from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
+    from gristmill.transforms.verify_dataset import VerifyDataset
     from gristmill.transforms.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.writing.commit_write import WriteResult
 

@@ -3,39 +3,56 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms.combiners import ToListCombineFn
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sink, report_sources
-from gristmill.transforms.indexing.index_shard import (
-    commit_index,
-    index_shard,
-)
+from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.index_shard import IndexedShard, index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 
 
-def _index(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
-    result = index_shard(task)
-    for name, value in (("shards", 1), ("records", result[1].written.records)):
+def _index(task: IndexTask) -> IndexedShard:
+    indexed = index_shard(task)
+    for name, value in (("shards", 1), ("records", indexed.report.written.records)):
         beam.metrics.Metrics.counter("gristmill", name).inc(value)
-    return result
+    return indexed
 
 
-def _commit(
-    results: list[tuple[IndexTask, ShardReport, str]], inputs: tuple[str, ...]
-) -> Manifest:
-    manifest = commit_index(results, inputs=inputs)
+class _GatherFn(beam.CombineFn):
+    """Gathers reports as columns: those of millions of files go to one commit."""
+
+    def create_accumulator(self) -> IndexedShards:
+        return IndexedShards()
+
+    def add_input(
+        self, gathered: IndexedShards, indexed: IndexedShard
+    ) -> IndexedShards:
+        gathered.add(indexed)
+        return gathered
+
+    def merge_accumulators(self, parts: Iterable[IndexedShards]) -> IndexedShards:
+        whole = IndexedShards()
+        for part in parts:
+            whole.extend(part)
+        return whole
+
+    def extract_output(self, gathered: IndexedShards) -> IndexedShards:
+        return gathered
+
+
+def _commit(indexed: IndexedShards, inputs: tuple[str, ...]) -> Manifest:
+    manifest = commit_index(indexed, inputs=inputs)
     report_sources(inputs)
-    report_sink(results[0][0].dataset)
+    if indexed.task is not None:
+        report_sink(indexed.task.dataset)
     return manifest
 
 
@@ -105,8 +122,7 @@ class IndexArrayRecords(
             )
             | "SpreadFiles" >> beam.Reshuffle()
             | "IndexFiles" >> beam.Map(_index)
-            | "GatherReports"
-            >> beam.CombineGlobally(ToListCombineFn()).without_defaults()
+            | "GatherReports" >> beam.CombineGlobally(_GatherFn()).without_defaults()  # type: ignore[no-untyped-call]
             | "Commit" >> beam.Map(_commit, inputs=files)
         )
         return committed

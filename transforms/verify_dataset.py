@@ -3,90 +3,64 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 
-from gristmill.dataset.findings import Finding
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.checking.metadata import (
-    VerifyTask,
-    plan_verify,
-)
-from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.checking.metadata import VerifyTask, plan_verify
+from gristmill.transforms.checking.result import GatheredChecks, VerifyResult
+from gristmill.transforms.checking.shard import ShardCheck, verify_shard
 from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sources
 
 
-class VerifyResult(NamedTuple):
-    """What was verified in a dataset, and what is wrong.
-
-    Attributes:
-        dataset: Its directory.
-        shards: Shards that were checked.
-        records: Records that were decoded and compared; None if none was to be.
-        raw_bytes: Their size; None likewise.
-        findings: What is wrong with what was checked, sorted by file.
-        leftovers: Files of commands that were killed, or that still run.
-    """
-
-    dataset: str
-    shards: int
-    records: int | None
-    raw_bytes: int | None
-    findings: tuple[Finding, ...]
-    leftovers: tuple[str, ...] = ()
-
-
-def _plan(dataset: str, quick: bool) -> Iterator[VerifyResult | VerifyTask]:
+def _plan(dataset: str, quick: bool) -> Iterator[GatheredChecks | VerifyTask]:
     report_sources((dataset,))
-    plan = plan_verify(dataset)
-    found = tuple(plan.findings), plan.leftovers
-    if quick:
-        yield VerifyResult(dataset, len(plan.tasks), None, None, *found)
-    else:
-        yield VerifyResult(dataset, 0, 0, 0, *found)
+    plan = plan_verify(dataset, shards_too=quick)
+    yield GatheredChecks(plan, quick=quick)
+    if not quick:
         yield from plan.tasks
 
 
-def _verify(task: VerifyResult | VerifyTask) -> VerifyResult:
-    if isinstance(task, VerifyResult):
+def _verify(task: GatheredChecks | VerifyTask) -> GatheredChecks | ShardCheck:
+    if isinstance(task, GatheredChecks):
         return task
-    _, records, raw_bytes, findings = verify_shard(task)
+    check = verify_shard(task)
     for name, value in (
         ("verified-shards", 1),
-        ("verified-records", records),
-        ("findings", len(findings)),
+        ("verified-records", check.records),
+        ("findings", len(check.findings) + check.more_findings),
     ):
         beam.metrics.Metrics.counter("gristmill", name).inc(value)
-    return VerifyResult(task.dataset, 1, records, raw_bytes, findings)
+    return check
 
 
-def _sum_up(results: Iterable[VerifyResult], dataset: str) -> VerifyResult:
-    """Adds up results. Beam calls it on sums again, so findings are only joined."""
-    results = list(results)
-    return VerifyResult(
-        dataset,
-        sum(result.shards for result in results),
-        _total(result.records for result in results),
-        _total(result.raw_bytes for result in results),
-        tuple(itertools.chain.from_iterable(result.findings for result in results)),
-        tuple(itertools.chain.from_iterable(result.leftovers for result in results)),
-    )
+class _SumUpFn(beam.CombineFn):
+    """Adds up what was checked: its size does not grow with the dataset."""
 
+    def create_accumulator(self) -> GatheredChecks:
+        return GatheredChecks()
 
-def _total(counts: Iterable[int | None]) -> int | None:
-    counts = list(counts)
-    return None if None in counts else sum(count or 0 for count in counts)
+    def add_input(
+        self, gathered: GatheredChecks, check: GatheredChecks | ShardCheck
+    ) -> GatheredChecks:
+        if isinstance(check, GatheredChecks):
+            gathered.merge(check)
+        else:
+            gathered.add(check)
+        return gathered
 
+    def merge_accumulators(self, parts: Iterable[GatheredChecks]) -> GatheredChecks:
+        whole = GatheredChecks()
+        for part in parts:
+            whole.merge(part)
+        return whole
 
-def _sort_findings(result: VerifyResult) -> VerifyResult:
-    """Sorts findings, as the order of results is not fixed."""
-    unique = {(finding.path, finding.what): finding for finding in result.findings}
-    return result._replace(findings=tuple(unique[key] for key in sorted(unique)))
+    def extract_output(self, gathered: GatheredChecks) -> GatheredChecks:
+        return gathered
 
 
 @dataclasses.dataclass
@@ -139,7 +113,7 @@ class VerifyDataset(
             | "ListShards" >> beam.FlatMap(_plan, self.quick)
             | "SpreadShards" >> beam.Reshuffle()
             | "VerifyShards" >> beam.Map(_verify)
-            | "SumUp" >> beam.CombineGlobally(_sum_up, self._dataset).without_defaults()
-            | "SortFindings" >> beam.Map(_sort_findings)
+            | "SumUp" >> beam.CombineGlobally(_SumUpFn()).without_defaults()  # type: ignore[no-untyped-call]
+            | "Result" >> beam.Map(GatheredChecks.result, self._dataset)
         )
         return verified

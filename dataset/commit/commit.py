@@ -100,7 +100,7 @@ def check_files(output: str, splits: Mapping[str, Split]) -> None:
             raise DataLossError(
                 "a file of a finished split is not there any more",
                 where=f"{output}, split {name}",
-                got=f"{findings[0]}"
+                got=f"{findings.first[0]}"
                 + (f", and {len(findings) - 1:,} more" if len(findings) > 1 else ""),
                 cure="make sure that no other process writes to this output, then run "
                 "the same command again: it makes the missing files",

@@ -219,7 +219,7 @@ def _replace(output: str, manifest: Manifest, exchange: Exchange, version: str) 
             raise DataLossError(
                 "a file of a split is not there after it was moved",
                 where=f"{output}, split {split}",
-                got=str(findings[0]),
+                got=str(findings.first[0]),
                 cure="make sure that no other process writes to this output, then "
                 "convert again with --overwrite",
             )

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator
 
-from gristmill.dataset.commit.split_check import Listings
+from gristmill.dataset.commit.listings import Listings, decode_name
 from gristmill.dataset.errors import StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
@@ -48,6 +48,8 @@ def find_leftovers(
 ) -> Iterator[str]:
     """Yields files that `delete_leftovers` would delete, or that are being written.
 
+    In no certain order.
+
     What was to replace a split is found, too: who overwrites the split uses it again.
 
     Args:
@@ -58,22 +60,20 @@ def find_leftovers(
     described = (
         file.removeprefix(f"{manifest.name}-").removesuffix(suffix)
         for suffix in (".job.json", ".write.json")
-        for file in listings.of(layout.INDEX_DIR)
-        if file.endswith(suffix)
+        for file in listings.of(layout.INDEX_DIR).with_suffix(suffix)
     )
     splits = sorted({*manifest.splits, *described})  # Unfinished ones, too.
     temporary = [layout.temporary_dir("", manifest.name, split) for split in splits]
     remote = storage_for(dataset).remote  # Such have no temporary files.
     for directory in (layout.INDEX_DIR,) if remote else (*_WRITTEN_TO, *temporary):
-        for file in listings.of(directory):
+        listing = listings.of(directory)
+        whole = directory in temporary
+        for name in listing.names if whole else listing.with_prefix("."):
+            file = decode_name(name)
             path = layout.join(directory, file)
-            if (
-                directory in temporary
-                or is_unfinished(file)
-                or path.startswith(layout.RESULT_PREFIX)
-            ):
+            if whole or is_unfinished(file) or path.startswith(layout.RESULT_PREFIX):
                 yield path
     for split in manifest.splits:
         place = layout.aside_dir(dataset, manifest.name, split)
-        for info in storage_for(dataset).list_tree(place):
+        for info in storage_for(dataset).scan(place, deep=True):
             yield info.path.removeprefix(layout.join(dataset, ""))

@@ -34,19 +34,18 @@ def list_shard_files(directory: str) -> list[FileInfo]:
     Hidden files, markers such as `_SUCCESS` and files that describe a dataset cannot.
     """
     found = storage_for(directory).list(directory.rstrip("/") or "/")
-    names = {info.path: info.path.rpartition("/")[2] for info in found}
-    tfds = layout.TFDS_INFO_JSON in names.values()
+    tfds = any(_name(info) == layout.TFDS_INFO_JSON for info in found)
     return [
         info
         for info in _shards(found)
-        if not names[info.path].startswith((".", "_"))
-        and not (tfds and INFORMATION.fullmatch(names[info.path]))
+        if not _name(info).startswith((".", "_"))
+        and not (tfds and INFORMATION.fullmatch(_name(info)))
     ]
 
 
 def _shards(found: Sequence[FileInfo]) -> list[FileInfo]:
-    split = [info.path.rpartition("/") for info in found]
-    datasets = {parent for parent, _, name in split if name == layout.DATASET_JSON}
+    # Names are split again and again: those of millions of files take gigabytes.
+    datasets = {_parent(info) for info in found if _name(info) == layout.DATASET_JSON}
     own = {
         layout.join(dataset, folder)
         for dataset in datasets
@@ -54,6 +53,14 @@ def _shards(found: Sequence[FileInfo]) -> list[FileInfo]:
     }
     return [
         info
-        for info, (parent, _, name) in zip(found, split, strict=True)
-        if name not in _METADATA and parent not in own
+        for info in found
+        if _name(info) not in _METADATA and _parent(info) not in own
     ]
+
+
+def _name(info: FileInfo) -> str:
+    return info.path.rpartition("/")[2]
+
+
+def _parent(info: FileInfo) -> str:
+    return info.path.rpartition("/")[0]

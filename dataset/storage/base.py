@@ -88,6 +88,14 @@ class Storage(Protocol):
     def list(self, directory: str) -> list[FileInfo]:
         """Lists the files directly in a directory, sorted; none if there is none."""
 
+    def scan(self, directory: str, *, deep: bool = False) -> Iterator[FileInfo]:
+        """Yields the same files in no certain order, in little memory.
+
+        Args:
+            directory: The directory.
+            deep: Whether to yield also those in the directories below it.
+        """
+
     def stat(self, path: str) -> FileInfo | None:
         """Returns a file's size and version, or None if there is no such file."""
 

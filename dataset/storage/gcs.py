@@ -141,7 +141,7 @@ class GcsStorage:
             name, chunk_size=_CHUNK_BYTES
         )
 
-    def _listing(self, path: str, prefix: str, *, deep: bool) -> list[FileInfo]:
+    def _listing(self, path: str, prefix: str, *, deep: bool) -> Iterator[FileInfo]:
         bucket, _ = split_path(path)
         with self._connection.explained("list objects", path):
             blobs = self._connection.client.list_blobs(
@@ -151,14 +151,15 @@ class GcsStorage:
                 fields=_FIELDS,
                 retry=self._connection.retry,
             )
-            found, tokens = [], set()
+            tokens = set()
             for page in blobs.pages:
-                found += [_info(blob) for blob in page]
+                # An object whose name ends in "/" stands for a directory.
+                yield from (
+                    info for info in map(_info, page) if not info.path.endswith("/")
+                )
                 if blobs.next_page_token in tokens:
                     raise _odd(path, "another page", "the same page twice")
                 tokens.add(blobs.next_page_token)
-        # An object whose name ends in "/" stands for a directory.
-        return sorted(info for info in found if not info.path.endswith("/"))
 
     def match(self, pattern: str) -> list[FileInfo]:
         bucket, name = split_path(pattern)
@@ -169,16 +170,19 @@ class GcsStorage:
             prefix, deep = listing_of(name)
             matches = compile_pattern(name).fullmatch
             skip = len(f"gs://{bucket}/")
-            listed = [
+            listed = sorted(
                 info
                 for info in self._listing(pattern, prefix, deep=deep)
                 if matches(info.path[skip:])
-            ]
+            )
         found = plain.result()
         return listed if found is None else [found]
 
     def list(self, directory: str) -> list[FileInfo]:
-        return self._listing(directory, _below(directory), deep=False)
+        return sorted(self.scan(directory))
+
+    def scan(self, directory: str, *, deep: bool = False) -> Iterator[FileInfo]:
+        return self._listing(directory, _below(directory), deep=deep)
 
     def stat(self, path: str) -> FileInfo | None:
         blob = self._blob(path)
@@ -438,7 +442,7 @@ class GcsStorage:
         self._check_written(move.path, found, written)
 
     def list_tree(self, directory: str) -> Sequence[FileInfo]:
-        return self._listing(directory, _below(directory), deep=True)
+        return sorted(self.scan(directory, deep=True))
 
     def delete_tree(
         self, directory: str, *, check: Callable[[], None] | None = None

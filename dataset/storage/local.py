@@ -50,13 +50,14 @@ def _info(path: str) -> FileInfo:
     return _info_of(path, status)
 
 
-def _infos(paths: Iterable[str]) -> list[FileInfo]:
-    found = []
+def _infos(paths: Iterable[str]) -> Iterator[FileInfo]:
     for path in paths:
-        # Temporary files, for example, may be deleted after they were listed.
-        with contextlib.suppress(FileNotFoundError):
-            found.append(_info(path))
-    return found
+        try:
+            found = _info(path)
+        except FileNotFoundError:
+            # Temporary files, for example, may be deleted after they were listed.
+            continue
+        yield found
 
 
 @contextlib.contextmanager
@@ -152,13 +153,16 @@ class LocalStorage:
         return found
 
     def list(self, directory: str) -> list[FileInfo]:
+        return sorted(self.scan(directory))
+
+    def scan(self, directory: str, *, deep: bool = False) -> Iterator[FileInfo]:
         with explained("list the directory", directory):
-            try:
-                with os.scandir(directory) as entries:
-                    paths = [entry.path for entry in entries if entry.is_file()]
-            except FileNotFoundError:
-                return []
-            return _infos(sorted(paths))
+            if deep:
+                for folder, _, files in os.walk(directory):
+                    yield from _infos(os.path.join(folder, file) for file in files)
+                return
+            with contextlib.suppress(FileNotFoundError), os.scandir(directory) as found:
+                yield from _infos(entry.path for entry in found if entry.is_file())
 
     def stat(self, path: str) -> FileInfo | None:
         with explained("inspect the file", path):
@@ -320,11 +324,7 @@ class LocalStorage:
                 shutil.rmtree(directory)
 
     def list_tree(self, directory: str) -> Sequence[FileInfo]:
-        found = []
-        with explained("list the directory", directory):
-            for folder, _, files in os.walk(directory):
-                found += _infos(os.path.join(folder, file) for file in files)
-        return sorted(found)
+        return sorted(self.scan(directory, deep=True))
 
     def move_all(self, moves: Iterable[Move]) -> None:
         by_directory: dict[str, list[Move]] = {}

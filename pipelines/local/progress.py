@@ -148,7 +148,8 @@ def conversion_shown(
 def counter_shown(
     label: str,
     noun: str,
-    sizes: Sequence[int],
+    items: int,
+    stored_bytes: int,
     *,
     show: bool,
     line_seconds: float = _PLAIN_LINE_SECONDS,
@@ -158,11 +159,12 @@ def counter_shown(
     Args:
         label: What is being done, such as `verifying`.
         noun: What there are many of, such as `shards`.
-        sizes: How many bytes each has.
+        items: How many.
+        stored_bytes: Their size.
         show: Whether to show it.
         line_seconds: How often a line is printed where there is no terminal.
     """
-    counter = Counter(noun, len(sizes), sum(sizes))
+    counter = Counter(noun, items, stored_bytes)
     if show:
         with _shown(label, counter, line_seconds=line_seconds):
             yield counter

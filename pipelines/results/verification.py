@@ -28,8 +28,12 @@ class Verification:
         shards: Shards checked.
         records: Records decoded and compared; None if quick.
         raw_bytes: Their size; None if quick.
-        findings: What is wrong with what was checked.
-        leftovers: Files of commands that were killed, or that still run.
+        findings: What is wrong with what was checked, the first 10,000 by file, and of
+            a shard the first 100.
+        leftovers: Files of commands that were killed, or that still run, the first
+            1,000.
+        more_findings: How many others there are.
+        more_leftovers: How many others there are.
         seconds: Duration, 0 if not known.
     """
 
@@ -40,7 +44,14 @@ class Verification:
     raw_bytes: int | None
     findings: Sequence[Finding]
     leftovers: Sequence[str] = ()
+    more_findings: int = 0
+    more_leftovers: int = 0
     seconds: float = 0.0
+
+    @property
+    def findings_count(self) -> int:
+        """How many findings there are, with those that are not listed."""
+        return len(self.findings) + self.more_findings
 
     @property
     def checked(self) -> tuple[str, ...]:
@@ -66,10 +77,11 @@ class Verification:
     def text(self) -> str:
         """Returns the result for a person."""
         lines = [str(finding) for finding in self.findings[:_FINDINGS_SHOWN]]
-        if len(self.findings) > _FINDINGS_SHOWN:
-            lines.append(f"... and {len(self.findings) - _FINDINGS_SHOWN:,} more")
-        if self.findings:
-            verdict = f"DAMAGED: {plural(len(self.findings), 'finding')}"
+        count = self.findings_count
+        if count > len(lines):
+            lines.append(f"... and {count - len(lines):,} more")
+        if count:
+            verdict = f"DAMAGED: {plural(count, 'finding')}"
         else:
             verdict = "nothing wrong in what was checked" if self.quick else "whole"
         what = plural(self.shards, "shard")
@@ -83,7 +95,7 @@ class Verification:
                 f"  NOT checked  {', '.join(self.not_checked)}: leave out --quick"
             )
         if self.leftovers:
-            files = plural(len(self.leftovers), "file")
+            files = plural(len(self.leftovers) + self.more_leftovers, "file")
             some = ", ".join(self.leftovers[:_LEFTOVERS_SHOWN])
             more = ", ..." if len(self.leftovers) > _LEFTOVERS_SHOWN else ""
             lines.append(

@@ -1,24 +1,29 @@
 """`IndexArrayRecords` (`indexing.index_shard`): the same dataset on every runner.
 
-Covers: transforms/indexing/index_shard.py.
+Covers: transforms/indexing/index_shard.py, transforms/indexing/commit_index.py.
 """
 
 from __future__ import annotations
 
 import pathlib
+import pickle
 import shutil
 
+import numpy as np
 import pytest
 
 from gristmill import loader
+from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms import IndexArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
-from gristmill.transforms.indexing.index_shard import commit_index, index_shard
-from gristmill.transforms.indexing.plan_index import plan_index
+from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.index_shard import JOB, IndexedShard, index_shard
+from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 from tests.support.chunks import (
     array_record_file,
     chunk,
@@ -28,7 +33,12 @@ from tests.support.chunks import (
 from tests.support.conversion import contents
 from tests.support.graphs import graph_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
-from tests.support.records import footer_of, text_records, write_array_records
+from tests.support.records import (
+    footer_of,
+    frames_of,
+    text_records,
+    write_array_records,
+)
 
 
 @pytest.fixture
@@ -80,6 +90,56 @@ def test_the_graph_has_no_side_input():
     assert not graph_of(IndexArrayRecords(files=("old/*",))).side_inputs
 
 
+def test_reports_are_gathered_as_columns():
+    """As objects in one list they take 600 bytes a file."""
+    shards = 20_000
+    dataset = "gs://bucket/c4"
+    parts = [IndexedShards(), IndexedShards()]
+    for shard in np.random.default_rng(0).permutation(shards).tolist():
+        digest = RecordsDigest(
+            records=100_000 + shard % 997,
+            raw_bytes=(256 << 20) + shard * 7_919,
+            low=hash((shard, 1)) & (1 << 64) - 1,
+            high=hash((shard, 2)) & (1 << 64) - 1,
+        )
+        name = f"c4-train.array_record-{shard:07d}-of-{shards:07d}"
+        report = ShardReport(
+            path=name,
+            shard_index=shard,
+            job=JOB,
+            file_bytes=(200 << 20) + shard * 104_729,
+            file_crc32c=shard * 2_654_435_761 & (1 << 32) - 1,
+            read=digest,
+            written=digest,
+        )
+        task = IndexTask(dataset, "c4", "train", shard, name, report.file_bytes)
+        assert len(pickle.dumps(task)) <= 200 + len(dataset) + len(name)
+        parts[shard % 2].add(IndexedShard(task, report, "group_size:1,zstd:3"))
+    whole = IndexedShards()
+    for part in pickle.loads(pickle.dumps(parts)):
+        whole.extend(part)
+    assert len(pickle.dumps(whole)) <= 100 * shards
+    reports, writer_options = whole.splits["train"]
+    assert writer_options == {"group_size:1,zstd:3"}
+    assert reports.reports().shard_indices.tolist() == [*range(shards)]
+    assert (whole.task.dataset, whole.task.name) == (dataset, "c4")
+
+
+def test_a_file_of_another_format_among_thousands(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all are looked at beforehand: it is refused when it is read."""
+    monkeypatch.setattr("gristmill.transforms.indexing.plan_index._LOOKED_AT", 2)
+    wrong = folder / "old-train.array_record-00002-of-00003"
+    wrong.write_bytes(frames_of(text_records(50)))
+    tasks = plan_index([f"{folder}/*"])
+    assert wrong.name in [task.file for task in tasks]
+    with pytest.raises(InputError, match="TFRecord") as caught:
+        run(IndexArrayRecords(files=(f"{folder}/*",)))
+    assert str(wrong) in str(caught.value)
+    assert not (folder / "dataset.json").exists()
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -98,11 +158,11 @@ def test_what_is_indexed_is_read_and_verified(
     records = [*text_records(60), b"", bytes(70_000)]
     write_array_records(path, records, options=options)
     tasks = plan_index([str(path)])
-    commit_index(map(index_shard, tasks), inputs=[str(path)])
+    commit_index(IndexedShards.of(map(index_shard, tasks)), inputs=[str(path)])
     dataset = loader.open(tmp_path, verify="always")
     assert [dataset[i] for i in range(len(records))] == dataset[:] == records
     plan = plan_verify(str(tmp_path))
-    assert [*plan.findings, *verify_shard(plan.tasks[0]).findings] == []
+    assert [*plan.findings.first, *verify_shard(plan.tasks[0]).findings] == []
 
 
 @pytest.mark.parametrize("options", ["group_size:1", "group_size:3,transpose:true"])

@@ -1,10 +1,12 @@
 """Verifying (`checking.metadata`, `checking.shard`): every damage is named.
 
-Covers: transforms/checking/metadata.py, transforms/checking/shard.py.
+Covers: transforms/checking/metadata.py, transforms/checking/shard.py,
+transforms/checking/result.py.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -16,17 +18,19 @@ import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import NotADatasetError, StorageError
-from gristmill.dataset.findings import Finding
+from gristmill.dataset.findings import Finding, wrong_size
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.verify import verify as verify_all
-from gristmill.transforms import verify_dataset
-from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.metadata import VerifyTasks, plan_verify
+from gristmill.transforms.checking.result import GatheredChecks, VerifyResult
 from gristmill.transforms.checking.shard import ShardCheck, verify_shard
-from gristmill.transforms.indexing.index_shard import commit_index, index_shard
+from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
-from gristmill.transforms.verify_dataset import VerifyDataset, VerifyResult
+from gristmill.transforms.verify_dataset import VerifyDataset
 from tests.support.conversion import convert, job_of
 from tests.support.graphs import graph_of
 from tests.support.memory import peak_memory
@@ -96,7 +100,7 @@ def flip(path: pathlib.Path, offset: int, *, bits: int = 0x40) -> None:
 def test_whole_dataset_has_no_findings(tmp_path: pathlib.Path, group_size: int) -> None:
     records = [*RECORDS[:500], *AWKWARD_RECORDS]
     dataset = make_dataset(tmp_path, group_size=group_size, records=records)
-    assert plan_verify(str(dataset)).findings == []
+    assert plan_verify(str(dataset)).findings.first == ()
     checks = [verify_shard(task) for task in plan_verify(str(dataset)).tasks]
     assert [check.findings for check in checks] == [()] * 3
     assert sum(check.records for check in checks) == len(records)
@@ -120,7 +124,7 @@ def test_flipped_byte_of_a_record_names_file_and_record(dataset: pathlib.Path) -
     findings = verify(dataset)
     assert [finding.path for finding in findings] == [shard]
     assert "record 321 " in findings[0].what
-    assert plan_verify(str(dataset)).findings == []  # No look inside.
+    assert plan_verify(str(dataset)).findings.first == ()  # No look inside.
 
 
 @pytest.mark.parametrize("group_size", [1, 5])
@@ -183,7 +187,7 @@ def test_truncated_shard(dataset: pathlib.Path) -> None:
     shard = shards_of(dataset)[2]
     size = (dataset / shard).stat().st_size
     os.truncate(dataset / shard, size - 65536)
-    (quick,) = plan_verify(str(dataset)).findings
+    (quick,) = plan_verify(str(dataset)).findings.first
     assert quick == Finding(
         shard, "shard has the wrong size", f"{size:,} bytes", f"{size - 65536:,}"
     )
@@ -200,7 +204,7 @@ def test_missing_files(dataset: pathlib.Path) -> None:
         Finding(first, "shard is missing"),
         Finding(layout.index_path(second), "shard index is missing"),
     ]
-    assert plan_verify(str(dataset)).findings == expected
+    assert [*plan_verify(str(dataset)).findings.first] == expected
     assert verify(dataset) == expected
 
 
@@ -227,10 +231,10 @@ def test_index_of_another_shard(dataset: pathlib.Path) -> None:
 def test_damaged_table_is_a_finding_and_no_error(dataset: pathlib.Path) -> None:
     table = layout.table_path("data", "train")
     flip(dataset / table, 100)
-    (finding,) = plan_verify(str(dataset)).findings
+    (finding,) = plan_verify(str(dataset)).findings.first
     assert finding.path == table
     assert finding.expected
-    assert plan_verify(str(dataset)).tasks == []
+    assert not plan_verify(str(dataset)).tasks
 
 
 @pytest.mark.parametrize("failing", range(3))
@@ -260,7 +264,7 @@ def test_totals_that_do_not_add_up(dataset: pathlib.Path) -> None:
     document["raw_bytes"] += 1
     document["splits"]["train"]["raw_bytes"] += 1
     path.write_text(json.dumps(document))
-    (finding,) = plan_verify(str(dataset)).findings
+    (finding,) = plan_verify(str(dataset)).findings.first
     assert finding.path == layout.table_path("data", "train")
     assert finding.what == "table of shards contradicts dataset.json"
     assert finding.expected == f"raw_bytes {document['raw_bytes']}"
@@ -294,10 +298,10 @@ def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> 
     path = tmp_path / "old-train.array_record-00000-of-00001"
     write_array_records(path, RECORDS[:300], options="group_size:10,transpose:true")
     tasks = plan_index([str(path)])
-    commit_index(map(index_shard, tasks), inputs=[str(path)])
+    commit_index(IndexedShards.of(map(index_shard, tasks)), inputs=[str(path)])
     (task,) = plan_verify(str(tmp_path)).tasks
     assert verify_shard(task) == ShardCheck(
-        path.name, 300, sum(map(len, RECORDS[:300])), ()
+        path.name, 300, sum(map(len, RECORDS[:300])), (), task.file_bytes
     )
     index = tmp_path / layout.index_path(path.name)
     write_array_records(
@@ -316,23 +320,107 @@ def test_finding_reads_as_one_line() -> None:
     assert str(Finding("a", "missing")) == "a: missing"
 
 
-def test_findings_are_sorted_once(
-    whole: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Sorted in every sum, as many findings as shards would take hours."""
-    dataset = pathlib.Path(shutil.copytree(whole, tmp_path / "copy"))
-    for path in (dataset / "index").glob("*.index"):
-        path.unlink()
-    calls = []
+def table_of(shards: int) -> ShardTable:
+    """A table of shards that are not there."""
+    numbers = np.arange(shards)
+    columns = {
+        "records": 100_000 + numbers % 997,
+        "raw_bytes": (256 << 20) + numbers,
+        "file_bytes": (200 << 20) + numbers * 7,
+        "file_crc32c": (numbers * 2_654_435_761 & 0xFFFFFFFF).astype(np.uint32),
+        "digest_low": (1 << 64) - 1 - numbers.astype(np.uint64),
+        "digest_high": (1 << 63) + numbers.astype(np.uint64),
+    }
+    paths = [f"c4-train.array_record-{n:07d}-of-{shards:07d}" for n in range(shards)]
+    return ShardTable(paths=paths, columns=columns)
 
-    def counted(values):
-        calls.append(len(values))
-        return sorted(values)
 
-    monkeypatch.setattr(verify_dataset, "sorted", counted, raising=False)
-    (result,) = run(VerifyDataset(str(dataset)))
-    assert result.shards == len(result.findings) == 3
-    assert calls == [3]
+def test_tasks_are_small_and_made_on_access():
+    dataset, shards = "gs://bucket/datasets/c4", 10_000
+    table = table_of(shards)
+    with peak_memory() as peak:
+        tasks = VerifyTasks(dataset, "sha256:" + "5c" * 32, [table, table])
+        assert len(tasks) == 2 * shards
+        for number, task in enumerate(tasks):
+            assert task.path == table.paths[number % shards]
+    assert peak.bytes < 5 << 20
+    assert tasks[shards + 7] == tasks[7] == tasks[5:9][2]
+    assert tasks[7].digest.records == int(table.records[7])
+    assert tasks.file_bytes == 2 * table.total("file_bytes")
+    with pytest.raises(IndexError):
+        tasks[2 * shards]
+    largest = max(len(pickle.dumps(task)) for task in tasks[-9:])
+    assert largest <= 200 + len(dataset) + len(table.paths[0])
+
+
+def test_what_is_gathered_does_not_grow_with_the_shards():
+    """Of many bad shards all are counted, and the first are kept in full."""
+    shards, parts = 30_000, []
+    for begin in range(3):
+        part = GatheredChecks()
+        for shard in range(begin, shards, 3):
+            path = f"c4-train.array_record-{shard:07d}-of-{shards:07d}"
+            finding = wrong_size(path, 200 << 20, 100 << 20)
+            part.add(ShardCheck(path, 1000, 64_000, (finding,), 200 << 20, 2))
+        parts.append(part)
+    whole = GatheredChecks()
+    for part in pickle.loads(pickle.dumps(parts))[::-1]:
+        whole.merge(part)
+    assert len(pickle.dumps(whole)) < 2 << 20
+    result = whole.result("gs://bucket/c4")
+    assert (result.shards, result.records) == (shards, 1000 * shards)
+    assert len(result.findings) == 10_000
+    assert result.more_findings == 3 * shards - 10_000
+    assert result.findings[-1].path.startswith("c4-train.array_record-0009999-of")
+
+
+def test_a_shard_of_which_every_chunk_is_damaged(tmp_path: pathlib.Path) -> None:
+    dataset = make_dataset(tmp_path, records=RECORDS[:900])
+    shard = shards_of(dataset)[0]
+    data = bytearray((dataset / shard).read_bytes())
+    footer = footer_of(bytes(data))
+    for begin, end in itertools.pairwise(footer.chunk_offsets.tolist()):
+        data[(begin + end) // 2] ^= 0x55
+    (dataset / shard).write_bytes(data)
+    (check,) = (
+        check
+        for check in map(verify_shard, plan_verify(str(dataset)).tasks)
+        if check.findings
+    )
+    more = check.more_findings
+    assert len(check.findings) == 100
+    assert more > 0
+    found = verify_all(str(dataset), workers=1)
+    (other,) = run(VerifyDataset(str(dataset)))
+    assert found.findings == other.findings
+    assert found.more_findings == other.more_findings == more
+    assert f"DAMAGED: {100 + more} findings" in found.text()
+    assert f"and {80 + more} more" in found.text()
+    assert json.loads(found.json())["more_findings"] == more
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_what_both_find_is_counted_once(dataset: pathlib.Path, quick: bool) -> None:
+    shards = shards_of(dataset)
+    for shard in shards:
+        (dataset / shard).unlink()
+    found = verify_all(str(dataset), quick=quick, workers=1)
+    (other,) = run(VerifyDataset(str(dataset), quick=quick))
+    assert found.findings == other.findings
+    assert [finding.path for finding in found.findings] == shards
+    assert (found.shards, found.more_findings) == (3, 0)
+    assert (found.records is None) == quick
+
+
+def test_leftovers_are_counted(dataset: pathlib.Path) -> None:
+    place = dataset / "tmp-data-train"
+    place.mkdir()
+    for number in range(1_203):
+        (place / f"{number:05d}").touch()
+    found = verify_all(str(dataset), quick=True)
+    assert found.leftovers[0] == "tmp-data-train/00000"
+    assert (len(found.leftovers), found.more_leftovers) == (1_000, 203)
+    assert "1,203 files of a command" in found.text()
 
 
 @pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])

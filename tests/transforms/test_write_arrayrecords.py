@@ -127,7 +127,7 @@ def shard_contents(output: pathlib.Path, split: str = "train") -> list[list[byte
 
 
 def assert_whole(output: pathlib.Path) -> None:
-    assert plan_verify(str(output)).findings == []
+    assert plan_verify(str(output)).findings.first == ()
     for task in plan_verify(str(output)).tasks:
         assert verify_shard(task).findings == ()
     assert not list(output.glob("tmp*"))

@@ -6,12 +6,19 @@ Continues after the first finding, as a repair needs all of them. Opens no shard
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from gristmill.dataset.commit.leftovers import find_leftovers
-from gristmill.dataset.commit.split_check import (
+from gristmill.dataset.commit.listings import (
     Listings,
+    decode_name,
+    encode_names,
+    find_names,
+)
+from gristmill.dataset.commit.split_check import (
     compare_indexes,
     compare_shards,
     read_checked_table,
@@ -19,13 +26,22 @@ from gristmill.dataset.commit.split_check import (
 from gristmill.dataset.commit.split_files import shard_prefix
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InvalidDatasetError
-from gristmill.dataset.findings import UNREADABLE, Finding, finding_of
+from gristmill.dataset.findings import UNREADABLE, Finding, Findings, finding_of
+from gristmill.dataset.first_of import FirstOf
 from gristmill.dataset.metadata.manifest import (
+    Manifest,
     check_in_place,
     open_manifest,
     read_manifest,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
+
+_BLOCK_TASKS = 4096
+_LEFTOVERS_KEPT = 1_000
+_COLUMNS = (
+    *("file_bytes", "file_crc32c"),
+    *("records", "raw_bytes", "digest_low", "digest_high"),
+)
 
 
 class VerifyTask(NamedTuple):
@@ -34,18 +50,75 @@ class VerifyTask(NamedTuple):
     Attributes:
         dataset: The dataset's directory.
         path: The shard, relative to it.
+        content_sha256: Of the dataset, which tells whether it was replaced since.
         file_bytes: Size of the shard.
         file_crc32c: crc32c of the whole file.
-        digest: Digest of its records.
-        content_digest: That of the dataset, which tells whether it was replaced since.
+        records: Number of its records.
+        raw_bytes: Their size.
+        low: The first lane of their digest.
+        high: The second lane.
     """
 
     dataset: str
     path: str
+    content_sha256: bytes
     file_bytes: int
     file_crc32c: int
-    digest: RecordsDigest
-    content_digest: str = ""
+    records: int
+    raw_bytes: int
+    low: int
+    high: int
+
+    @property
+    def digest(self) -> RecordsDigest:
+        """Digest of its records."""
+        return RecordsDigest(
+            records=self.records,
+            raw_bytes=self.raw_bytes,
+            low=self.low,
+            high=self.high,
+        )
+
+
+class VerifyTasks(Sequence[VerifyTask]):
+    """A task for each shard of some tables, made on access.
+
+    Takes a hundred bytes a shard, beside the names of the shards.
+    """
+
+    def __init__(self, dataset: str, content_digest: str, tables: list[ShardTable]):
+        self._head = dataset, bytes.fromhex(content_digest.removeprefix("sha256:"))
+        self._tables = [
+            (table.paths, [table.columns[name] for name in _COLUMNS])
+            for table in tables
+        ]
+        self.file_bytes = sum(table.total("file_bytes") for table in tables)
+
+    def __len__(self) -> int:
+        return sum(len(paths) for paths, _ in self._tables)
+
+    def __getitem__(self, index: Any) -> Any:
+        rows = range(len(self))[index]
+        if not isinstance(rows, int):
+            return [self[row] for row in rows]
+        for paths, columns in self._tables:
+            if rows < len(paths):
+                return next(self._rows(paths, columns, rows, rows + 1))
+            rows -= len(paths)
+        raise IndexError(index)
+
+    def __iter__(self) -> Iterator[VerifyTask]:
+        for paths, columns in self._tables:
+            for begin in range(0, len(paths), _BLOCK_TASKS):
+                yield from self._rows(paths, columns, begin, begin + _BLOCK_TASKS)
+
+    def _rows(
+        self, paths: Sequence[str], columns: list[Any], begin: int, end: int
+    ) -> Iterator[VerifyTask]:
+        dataset, content = self._head
+        values = [column[begin:end].tolist() for column in columns]
+        for path, *row in zip(paths[begin:end], *values, strict=True):
+            yield VerifyTask(dataset, path, content, *row)
 
 
 class VerifyPlan(NamedTuple):
@@ -60,20 +133,22 @@ class VerifyPlan(NamedTuple):
         leftovers: Files of commands that were killed, or that still run.
     """
 
-    findings: list[Finding]
-    tasks: list[VerifyTask]
-    leftovers: tuple[str, ...]
+    findings: Findings
+    tasks: VerifyTasks
+    leftovers: FirstOf[str]
 
 
-def plan_verify(dataset: str) -> VerifyPlan:
+def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     """Checks `dataset.json`, the tables of shards, and that all files are there.
 
-    Lists two directories and opens no shard, so it takes seconds on any dataset. In a
+    Lists two directories and opens no shard, so it takes seconds on most datasets. In a
     bucket that proves that every shard is the file that was written: a listing there
     has the checksums of all objects, which were computed when they arrived.
 
     Args:
         dataset: The directory of a committed dataset.
+        shards_too: Whether to compare shards and indexes with the listings. Who
+            carries out the tasks finds all that again, and would count it twice.
 
     Raises:
         NotADatasetError: The dataset is not committed, or a split is being replaced.
@@ -82,38 +157,51 @@ def plan_verify(dataset: str) -> VerifyPlan:
     """
     manifest = open_manifest(dataset)
     check_in_place(dataset, manifest)
-    findings: list[Finding] = []
-    tasks: list[VerifyTask] = []
+    findings = Findings()
     listings = Listings(dataset)
-    owners: dict[str, str] = {}
-    readable = []
+    tables: dict[str, ShardTable] = {}
     for name, split in manifest.splits.items():
         try:
-            table = read_checked_table(dataset, split)
+            tables[name] = read_checked_table(dataset, split)
         except UNREADABLE as error:
-            findings.append(finding_of(split.table, error))
-            continue
-        readable.append(name)
-        for path in table.paths:
-            if path in owners:
-                findings.append(
-                    Finding(path, f"shard of two splits, {owners[path]} and {name}")
-                )
-            owners[path] = name
-        tasks += _tasks(dataset, table, manifest.content_digest)
-        findings += compare_shards(table, listings)
-        findings += compare_indexes(table, listings)
-    for name in readable:
-        prefix = shard_prefix(manifest.name, name)
-        findings += [
-            Finding(file, f"file is named like a shard of {name}, but is none of them")
-            for file in listings.of("")
-            if file.startswith(prefix) and file not in owners
-        ]
-    leftovers = tuple(find_leftovers(dataset, manifest, listings))
+            findings.add([finding_of(split.table, error)])
+    findings.add(_owned_twice_or_never(manifest, tables, listings))
+    for table in tables.values() if shards_too else ():
+        findings.add(compare_shards(table, listings))
+        findings.add(compare_indexes(table, listings))
+    leftovers = FirstOf[str](_LEFTOVERS_KEPT, str)
+    leftovers.add(find_leftovers(dataset, manifest, listings))
     if findings:
         check_same(dataset, manifest.content_digest)
+    tasks = VerifyTasks(dataset, manifest.content_digest, [*tables.values()])
     return VerifyPlan(findings, tasks, leftovers)
+
+
+def _owned_twice_or_never(
+    manifest: Manifest, tables: dict[str, ShardTable], listings: Listings
+) -> Iterator[Finding]:
+    """Finds shards of two splits, and files that are named like shards of none."""
+    names = [*tables]
+    parts = [encode_names(table.paths) for table in tables.values()]
+    if not parts:
+        return
+    paths = np.concatenate(parts)
+    splits = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    order = np.argsort(paths, kind="stable")
+    paths, splits = paths[order], splits[order]
+    for twice in np.flatnonzero(paths[1:] == paths[:-1]).tolist():
+        first, second = splits[twice : twice + 2]
+        yield Finding(
+            decode_name(paths[twice]),
+            f"shard of two splits, {names[first]} and {names[second]}",
+        )
+    for name in names:
+        there = listings.of("").with_prefix(shard_prefix(manifest.name, name))
+        for file in there[find_names(paths, there) < 0]:
+            yield Finding(
+                decode_name(file),
+                f"file is named like a shard of {name}, but is none of them",
+            )
 
 
 def check_same(dataset: str, content_digest: str) -> None:
@@ -130,18 +218,4 @@ def check_same(dataset: str, content_digest: str) -> None:
             expected=content_digest,
             got="no dataset" if now is None else now.content_digest,
             cure="verify it again, when the command that replaces it has ended",
-        )
-
-
-def _tasks(
-    dataset: str, table: ShardTable, content_digest: str
-) -> Iterator[VerifyTask]:
-    for shard, path in enumerate(table.paths):
-        yield VerifyTask(
-            dataset=dataset,
-            path=path,
-            file_bytes=int(table.file_bytes[shard]),
-            file_crc32c=int(table.file_crc32cs[shard]),
-            digest=table.digest(shard),
-            content_digest=content_digest,
         )

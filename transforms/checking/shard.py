@@ -40,6 +40,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.checking.metadata import VerifyTask, check_same
 
 _SHOWN_RECORDS = 10  # A finding for each of the first; the others are counted.
+_KEPT = 100  # Findings of a shard, in the order of its records; likewise.
 
 
 class ShardCheck(NamedTuple):
@@ -49,13 +50,33 @@ class ShardCheck(NamedTuple):
         path: The shard, relative to the dataset.
         records: Records that were decoded and compared.
         raw_bytes: Their size.
-        findings: What is wrong.
+        findings: What is wrong, the first of it.
+        file_bytes: What the size of the shard should be.
+        more_findings: How many others there are.
     """
 
     path: str
     records: int
     raw_bytes: int
     findings: tuple[Finding, ...]
+    file_bytes: int = 0
+    more_findings: int = 0
+
+
+class _Findings:
+    """The findings of one shard: a shard may have a million damaged chunks."""
+
+    def __init__(self) -> None:
+        self.first: list[Finding] = []
+        self.count = 0
+
+    def append(self, finding: Finding) -> None:
+        self.count += 1
+        if self.count <= _KEPT:
+            self.first.append(finding)
+
+    def __bool__(self) -> bool:
+        return bool(self.count)
 
 
 def verify_shard(task: VerifyTask) -> ShardCheck:
@@ -74,7 +95,7 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
     Raises:
         InvalidDatasetError: The dataset was replaced meanwhile.
     """
-    findings: list[Finding] = []
+    findings = _Findings()
     digest = RecordsDigest()
     storage = storage_for(task.dataset)
     try:
@@ -94,17 +115,24 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
             Finding(
                 task.path,
                 "records are not those that the table of shards describes",
-                expected=f"{task.digest.records:,} records, digest {task.digest.hex}",
+                expected=f"{task.records:,} records, digest {task.digest.hex}",
                 got=f"{digest.records:,} records, digest {digest.hex}",
             )
         )
-    if findings and task.content_digest:
-        check_same(task.dataset, task.content_digest)
-    return ShardCheck(task.path, digest.records, digest.raw_bytes, tuple(findings))
+    if findings:
+        check_same(task.dataset, f"sha256:{task.content_sha256.hex()}")
+    return ShardCheck(
+        task.path,
+        digest.records,
+        digest.raw_bytes,
+        tuple(findings.first),
+        task.file_bytes,
+        findings.count - len(findings.first),
+    )
 
 
 def _open_index(
-    storage: Storage, task: VerifyTask, findings: list[Finding]
+    storage: Storage, task: VerifyTask, findings: _Findings
 ) -> ShardIndex | None:
     relative = layout.index_path(task.path)
     path = layout.join(task.dataset, relative)
@@ -119,13 +147,12 @@ def _open_index(
         findings.append(finding_of(relative, error))
         return None
     stated = index.records, index.file_bytes
-    if stated != (task.digest.records, task.file_bytes):
+    if stated != (task.records, task.file_bytes):
         findings.append(
             Finding(
                 relative,
                 "shard index is not the one of this shard",
-                expected=f"{task.digest.records:,} records in "
-                f"{task.file_bytes:,} bytes",
+                expected=f"{task.records:,} records in {task.file_bytes:,} bytes",
                 got=f"{stated[0]:,} records in {stated[1]:,} bytes",
             )
         )
@@ -138,7 +165,7 @@ def _read_shard(
     task: VerifyTask,
     info: FileInfo,
     index: ShardIndex | None,
-    findings: list[Finding],
+    findings: _Findings,
 ) -> RecordsDigest:
     """Reads a whole shard; returns the digest of the records that can be decoded."""
     path = layout.join(task.dataset, task.path)
@@ -176,7 +203,8 @@ def _read_shard(
                 if index is not None:
                     stored = index.crc32cs[number : number + len(crcs)]
                     different.compare(number, stored, crcs)
-    findings += different.findings()
+    for finding in different.findings():
+        findings.append(finding)
     if file_crc != task.file_crc32c and not findings:
         findings.append(
             Finding(

@@ -1,28 +1,43 @@
-"""Indexing existing ArrayRecord files, which become a dataset in place."""
+"""Indexing one existing ArrayRecord file."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import walk_file
-from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.indexing.plan_index import IndexTask
+from gristmill.transforms.sources.input_formats import check_formats
+
+JOB = "indexed"  # In reports, where those of a conversion name its job.
 
 
-def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
+class IndexedShard(NamedTuple):
+    """A file that has its index now.
+
+    Attributes:
+        task: Which file.
+        report: What was counted.
+        writer_options: How it was written.
+    """
+
+    task: IndexTask
+    report: ShardReport
+    writer_options: str
+
+
+def index_shard(task: IndexTask) -> IndexedShard:
     """Reads a whole file, and writes its index.
 
     The hash of every chunk is compared, so damaged files get no index; nor do files
@@ -34,12 +49,10 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     Args:
         task: Which file.
 
-    Returns:
-        The task, what was counted, and the options the file was written with.
-
     Raises:
         CorruptShardError: The file is damaged or no ArrayRecord file.
-        InputError: It has transposed chunks, and is not on a local disk.
+        InputError: It is of another format; or it has transposed chunks, and is not on
+            a local disk.
     """
     storage = storage_for(task.dataset)
     path = layout.join(task.dataset, task.file)
@@ -47,7 +60,12 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     seen = version_of(index_path)
     info = storage.stat(path)
     size = 0 if info is None else info.size_bytes
-    footer = read_footer(functools.partial(storage.read, path), size, path=path)
+    try:
+        footer = read_footer(functools.partial(storage.read, path), size, path=path)
+    except CorruptShardError:
+        # Perhaps it is of another format: of many files, only some were looked at.
+        check_formats([FileInfo(path, size)], wanted="ArrayRecord")
+        raise
     parts = [np.empty(0, np.uint32)]
     digest = RecordsDigest()
     file_crc = 0
@@ -73,7 +91,7 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     report = ShardReport(
         path=task.file,
         shard_index=task.shard,
-        job="indexed",
+        job=JOB,
         file_bytes=size,
         file_crc32c=file_crc,
         read=digest,
@@ -82,34 +100,4 @@ def index_shard(task: IndexTask) -> tuple[IndexTask, ShardReport, str]:
     crc32cs = np.concatenate(parts)
     index = encode_index(footer=footer, crc32cs=crc32cs, report=report)
     storage.write(index_path, index, replaces=seen)
-    return task, report, footer.writer_options
-
-
-def commit_index(
-    results: Iterable[tuple[IndexTask, ShardReport, str]], *, inputs: Sequence[str]
-) -> Manifest:
-    """Makes the directory a dataset.
-
-    Args:
-        results: Of every task, in any order.
-        inputs: The patterns, for the record.
-    """
-    by_split: dict[str, list[tuple[ShardReport, str]]] = {}
-    for task, report, options in results:
-        by_split.setdefault(task.split, []).append((report, options))
-    dataset, name = task.dataset, task.name
-    splits = {}
-    for split, found in by_split.items():
-        found.sort(key=lambda pair: pair[0].shard_index)
-        splits[split] = write_table(
-            dataset,
-            name,
-            split,
-            ShardTable.of([report for report, _ in found]),
-            replaces=version_of(layout.join(dataset, layout.table_path(name, split))),
-            writer_options=" | ".join(sorted({options for _, options in found})),
-            source={"indexed": list(inputs)},
-        )
-    return commit_dataset(
-        dataset, name, splits, check=lambda: check_files(dataset, splits)
-    )
+    return IndexedShard(task, report, footer.writer_options)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.commit.exchange import finish_exchange
+from gristmill.dataset.commit.listings import Listing, decode_name
 from gristmill.dataset.commit.ownership import check_other_splits
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.file_names import (
@@ -25,6 +28,9 @@ from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.transforms.sources.input_formats import check_formats
+
+_BLOCK_TASKS = 4096
+_LOOKED_AT = 1_024
 
 
 class IndexTask(NamedTuple):
@@ -47,13 +53,70 @@ class IndexTask(NamedTuple):
     file_bytes: int
 
 
+class IndexTasks(Sequence[IndexTask]):
+    """A task for each file, made on access. Takes some 30 bytes a file, and its name.
+
+    Attributes:
+        dataset: The directory.
+        name: The dataset's name.
+        splits: Names of its splits.
+        file_bytes: Size of all files.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        name: str,
+        splits: Sequence[str],
+        listing: Listing,
+        split_of: npt.NDArray[np.int64],
+    ):
+        self.dataset, self.name, self.splits = dataset, name, splits
+        self.file_bytes = int(listing.sizes.sum())
+        self._listing = listing
+        self._split_of = split_of
+        self._shards = np.empty(len(split_of), np.int64)
+        for split in range(len(splits)):
+            here = np.flatnonzero(split_of == split)
+            self._shards[here] = np.arange(len(here))
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, index: Any) -> Any:
+        rows = range(len(self))[index]
+        if isinstance(rows, int):
+            return next(self._tasks(rows, rows + 1))
+        return [self[row] for row in rows]
+
+    def __iter__(self) -> Iterator[IndexTask]:
+        for begin in range(0, len(self), _BLOCK_TASKS):
+            yield from self._tasks(begin, begin + _BLOCK_TASKS)
+
+    def _tasks(self, begin: int, end: int) -> Iterator[IndexTask]:
+        columns = (
+            *(self._split_of, self._shards),
+            *(self._listing.names, self._listing.sizes),
+        )
+        values = [column[begin:end].tolist() for column in columns]
+        for split, shard, file, size in zip(*values, strict=True):
+            yield IndexTask(
+                self.dataset,
+                self.name,
+                self.splits[split],
+                shard,
+                decode_name(file),
+                size,
+            )
+
+
 def plan_index(
     patterns: Sequence[str],
     *,
     name: str | None = None,
     split: str | None = None,
     overwrite: bool = False,
-) -> list[IndexTask]:
+) -> IndexTasks:
     """Sorts existing files into the splits of a dataset.
 
     Args:
@@ -67,19 +130,14 @@ def plan_index(
     Raises:
         InputError: The files cannot make a dataset.
     """
-    infos = _find_files(patterns)
-    directory = _directory_of(infos)
+    directory, listing = _find_files(patterns)
     if finish_exchange(directory):
         return plan_index(patterns, name=name, split=split, overwrite=overwrite)
-    files = [
-        layout.check_shard(info.path.rpartition("/")[2], where=info.path)
-        for info in infos
-    ]
-    check_formats(infos, wanted="ArrayRecord")
-    names = _names_of(directory, files)
+    _check_formats(directory, listing)
+    kinds, kind_of = _names_of(directory, listing)
     if split is None:
-        _check_not_joined(directory, files, names)
-    tfds = {said.dataset for said in names if said.split_files and said.dataset}
+        _check_not_joined(directory, listing, kinds, kind_of)
+    tfds = {said.dataset for said in kinds if said.split_files and said.dataset}
     if name is None:
         if len(tfds) > 1:
             raise InputError(
@@ -89,29 +147,25 @@ def plan_index(
                 cure="index those of one dataset at a time, or give --name",
             )
         base = os.path.basename(os.path.abspath(directory)) or "dataset"
-        whole = all(said.split_files for said in names)
+        whole = all(said.split_files for said in kinds)
         name = tfds.pop() if whole else base
     layout.check_name(name)
     if split is not None:
         layout.check_split(split)
-    counts: Counter[str] = Counter()
-    stated: dict[str, int] = {}
-    tasks = []
-    for info, file, said in zip(infos, files, names, strict=True):
-        named = said.split if said.split_files else None
-        own = layout.check_split(split or named or "train")
-        shard = counts[own]
-        tasks.append(IndexTask(directory, name, own, shard, file, info.size_bytes))
-        counts[own] += 1
-        if said.split_files and not split:
-            stated[own] = said.split_files
-    for own, count in stated.items():
-        if counts[own] != count:
+    own = [
+        layout.check_split(split or (said.split_files and said.split) or "train")
+        for said in kinds
+    ]
+    splits = sorted({*own})
+    split_of = np.array([splits.index(each) for each in own])[kind_of]
+    counts = dict(zip(splits, np.bincount(split_of).tolist(), strict=True))
+    for each, said in zip(own, kinds, strict=True):
+        if said.split_files and not split and counts[each] != said.split_files:
             raise InputError(
                 "not all shards of the split are there",
-                where=f"{directory}, split {own}",
-                expected=f"{count:,} files, as their names say",
-                got=f"{counts[own]:,}",
+                where=f"{directory}, split {each}",
+                expected=f"{said.split_files:,} files, as their names say",
+                got=f"{counts[each]:,}",
                 cure="add the missing files, or give --split to take the files as "
                 "they are",
             )
@@ -124,14 +178,14 @@ def plan_index(
             cure="look at it with gristmill inspect, or index again with --overwrite",
         )
     if manifest is not None:
-        check_other_splits(
-            directory, manifest, splits=counts, takes=set(files).__contains__
-        )
-    return tasks
+        check_other_splits(directory, manifest, splits=counts, takes=listing.has)
+    return IndexTasks(directory, name, splits, listing, split_of)
 
 
-def _find_files(patterns: Sequence[str]) -> list[FileInfo]:
-    found: dict[str, FileInfo] = {}
+def _find_files(patterns: Sequence[str]) -> tuple[str, Listing]:
+    """Returns the directory of all files, and which they are."""
+    directories: set[str] = set()
+    listings = []
     for pattern in path_texts(patterns, "input"):
         matches = match_shards(pattern) or list_shard_files(pattern)
         if not matches:
@@ -141,12 +195,12 @@ def _find_files(patterns: Sequence[str]) -> list[FileInfo]:
                 cure="check the path; quote a pattern with * so that it reaches "
                 "gristmill as it is",
             )
-        found.update((info.path, info) for info in matches)
-    return [found[path] for path in sorted(found)]
-
-
-def _directory_of(files: Sequence[FileInfo]) -> str:
-    directories = {os.path.dirname(file.path) or "." for file in files}
+        directories.update(os.path.dirname(info.path) or "." for info in matches)
+        if len(directories) > 1:
+            break
+        for info in matches:
+            layout.check_shard(info.path.rpartition("/")[2], where=info.path)
+        listings.append(Listing.of(matches))
     if len(directories) != 1:
         raise InputError(
             "the files are in several directories",
@@ -154,17 +208,34 @@ def _directory_of(files: Sequence[FileInfo]) -> str:
             expected="files of one directory, which becomes the dataset",
             cure="index each directory separately",
         )
-    return directories.pop()
+    return directories.pop(), Listing.joined(listings)
 
 
-def _names_of(directory: str, files: Sequence[str]) -> list[FileName]:
-    """Returns what the names of files say, or what TFDS's metadata says of them."""
-    names = [parse_file_name(file) for file in files]
+def _check_formats(directory: str, listing: Listing) -> None:
+    """Looks into some files, spread evenly, before all of them are read.
+
+    One that is not among them is refused when it is read.
+    """
+    looked_at = listing.names[:: max(1, len(listing.names) // _LOOKED_AT)]
+    files = [FileInfo(layout.join(directory, decode_name(n)), 0) for n in looked_at]
+    check_formats(files, wanted="ArrayRecord")
+
+
+def _names_of(
+    directory: str, listing: Listing
+) -> tuple[list[FileName], npt.NDArray[np.int64]]:
+    """Returns what the names of files say, or what TFDS's metadata says of them.
+
+    Names of millions of files say the same: returned is what they say, and int64
+    [files], which of it each file says.
+    """
+    files = map(decode_name, listing.names)
+    kinds, kind_of = _kinds(map(parse_file_name, files), len(listing.names))
     place = layout.join(directory, layout.TFDS_INFO_JSON)
-    if all(said.split_files for said in names) or not (
+    if all(said.split_files for said in kinds) or not (
         found := storage_for(directory).load(place)
     ):
-        return names
+        return kinds, kind_of
     # TFDS lets a dataset choose the names of its files.
     error = functools.partial(InputError, cure="give --split to put files into one")
     info, splits = parse_info(found.data, place, "array_record", error)
@@ -173,27 +244,44 @@ def _names_of(directory: str, files: Sequence[str]) -> list[FileName]:
         for split in splits.values()
         for file in split.files
     }
-    return [described.get(file, said) for file, said in zip(files, names, strict=True)]
+    said = (
+        described.get(decode_name(file)) or kinds[kind]
+        for file, kind in zip(listing.names, kind_of, strict=True)
+    )
+    return _kinds(said, len(kind_of))
+
+
+def _kinds(
+    names: Iterable[FileName], count: int
+) -> tuple[list[FileName], npt.NDArray[np.int64]]:
+    numbers: dict[FileName, int] = {}
+    kind_of = (numbers.setdefault(said, len(numbers)) for said in names)
+    found = np.fromiter(kind_of, np.int64, count)
+    return [*numbers], found
 
 
 def _check_not_joined(
-    directory: str, files: Sequence[str], names: Sequence[FileName]
+    directory: str,
+    listing: Listing,
+    kinds: Sequence[FileName],
+    kind_of: npt.NDArray[np.int64],
 ) -> None:
     """Raises InputError if files of other names would be joined in one split."""
-    others = [
-        file for file, said in zip(files, names, strict=True) if not said.split_files
-    ]
-    if others and len(others) < len(files):
+    of_no_dataset = np.array([not said.split_files for said in kinds])[kind_of]
+    others = listing.names[of_no_dataset]
+    if 0 < len(others) < len(listing.names):
         raise InputError(
             "some files belong to a dataset by their names, and others do not",
             where=directory,
             expected="NAME-SPLIT.array_record-00000-of-00010 for all files, or for "
             "none",
-            got=some_of(others),
+            got=some_of(map(decode_name, others)),
             cure="index one dataset at a time, by a narrower pattern; or give --split "
             "to put all files into one split",
         )
-    joined = JoinedFiles.of(layout.join(directory, file) for file in others)
+    joined = JoinedFiles.of(
+        layout.join(directory, decode_name(file)) for file in others
+    )
     for kind, counts in (("splits", joined.splits), ("datasets", joined.datasets)):
         if len(counts) > 1:
             raise InputError(

@@ -15,7 +15,7 @@ from tests.support.shell import on_terminal, succeeded
 def test_lines_without_a_terminal(capfd):
     lines = ""
     with counter_shown(
-        "verifying", "shards", [300, 100], show=True, line_seconds=0.01
+        "verifying", "shards", 2, 400, show=True, line_seconds=0.01
     ) as counter:
         counter.add(300, 12_000, 2_000_000)
         for _ in range(6000):
@@ -32,7 +32,7 @@ def test_lines_without_a_terminal(capfd):
 
 
 def test_nothing_is_shown_unless_asked_for(capfd):
-    with counter_shown("verifying", "shards", [9], show=False) as counter:
+    with counter_shown("verifying", "shards", 1, 9, show=False) as counter:
         counter.add(9, 5, 7)
     assert counter.read() == (1, 9, 5, 7)
     assert capfd.readouterr() == ("", "")

@@ -1,0 +1,60 @@
+"""The first few of many items, by a key, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class FirstOf(Generic[T]):
+    """Counts all items that it is given, and keeps the first by their keys.
+
+    Which ones it keeps does not depend on the order in which they come. An item with
+    the key of one that is kept is the same item: it is not counted again.
+
+    Args:
+        limit: How many to keep.
+        key: Gives the key of an item. Must be picklable to pickle the collection.
+    """
+
+    def __init__(self, limit: int, key: Callable[[T], Any]):
+        self._limit = limit
+        self._key = key
+        self._items: dict[Any, T] = {}
+        self._more = 0
+
+    def add(self, items: Iterable[T], *, more: int = 0) -> Self:
+        """Takes items, and counts others that are not at hand."""
+        for item in items:
+            self._items.setdefault(self._key(item), item)
+            # Sorted once for many: as many items as shards would take hours otherwise.
+            if len(self._items) >= 2 * self._limit:
+                self._drop()
+        self._more += more
+        return self
+
+    def merge(self, other: FirstOf[T]) -> Self:
+        """Takes the items of another collection."""
+        return self.add(other._items.values(), more=other._more)
+
+    @property
+    def first(self) -> tuple[T, ...]:
+        """The first items, in order."""
+        self._drop()
+        return tuple(self._items.values())
+
+    @property
+    def more(self) -> int:
+        """How many others there are."""
+        self._drop()
+        return self._more
+
+    def __len__(self) -> int:
+        return len(self._items) + self._more
+
+    def _drop(self) -> None:
+        kept = sorted(self._items)[: self._limit]
+        self._more += len(self._items) - len(kept)
+        self._items = {key: self._items[key] for key in kept}

@@ -1,0 +1,92 @@
+"""The result of a verification, gathered shard by shard in any order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gristmill.dataset.findings import Finding, Findings
+from gristmill.transforms.checking.metadata import VerifyPlan
+from gristmill.transforms.checking.shard import ShardCheck
+
+
+class VerifyResult(NamedTuple):
+    """What was verified in a dataset, and what is wrong.
+
+    Attributes:
+        dataset: Its directory.
+        shards: Shards that were checked.
+        records: Records that were decoded and compared; None if none was to be.
+        raw_bytes: Their size; None likewise.
+        findings: What is wrong with what was checked, sorted by file: the first 10,000,
+            and of a shard the first 100.
+        leftovers: Files of commands that were killed, or that still run: the first
+            1,000.
+        more_findings: How many others there are.
+        more_leftovers: How many others there are.
+    """
+
+    dataset: str
+    shards: int
+    records: int | None
+    raw_bytes: int | None
+    findings: tuple[Finding, ...]
+    leftovers: tuple[str, ...] = ()
+    more_findings: int = 0
+    more_leftovers: int = 0
+
+
+class GatheredChecks:
+    """What is known of a dataset while it is checked.
+
+    Its size does not depend on that of the dataset.
+
+    Args:
+        plan: What the metadata tells; None to begin with nothing.
+        quick: Whether that is all, and no shard is read.
+    """
+
+    def __init__(self, plan: VerifyPlan | None = None, *, quick: bool = False):
+        self._quick = quick
+        self._shards = self._records = self._raw_bytes = 0
+        self._findings = Findings()
+        self._leftovers: tuple[str, ...] = ()
+        self._more_leftovers = 0
+        if plan is not None:
+            self._shards = len(plan.tasks) if quick else 0
+            self._findings = plan.findings
+            self._leftovers = plan.leftovers.first
+            self._more_leftovers = plan.leftovers.more
+
+    def add(self, check: ShardCheck) -> None:
+        """Takes the result of a shard."""
+        self._shards += 1
+        self._records += check.records
+        self._raw_bytes += check.raw_bytes
+        self._findings.add(check.findings, more=check.more_findings)
+
+    def merge(self, other: GatheredChecks) -> None:
+        """Takes all that another collection has."""
+        self._quick |= other._quick
+        self._shards += other._shards
+        self._records += other._records
+        self._raw_bytes += other._raw_bytes
+        self._findings.merge(other._findings)
+        self._leftovers += other._leftovers
+        self._more_leftovers += other._more_leftovers
+
+    def result(self, dataset: str) -> VerifyResult:
+        """Returns all of it.
+
+        Args:
+            dataset: The dataset's directory.
+        """
+        return VerifyResult(
+            dataset,
+            self._shards,
+            None if self._quick else self._records,
+            None if self._quick else self._raw_bytes,
+            self._findings.first,
+            self._leftovers,
+            self._findings.more,
+            self._more_leftovers,
+        )
