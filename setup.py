@@ -26,6 +26,7 @@ PACKAGES = {
 # project's habit is known to be kinder.
 CORE = [
     "array_record>=0.8,<0.9",
+    "brotli>=1.1,<2",
     "click>=8.1,<9",
     "cramjam>=2.8,<3",
     "google-crc32c>=1.5,<2",

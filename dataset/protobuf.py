@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gristmill.dataset.varints import varint_at
+from gristmill.dataset.varints import encode_varint, varint_at
 
 
 def message_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -31,3 +31,13 @@ def message_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
             raise ValueError("not a protocol buffer message: a field reaches past it")
         yield number, wire, data[at:end]
         at = end
+
+
+def varint_field(number: int, value: int) -> bytes:
+    """Encodes a field that is a number."""
+    return encode_varint(number << 3) + encode_varint(value)
+
+
+def bytes_field(number: int, value: bytes) -> bytes:
+    """Encodes a field that is bytes, text or a message."""
+    return encode_varint(number << 3 | 2) + encode_varint(len(value)) + value

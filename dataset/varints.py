@@ -59,6 +59,35 @@ def decode_varints(data: npt.NDArray[np.uint8]) -> IntArray:
     return values
 
 
+def encode_varint(value: int) -> bytes:
+    """Encodes one number that is not negative."""
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def encode_varints(values: IntArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
+    """Encodes numbers that are not negative, all at once.
+
+    Returns:
+        uint8 [bytes], the varints end to end, and int64 [values], bytes of each.
+    """
+    lengths = np.ones(len(values), np.int64)
+    for index in range(1, MAX_VARINT_BYTES):
+        lengths += values >= 1 << 7 * index
+    starts = np.cumsum(lengths) - lengths
+    data = np.empty(int(lengths.sum()), np.uint8)
+    for index in range(int(lengths.max(initial=0))):
+        has = np.flatnonzero(lengths > index)
+        more = (lengths[has] > index + 1).astype(np.uint8) << 7
+        byte = (values[has] >> 7 * index & 0x7F).astype(np.uint8)
+        data[starts[has] + index] = byte | more
+    return data, lengths
+
+
 def varints_at(
     data: npt.NDArray[np.uint8], positions: IntArray
 ) -> tuple[IntArray, IntArray]:

@@ -12,7 +12,11 @@ from typing import Any, NamedTuple, get_type_hints
 import apache_beam as beam
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import (
+    DEFAULT_WRITER,
+    Writer,
+    WriterOptions,
+)
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
@@ -149,6 +153,7 @@ def write_arrayrecords(
     shard_bytes: int | None = None,
     group_size: int = 1,
     compression: str = "zstd:3",
+    writer: Writer = DEFAULT_WRITER,
     overwrite: bool = False,
 ) -> _Transform:
     """Writes a field of rows as records; gives one row of what was written.
@@ -163,6 +168,7 @@ def write_arrayrecords(
         shard_bytes: Most bytes of records in a shard.
         group_size: Records in a chunk.
         compression: Of chunks.
+        writer: Who encodes, `official` or `gristmill`.
         overwrite: Whether to replace what the output holds of this split.
     """
     write = WriteArrayRecords(
@@ -172,7 +178,9 @@ def write_arrayrecords(
         num_shards=num_shards,
         shard_bytes=shard_bytes,
         keyed=key is not None,
-        writer=WriterOptions(group_size=group_size, compression=compression),
+        writer=WriterOptions(
+            group_size=group_size, compression=compression, writer=writer
+        ),
         overwrite=overwrite,
     )
 
@@ -193,6 +201,7 @@ def convert_tfrecords(
     value: int | None = None,
     group_size: int = 1,
     compression: str = "zstd:3",
+    writer: Writer = DEFAULT_WRITER,
     overwrite: bool = False,
 ) -> _Transform:
     """Converts TFRecord files into a split; gives one row of what it holds.
@@ -206,6 +215,7 @@ def convert_tfrecords(
         value: The number that goes with it; 256 MiB for `shard_bytes`.
         group_size: Records in a chunk.
         compression: Of chunks.
+        writer: Who encodes, `official` or `gristmill`.
         overwrite: Whether to replace what the output holds of this split.
     """
     options: dict[str, Any] = {"kind": plan}
@@ -217,7 +227,9 @@ def convert_tfrecords(
         name=layout.base_name(output) if name is None else name,
         split=split,
         plan=PlanOptions(**options),
-        writer=WriterOptions(group_size=group_size, compression=compression),
+        writer=WriterOptions(
+            group_size=group_size, compression=compression, writer=writer
+        ),
     )
 
     def converted(result: Any) -> _Converted:

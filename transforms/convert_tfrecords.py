@@ -210,7 +210,7 @@ class ConvertTFRecords(
             **shown,
             output=first.output,
             name=first.name,
-            writer=first.writer.official,
+            writer=first.writer.described,
             map=first.map,
             overwrite=str(self.overwrite),
         )

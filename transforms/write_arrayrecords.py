@@ -22,6 +22,7 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
@@ -201,7 +202,7 @@ class WriteArrayRecords(
             num_shards=self.num_shards,
             shard_bytes=self.shard_bytes,
             keyed=self.keyed,
-            writer=self.writer,
+            writer=with_versions(self.writer),
         )
 
     def display_data(self) -> dict[str, Any]:
@@ -214,7 +215,7 @@ class WriteArrayRecords(
             num_shards=job.num_shards,
             shard_bytes=job.shard_bytes,
             keyed=job.keyed,
-            writer=job.writer.official,
+            writer=job.writer.described,
             overwrite=self.overwrite,
         )
 

@@ -53,7 +53,9 @@ def is_compiled() -> bool:
 
 
 def hash_spans(
-    buffer: bytes | memoryview | npt.NDArray[np.uint8], begin: IntArray, end: IntArray
+    buffer: bytes | bytearray | memoryview | npt.NDArray[np.uint8],
+    begin: IntArray,
+    end: IntArray,
 ) -> HashArray:
     """Returns the hash of each of many spans of a buffer.
 

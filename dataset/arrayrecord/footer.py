@@ -33,7 +33,7 @@ from gristmill.dataset.varints import decode_varints, varint_at
 BLOCK_BYTES = 1 << 16
 BLOCK_HEADER_BYTES = 24
 
-_MAGIC = 0x71930E704FDAE05E  # array_record::kMagic, in the postscript.
+MAGIC = 0x71930E704FDAE05E  # array_record::kMagic, in the postscript.
 
 ReadRange = Callable[[int, int], bytes | memoryview]
 
@@ -172,7 +172,7 @@ def _records(
 
 
 def _footer_offset(postscript: dict[int, int], tail: int) -> int:
-    if postscript.get(2) != _MAGIC:
+    if postscript.get(2) != MAGIC:
         raise ValueError("the postscript has the wrong magic number")
     begin = postscript.get(1, 0)
     if not CHUNK_HEADER_BYTES <= begin < tail:

@@ -1,8 +1,7 @@
-"""Writing one shard with the official writer, and checking the finished file.
+"""Writing one shard, and checking the finished file.
 
-The official `ArrayRecordWriter` does not raise on every failure, and leaves an empty
-file when it is not closed. So a shard counts as written only after every chunk of the
-finished file was decoded and every record's checksum compared.
+A shard counts as written only after every chunk of the finished file was decoded and
+every record's checksum compared: compression and the storage below can fail in silence.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Sequence
-from typing import BinaryIO, Self
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Protocol, Self
 
 import google_crc32c
 import numpy as np
@@ -23,6 +22,14 @@ from gristmill.dataset.arrayrecord.chunks import sums_of
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
+from gristmill.dataset.arrayrecord.writing.file_writer import (
+    ArrayRecordWriter,
+    check_versions,
+)
+from gristmill.dataset.arrayrecord.writing.official_writer import (
+    OfficialWriter,
+    WriterError,
+)
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     CorruptShardError,
@@ -53,11 +60,19 @@ class WrittenShard:
     file_crc32c: int
 
 
+class _Writer(Protocol):
+    """What encodes records into a file. OSError and StorageError tell that it fails."""
+
+    def write(self, records: Sequence[bytes]) -> None: ...
+    def finish(self) -> None: ...
+    def abandon(self) -> None: ...
+
+
 class ShardWriter:
     """Writes records to a local file, then checks that the file holds them.
 
-    Memory: what the official writer holds (a chunk, and its list of chunks), and
-    8 bytes a record.
+    Memory: what the writer holds (a chunk or a mebibyte, encoded as well, and a list of
+    its chunks), and 8 bytes a record.
 
     Args:
         path: Local file to create.
@@ -65,22 +80,18 @@ class ShardWriter:
 
     Raises:
         StorageError: The file cannot be created.
+        JobChangedError: The job was planned with another version of the writer.
     """
 
     def __init__(self, path: str, *, options: WriterOptions):
-        # Imported here so that readers of datasets do not need it.
-        from array_record.python.array_record_module import ArrayRecordWriter
-
         self._path = path
         self._options = options
         self._crc32cs = array.array("I")
         self._lengths = array.array("I")
-        try:
-            # The official constructor accepts any path and fails later.
-            open(path, "wb").close()
-        except OSError as e:
-            raise self._failed(e.strerror or str(e), cause=e) from e
-        self._writer = ArrayRecordWriter(path, options.official)
+        check_versions(options, where=path)
+        writer = OfficialWriter if options.writer == "official" else ArrayRecordWriter
+        with self._told():
+            self._writer: _Writer = writer(path, options)
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +99,16 @@ class ShardWriter:
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is not None:
             self.abandon()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tells people what a writer's failure is, and what to do."""
+        try:
+            yield
+        except OSError as e:
+            raise self._failed(e.strerror or str(e), cause=e) from e
+        except WriterError as e:
+            raise self._failed(str(e)) from e
 
     def _failed(self, got: str, *, cause: OSError | None = None) -> StorageError:
         cure = (
@@ -106,23 +127,17 @@ class ShardWriter:
     def write(self, records: Sequence[bytes], crc32cs: Sequence[int]) -> None:
         """Appends records. The finished shard is checked by their checksums.
 
-        Raises StorageError if the official writer fails.
+        Raises StorageError if they cannot be written.
         """
-        write = self._writer.write
-        try:
-            for record in records:
-                write(record)
-        except MemoryError:
-            raise
-        except Exception as e:  # What else it raises is not documented.
-            raise self._failed(str(e)) from e
+        with self._told():
+            self._writer.write(records)
         self._crc32cs.extend(crc32cs)
         self._lengths.extend(map(len, records))
 
     def abandon(self) -> None:
         """Closes the file unchecked, for a shard that is given up."""
         with contextlib.suppress(Exception):
-            self._writer.close()
+            self._writer.abandon()
 
     def finish(self, *, check: Check = "records") -> WrittenShard:
         """Closes the file, reads it again and compares.
@@ -137,12 +152,8 @@ class ShardWriter:
             StorageError: The file could not be finished.
             DataLossError: It does not hold the records that were written.
         """
-        if not self._writer.ok():  # Always False after `close`.
-            raise self._failed("the official writer reports a failure")
-        try:
-            self._writer.close()
-        except Exception as e:
-            raise self._failed(str(e)) from e
+        with self._told():
+            self._writer.finish()
         try:
             with open(self._path, "rb", buffering=0) as file:
                 return self._read_back(file, check)

@@ -20,7 +20,7 @@ from gristmill.dataset.errors import TransposedChunkError
 from gristmill.dataset.varints import MAX_VARINT_BYTES, varints_at
 
 CHUNK_HEADER_BYTES = 40
-_HASH_BYTES = 8  # The header's own hash, which is of the rest of the header.
+HASH_BYTES = 8  # The header's own hash, which is of the rest of the header.
 
 # No single chunk of a sane file decodes to more: the official writer buffers whole
 # chunks in memory. Above it, a length field is taken for damage.
@@ -32,7 +32,7 @@ _KNOWN_COMPRESSION = np.isin(np.arange(256), COMPRESSIONS)
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_HEADER_DTYPE = np.dtype(
+HEADER_DTYPE = np.dtype(
     [
         ("header_hash", "<u8"),
         ("data_size", "<u8"),
@@ -81,13 +81,13 @@ def parse_chunks(
         raise ValueError("a chunk's header reaches past the end of the data")
     # A view with a header at every byte: only the chosen ones are copied.
     count = max(0, len(data) - CHUNK_HEADER_BYTES + 1)
-    header = np.ndarray(count, _HEADER_DTYPE, data, strides=(1,))[starts]
+    header = np.ndarray(count, HEADER_DTYPE, data, strides=(1,))[starts]
     if isinstance(hashed, bool):
         chosen = np.arange(len(starts) if hashed else 0)
     else:
         chosen = np.flatnonzero(hashed)
     if len(chosen):
-        rest = starts[chosen] + _HASH_BYTES, begin[chosen]
+        rest = starts[chosen] + HASH_BYTES, begin[chosen]
         _compare("header", data, *rest, header["header_hash"][chosen])
     kinds = header["type_and_records"] & 0xFF
     if (kinds == _TRANSPOSED).any():

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from gristmill.dataset.errors import InputError
 
 # What is compared when a finished shard is read again.
 Check = Literal["records", "sample"]
+# Who encodes: this package, or the writer of array_record.
+Writer = Literal["gristmill", "official"]
 
+DEFAULT_WRITER: Writer = "official"
 DEFAULT_GROUP_SIZE = 1
 DEFAULT_COMPRESSION = "zstd:3"
 # A POSIX extended regular expression, which Python's `re` reads alike.
@@ -32,10 +35,16 @@ class WriterOptions:
         group_size: Records in a chunk. 1 gives the fastest random reads; 16 or more
             compresses better and suits readers that go block by block.
         compression: `zstd[:LEVEL]`, `brotli[:LEVEL]`, `snappy` or `uncompressed`.
+        writer: `gristmill`, or `official` for the writer of array_record. Both write
+            the same format; the bytes differ where their codecs do.
+        versions: Of what decides the bytes besides these options, as of the machine
+            that planned the job; empty if it may be any.
     """
 
     group_size: int = DEFAULT_GROUP_SIZE
     compression: str = DEFAULT_COMPRESSION
+    writer: Writer = DEFAULT_WRITER
+    versions: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.group_size <= 1 << 20:
@@ -44,6 +53,13 @@ class WriterOptions:
                 expected="1 to 1,048,576 records",
                 got=self.group_size,
                 cure="choose another with --group-size",
+            )
+        if self.writer not in get_args(Writer):
+            raise InputError(
+                "unknown writer",
+                expected=" or ".join(get_args(Writer)),
+                got=repr(self.writer),
+                cure="choose another with --writer",
             )
         # One spelling for one meaning: it is compared between runs.
         object.__setattr__(self, "compression", _parse_compression(self.compression))
@@ -56,6 +72,33 @@ class WriterOptions:
         and equal input must give equal bytes on any machine.
         """
         return f"group_size:{self.group_size},{self.compression},max_parallelism:1"
+
+    @property
+    def described(self) -> str:
+        """The options string of a dataset that was written with them."""
+        if self.writer == "official":
+            return self.official
+        versions = f",{self.versions}" if self.versions else ""
+        return f"group_size:{self.group_size},{self.compression}{versions}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns them as plain values, as jobs compare them.
+
+        Jobs of older releases have no choice of writers: theirs is the official one.
+        """
+        fields = dataclasses.asdict(self)
+        if self.writer == "official":
+            del fields["writer"], fields["versions"]
+        return fields
+
+    @property
+    def recorded(self) -> str:
+        """The options string in the footer, as the official writer spells it."""
+        window = ",window_log:20" if self.compression.startswith("zstd") else ""
+        return (
+            f"group_size:{self.group_size},transpose:false,pad_to_block_boundary:false,"
+            f"{self.compression}{window},max_parallelism:1"
+        )
 
 
 def _parse_compression(text: str) -> str:

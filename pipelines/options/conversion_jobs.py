@@ -47,7 +47,9 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     fields: dict[str, Any] = {
         "plan": plan_of(options),
         "writer": WriterOptions(
-            group_size=options.group_size, compression=options.compression
+            group_size=options.group_size,
+            compression=options.compression,
+            writer=options.writer,
         ),
         "map": options.map,
         "on_corrupt": options.on_corrupt,

@@ -14,7 +14,9 @@ from gristmill.dataset.arrayrecord.writer_options import (
     COMPRESSION_PATTERN,
     DEFAULT_COMPRESSION,
     DEFAULT_GROUP_SIZE,
+    DEFAULT_WRITER,
     Check,
+    Writer,
 )
 from gristmill.dataset.errors import OnCorrupt
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
@@ -150,6 +152,14 @@ class ConvertOptions:
         default=DEFAULT_COMPRESSION,
         metavar="TEXT",
         regex=COMPRESSION_PATTERN,
+    )
+    writer: Writer = _option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Writer of shards",
+        "Who encodes the shards: the writer of array_record, or the faster one of "
+        "gristmill, whose files every reader of ArrayRecord reads.",
+        default=DEFAULT_WRITER,
+        choices=get_args(Writer),
     )
     map: str | None = _option(
         "text",

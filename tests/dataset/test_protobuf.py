@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gristmill.dataset.protobuf import message_fields
+from gristmill.dataset.protobuf import bytes_field, message_fields, varint_field
 
 MESSAGE = (
     *(b"\x08\x96\x01", b"\x12\x03abc", b"\x19" + struct.pack("<q", -2)),
@@ -21,6 +21,11 @@ def test_every_wire_type() -> None:
         (3, 1, struct.pack("<q", -2)),
         (4, 5, struct.pack("<f", 1.5)),
     ]
+
+
+def test_encoded_fields() -> None:
+    assert (varint_field(1, 150), bytes_field(2, b"abc")) == MESSAGE[:2]
+    assert list(message_fields(bytes_field(300, b""))) == [(300, 2, b"")]
 
 
 @pytest.mark.parametrize("field", MESSAGE)

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.varints import decode_varints, varint_at, varints_at
+from gristmill.dataset.varints import (
+    decode_varints,
+    encode_varint,
+    encode_varints,
+    varint_at,
+    varints_at,
+)
 from tests.support.chunks import varint
 
 
@@ -16,6 +22,14 @@ class TestVarints:
     def test_round_trip(self, values):
         data = np.frombuffer(b"".join(map(varint, values)), np.uint8)
         assert decode_varints(data).tolist() == values
+
+    @given(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 300)))
+    def test_encoded(self, values):
+        encoded = list(map(varint, values))
+        assert list(map(encode_varint, values)) == encoded
+        data, lengths = encode_varints(np.array(values, np.int64))
+        assert data.tobytes() == b"".join(encoded)
+        assert lengths.tolist() == list(map(len, encoded))
 
     @given(st.lists(st.integers(0, 2**63 - 1), min_size=1))
     def test_from_given_places(self, values):

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
+from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.ownership import (
@@ -92,6 +93,7 @@ def plan_job(
         )
     else:
         plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
+    job = dataclasses.replace(job, writer=with_versions(job.writer))
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     prepared = PreparedJob(job=job, files=files, plan=plan)

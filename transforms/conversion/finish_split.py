@@ -170,7 +170,7 @@ def finish_split(
         job.split,
         table,
         replaces=seen,
-        writer_options=job.writer.official,
+        writer_options=job.writer.described,
         source={
             "job": prepared.fingerprint,
             "inputs": list(job.inputs),

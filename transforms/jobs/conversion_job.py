@@ -119,7 +119,7 @@ class ConversionJob:
             *("on_corrupt", "max_corrupt", "allow_empty_files", "join_splits"),
         ):
             del fields[other]
-        return fields
+        return fields | {"writer": self.writer.as_dict()}
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:

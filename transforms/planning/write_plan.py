@@ -77,7 +77,7 @@ class WriteJob:
         """Returns what decides the bytes of the shards, as plain values."""
         fields = dataclasses.asdict(self)
         del fields["output"]
-        return fields
+        return fields | {"writer": self.writer.as_dict()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,7 @@ def commit_write(
         job.split,
         table,
         replaces=seen,
-        writer_options=job.writer.official,
+        writer_options=job.writer.described,
         source={"write": plan.fingerprint, "options": job.options()},
     )
 

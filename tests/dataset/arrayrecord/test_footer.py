@@ -450,4 +450,4 @@ class TestDamage:
 
 
 def test_the_magic_number_is_that_of_the_writer():
-    assert arrayrecord._MAGIC == MAGIC
+    assert arrayrecord.MAGIC == MAGIC

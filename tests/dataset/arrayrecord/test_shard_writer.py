@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import pathlib
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import get_args
 
 import google_crc32c
 import numpy as np
@@ -20,11 +22,13 @@ from gristmill.dataset.arrayrecord.shard_writer import (
     WrittenShard,
     read_shard,
 )
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
+from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     CorruptShardError,
     DataLossError,
+    JobChangedError,
     StorageError,
     TransposedChunkError,
 )
@@ -42,6 +46,14 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
+
+
+@pytest.fixture(params=get_args(Writer), autouse=True)
+def encoder(request, monkeypatch: pytest.MonkeyPatch) -> Writer:
+    """Runs every test with each of the writers."""
+    defaults = WriterOptions.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "writer", request.param)
+    return request.param
 
 
 def write(
@@ -120,7 +132,7 @@ class TestWriting:
 
 
 class _SpoilingWriter:
-    """The official writer, but something happens to the file as it is closed."""
+    """A writer, but something happens to the file as it is closed."""
 
     def __init__(self, inner, path: pathlib.Path, spoil):
         self._inner = inner
@@ -128,11 +140,8 @@ class _SpoilingWriter:
         self._spoil = spoil
         self.after = lambda: None
 
-    def ok(self) -> bool:
-        return self._inner.ok()
-
-    def close(self) -> None:
-        self._inner.close()
+    def finish(self) -> None:
+        self._inner.finish()
         self._path.write_bytes(self._spoil(self._path.read_bytes()))
         self.after()
 
@@ -196,7 +205,7 @@ class TestFailing:
     @pytest.mark.parametrize("check", ["records", "sample"])
     @pytest.mark.parametrize("limit_bytes", [0, 1000, 65_536, 100_000, 400_000])
     def test_no_space_left_is_never_silent(
-        self, tmp_path: pathlib.Path, limit_bytes: int, check: str
+        self, tmp_path: pathlib.Path, limit_bytes: int, check: str, encoder: Writer
     ):
         # A limit on the size of files acts as a full disk does.
         script = textwrap.dedent(
@@ -211,7 +220,8 @@ class TestFailing:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             chance = random.Random(0)
             try:
-                writer = ShardWriter(path, options=WriterOptions())
+                options = WriterOptions(writer=sys.argv[4])
+                writer = ShardWriter(path, options=options)
                 for _ in range(100):
                     record = chance.randbytes(5000)
                     writer.write([record], [google_crc32c.value(record)])
@@ -222,7 +232,10 @@ class TestFailing:
             """
         )
         done = subprocess.run(
-            [sys.executable, "-c", script, tmp_path / "s", str(limit_bytes), check],
+            [
+                *(sys.executable, "-c", script, tmp_path / "s"),
+                *(str(limit_bytes), check, encoder),
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -242,6 +255,24 @@ class TestFailing:
         writer.write([b"abc", b"def"], [google_crc32c.value(b"abc"), 7])
         with pytest.raises(DataLossError, match="record 1"):
             writer.finish()
+
+
+def test_other_versions_than_the_jobs_are_refused(
+    tmp_path: pathlib.Path, encoder: Writer
+):
+    here = with_versions(WriterOptions(compression="zstd:4"))
+    writer = ShardWriter(str(tmp_path / "a"), options=here)
+    writer.abandon()
+    if encoder == "official":
+        assert here.versions == ""
+        return
+    assert "gristmill:1,zstd-" in here.versions
+    planned = dataclasses.replace(here, versions="gristmill:1,zstd-1.4.0")
+    with pytest.raises(JobChangedError, match="other bytes") as caught:
+        ShardWriter(str(tmp_path / "b"), options=planned)
+    assert not (tmp_path / "b").exists()
+    for versions in (here.versions, planned.versions):
+        assert versions in str(caught.value)
 
 
 class TestReading:

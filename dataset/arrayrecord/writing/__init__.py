@@ -1,0 +1,1 @@
+"""Encoding records into ArrayRecord files."""

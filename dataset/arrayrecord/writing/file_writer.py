@@ -1,0 +1,163 @@
+"""Writing whole ArrayRecord files without the official writer.
+
+The counterpart of `footer` and `walk`. A file is a signature, the data chunks, a chunk
+that lists them, and a last block that says where that is, as the official writer makes
+them.
+Sources: riegeli/doc/riegeli_records_file_format.md, array_record/cpp/layout.proto,
+array_record/cpp/array_record_writer.cc.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from gristmill.dataset.arrayrecord.footer import MAGIC
+from gristmill.dataset.arrayrecord.simple_chunks import IntArray
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writing.block_stream import BlockStream
+from gristmill.dataset.arrayrecord.writing.chunk_encoder import (
+    SIGNATURE,
+    ChunkEncoder,
+    encode_special,
+)
+from gristmill.dataset.arrayrecord.writing.compress import codec_version
+from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.protobuf import bytes_field, varint_field
+from gristmill.dataset.varints import encode_varints
+
+# Records are held until they are so many bytes: whole batches cost less a record.
+_BATCH_BYTES = 1 << 20
+# Counts up when the same records and codec give other bytes.
+_ENCODER_VERSION = 1
+_BUFFER_BYTES = 1 << 20
+_LAYOUT_VERSION = 1
+_POSTSCRIPT_COPIES = 3
+# Number of each field of a chunk's entry in the footer, as keys: all are varints.
+_ENTRY_KEYS = (0x08, 0x10, 0x18)
+
+
+def with_versions(options: WriterOptions) -> WriterOptions:
+    """Returns options that name this machine's versions of what decides the bytes.
+
+    The official writer has its codecs built in, and goes without.
+    """
+    if options.writer == "official":
+        return options
+    versions = f"gristmill:{_ENCODER_VERSION},{codec_version(options)}"
+    return dataclasses.replace(options, versions=versions)
+
+
+def check_versions(options: WriterOptions, *, where: str) -> None:
+    """Checks that this machine writes what the machine that planned the job would.
+
+    Raises JobChangedError.
+    """
+    here = with_versions(options).versions
+    if options.versions not in ("", here):
+        raise JobChangedError(
+            "this machine would write other bytes than the job's other machines",
+            where=where,
+            expected=options.versions,
+            got=here,
+            cure="install the same versions on all machines, or start over with "
+            "--overwrite",
+        )
+
+
+class ArrayRecordWriter:
+    """Writes records to a local file.
+
+    Memory: a mebibyte of records or a chunk, whichever is more, twice that for its
+    encoded form, and 24 bytes a chunk. For one thread at a time.
+
+    Args:
+        path: Local file to create.
+        options: How to encode it.
+
+    Raises:
+        OSError: The file cannot be created.
+    """
+
+    def __init__(self, path: str, options: WriterOptions):
+        # Closed by `finish` or `abandon`.
+        self._file = open(path, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+        self._options = options
+        self._encoder = ChunkEncoder(options)
+        self._stream = BlockStream(self._file)
+        self._stream.append(encode_special(SIGNATURE))
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        # Of each batch: int64 [chunks, 3], offset, decoded bytes and records.
+        self._entries: list[IntArray] = [np.empty((0, 3), np.int64)]
+
+    def write(self, records: Sequence[bytes]) -> None:
+        """Appends records. Raises OSError if the file cannot be written."""
+        self._held += records
+        self._held_bytes += sum(map(len, records))
+        group = self._options.group_size
+        if self._held_bytes >= _BATCH_BYTES and len(self._held) >= group:
+            self._flush(len(self._held) // group * group)
+
+    def finish(self) -> None:
+        """Writes what is left and the footer, and closes. Raises OSError."""
+        self._flush(len(self._held))
+        entries = np.concatenate(self._entries)
+        footer = self._stream.append(
+            self._encoder.encode_one([self._about(entries), *_entry_records(entries)])
+        )
+        self._stream.pad_to_block()
+        postscript = varint_field(1, int(footer[0])) + varint_field(2, MAGIC)
+        plain = ChunkEncoder(WriterOptions(compression="uncompressed"))
+        self._stream.append(plain.encode_one([postscript] * _POSTSCRIPT_COPIES))
+        self._stream.pad_to_block()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Closes the file, which is not whole. Raises OSError."""
+        self._file.close()
+
+    def _flush(self, records: int) -> None:
+        """Encodes the first records that are held."""
+        begin = 0
+        while begin < records:
+            end = self._batch_end(begin, records)
+            chunks = self._encoder.encode(self._held[begin:end])
+            offsets = self._stream.append(chunks)
+            columns = offsets, chunks.decoded_bytes, chunks.records
+            self._entries.append(np.stack(columns, axis=1))
+            begin = end
+        del self._held[:records]
+        self._held_bytes = sum(map(len, self._held))
+
+    def _batch_end(self, begin: int, end: int) -> int:
+        """Returns where a batch of about `_BATCH_BYTES` in whole chunks ends."""
+        held, group = 0, self._options.group_size
+        for last in range(begin, end, group):
+            held += sum(map(len, self._held[last : last + group]))
+            if held >= _BATCH_BYTES:
+                return min(last + group, end)
+        return end
+
+    def _about(self, entries: IntArray) -> bytes:
+        """Returns the footer's first record."""
+        about = (
+            varint_field(1, _LAYOUT_VERSION)
+            + varint_field(2, len(entries))
+            + varint_field(3, int(entries[:, 2].sum()))
+            + bytes_field(4, self._options.recorded.encode())
+        )
+        return bytes_field(1, about)
+
+
+def _entry_records(entries: IntArray) -> list[bytes]:
+    """Returns the footer's record for each data chunk: its three fields."""
+    fields = np.empty((len(entries), 6), np.int64)
+    fields[:, ::2] = _ENTRY_KEYS
+    fields[:, 1::2] = entries
+    data, varint_bytes = encode_varints(fields.ravel())
+    ends = np.cumsum(varint_bytes.reshape(-1, 6).sum(axis=1)).tolist()
+    joined = data.tobytes()
+    return [joined[a:b] for a, b in zip([0, *ends], ends, strict=False)]
