@@ -29,6 +29,7 @@ _MORE_COLUMNS = {
     "changed_records": "<i8",
 }
 _READ_COLUMNS = ("read_records", "read_raw_bytes", "read_low", "read_high")
+_WRITTEN_COLUMNS = ("records", "raw_bytes", "digest_low", "digest_high")
 _more_values = operator.attrgetter(
     *("shard_index", "read.records", "read.raw_bytes", "read.low", "read.high"),
     "changed_records",
@@ -86,6 +87,21 @@ class ShardReports(Sequence[ShardReport]):
                 **own,
             )
 
+    def miscounted(self, *, mapped: bool) -> list[int]:
+        """Returns the rows of shards that do not hold what was read for them.
+
+        Args:
+            mapped: Whether a function of the user's may have changed records.
+        """
+        table, more = self.table.columns, self._more
+        kept = more["read_records"] - table["dropped_records"]
+        wrong = table["records"] != kept + table["added_records"]
+        if not mapped:
+            for ours, theirs in zip(_WRITTEN_COLUMNS, _READ_COLUMNS, strict=True):
+                wrong |= table[ours] != more[theirs]
+        rows: list[int] = np.flatnonzero(wrong).tolist()
+        return rows
+
     @property
     def read(self) -> RecordsDigest:
         """The digest of all records read."""
@@ -130,11 +146,13 @@ class ReportCollector:
     def reports(self) -> ShardReports:
         """Returns one report for each shard."""
         self._pack()
-        tables = [
-            ShardTable.decode(block, where=f"reports of job {self.job}")
-            for block in self._blocks
-        ]
-        table = ShardTable.concatenate(tables or [_with_more(())])
+        table = ShardTable.concatenate(
+            [
+                ShardTable.decode(block, where=f"reports of job {self.job}")
+                for block in self._blocks
+            ]
+            or [_with_more(())]
+        )
         # The last one of each shard.
         backwards = table.columns["shard_index"][::-1]
         found = np.unique(backwards, return_index=True)[1]

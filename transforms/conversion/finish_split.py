@@ -15,6 +15,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
+from gristmill.transforms.conversion.joined_spans import spans_join
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.sources.damage import too_much_damage
 
@@ -133,6 +134,7 @@ def finish_split(
         StorageChangedError: It has written the table meanwhile.
     """
     job = prepared.job
+    again: list[ShardReport] = []
     reports = collected.reports()
     shards = range(prepared.plan.shards)
     if len(reports) != len(shards):
@@ -146,12 +148,14 @@ def finish_split(
     seen = version_of(layout.join(job.output, table_path))
     # In this order: a job that takes over the output later is not written over.
     check_current(prepared)
-    again = close_gaps(prepared, reports, **options)
-    for made in again:
-        collected.add(made)
-    reports = collected.reports() if again else reports
-    for report in reports:
-        check_counts(report, mapped=job.map is not None)
+    if not spans_join(reports.table, prepared.files):
+        again = close_gaps(prepared, reports, **options)
+        for made in again:
+            collected.add(made)
+        reports = collected.reports()
+    mapped = job.map is not None
+    for row in reports.miscounted(mapped=mapped):
+        check_counts(reports[row], mapped=mapped)
     table = reports.table
     regions = table.total("quarantined_regions")
     allowed = job.max_corrupt if job.on_corrupt == "quarantine" else 0
@@ -163,7 +167,7 @@ def finish_split(
             where=layout.join(job.output, layout.QUARANTINE_DIR),
         )
     read = reports.read
-    mapped = {} if job.map is None else {"changed_records": reports.changed_records}
+    changed = {"changed_records": reports.changed_records} if mapped else {}
     split = write_table(
         job.output,
         job.name,
@@ -181,7 +185,7 @@ def finish_split(
             "records": read.records,
             "raw_bytes": read.raw_bytes,
             "records_digest": read.hex,
-            **mapped,
+            **changed,
             "options": job.options(),
         },
     )

@@ -1,0 +1,121 @@
+"""Spans in columns against spans one by one: they join, or they do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.transforms.conversion.begin_job import plan_job
+from gristmill.transforms.conversion.finish_split import close_gaps
+from gristmill.transforms.conversion.joined_spans import spans_join
+from gristmill.transforms.sources.input_files import InputFiles
+from tests.support.conversion import job_of
+from tests.support.shards import report
+
+
+def files_of(sizes: list[int], compressed: list[bool]) -> InputFiles:
+    return InputFiles(
+        paths=[f"/in/{file}" for file in range(len(sizes))],
+        sizes=np.array(sizes, np.int64),
+        versions=["1"] * len(sizes),
+        compressions=np.array(compressed, np.uint8),
+        noted_ns=np.zeros(len(sizes), np.int64),
+    )
+
+
+@st.composite
+def conversions(draw) -> tuple[InputFiles, list[ShardReport]]:
+    """Draws files, the cuts in them and where frames begin; then changes one number."""
+    sizes = draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
+    compressed = [bool(size) and draw(st.booleans()) for size in sizes]
+    spans: list[SourceSpan] = []
+    for file, size in enumerate(sizes):
+        cuts = [] if compressed[file] else draw(st.sets(st.integers(1, 11)))
+        edges = [0, *sorted(cut for cut in cuts if cut < size), size]
+        begins = {0, size, *draw(st.sets(st.integers(0, 12)))}
+        for begin, end in itertools.pairwise(edges):
+            start = min(frame for frame in begins if frame >= begin)
+            stop = min(frame for frame in begins if frame >= end)
+            here = start < end
+            if begin < end:
+                spans.append(
+                    SourceSpan(
+                        file_index=file,
+                        begin_bytes=begin,
+                        end_bytes=-1 if compressed[file] else end,
+                        start_bytes=start if here else None,
+                        stop_bytes=stop if here else None,
+                        records=1,
+                        whole=compressed[file],
+                    )
+                )
+    if spans and draw(st.booleans()):
+        number = draw(st.integers(0, len(spans) - 1))
+        change: dict[str, Any] = draw(
+            st.sampled_from(
+                [
+                    {"start_bytes": 3},
+                    {"start_bytes": None, "stop_bytes": None},
+                    {"stop_bytes": 5},
+                    {"end_bytes": 9},
+                    {"whole": False},
+                ]
+            )
+        )
+        spans[number] = dataclasses.replace(spans[number], **change)
+    reports = []
+    while spans or not reports:
+        taken = draw(st.integers(0, 3)) if reports or spans else 0
+        reports.append(
+            dataclasses.replace(
+                report(len(reports), spans=0), spans=tuple(spans[:taken])
+            )
+        )
+        del spans[:taken]
+    return files_of(sizes, compressed), reports
+
+
+class _AskedAgainError(Exception):
+    pass
+
+
+def refuse(*args: Any, **options: Any) -> ShardReport:
+    raise _AskedAgainError
+
+
+@settings(max_examples=50)
+@given(conversions())
+def test_columns_say_what_spans_one_by_one_say(drawn):
+    files, reports = drawn
+    prepared = plan_job(job_of(pathlib.Path("/in"), "/out"), files)
+    try:
+        close_gaps(prepared, reports, convert=refuse)
+    except (DataLossError, _AskedAgainError):
+        expected = False
+    else:
+        expected = True
+    assert spans_join(ShardTable.of(reports), files) == expected
+
+
+def test_a_span_of_no_file():
+    files = files_of([5], [False])
+    span = SourceSpan(
+        file_index=1,
+        begin_bytes=0,
+        end_bytes=5,
+        start_bytes=0,
+        stop_bytes=5,
+        records=1,
+        whole=False,
+    )
+    table = ShardTable.of([dataclasses.replace(report(), spans=(span,))])
+    assert not spans_join(table, files)
