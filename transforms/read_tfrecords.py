@@ -4,43 +4,49 @@ A range of a file that was entered by searching for a frame can begin inside a r
 whose payload holds frames itself, and only the reader of the range before could tell.
 A conversion puts that right when it commits; a PCollection cannot be taken back once
 its readers have seen it. So here the cuts are exact by construction: a first pass hops
-from frame header to frame header through each large file and notes where frames begin.
+from frame header to frame header through each large file and notes where frames begin
+(`sources/frame_walk.py`). It takes parts of 16 ranges, each by itself, and what it
+found is joined file by file:
+
+    patterns -> files, in parts -> walk -> group by file -> join: ranges -> read
+
 That pass reads a file of small records once more, without checksumming, copying or
-decoding a record (2 GB/s from a local disk); of records larger than a block it
-reads hardly anything.
+decoding a record; of records larger than some blocks it reads hardly anything.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
 
 from gristmill.dataset.errors import DataLossError, InputError
 from gristmill.dataset.file_names import check_joined
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.paths import StrPath, path_texts
-from gristmill.dataset.tfrecord.frames import (
-    FRAME_OVERHEAD_BYTES,
-    HEADER_BYTES,
-    U64,
-    is_header,
-)
 from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sources
 from gristmill.transforms.graph.record_coder import register
 from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
-from gristmill.transforms.sources.input_files import InputFile, find_inputs
+from gristmill.transforms.sources.frame_walk import Chain, join_walks, walk_frames
+from gristmill.transforms.sources.input_files import (
+    InputFile,
+    look_into,
+    match_files,
+)
 from gristmill.transforms.sources.tfrecord_range import RangeReader
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
+_PART_RANGES = 16  # A part is walked through in seconds.
 
 
 class SourceRecord(NamedTuple):
@@ -60,6 +66,22 @@ class SourceRecord(NamedTuple):
 register(SourceRecord)
 
 
+class _Part(NamedTuple):
+    """A part of a file as it was listed; not yet known is how it is compressed."""
+
+    file: FileInfo
+    begin_bytes: int
+    end_bytes: int
+
+
+class _Walk(NamedTuple):
+    """What was found in a part of an uncompressed file, or in a whole other one."""
+
+    file: InputFile
+    begin_bytes: int
+    chains: tuple[Chain, ...]
+
+
 class _FileRange(NamedTuple):
     """A range of a file that begins at a frame, and ends at one or with the file."""
 
@@ -68,61 +90,62 @@ class _FileRange(NamedTuple):
     end_bytes: int  # -1: the end of a compressed file.
 
 
-def _list_files(
-    patterns: tuple[str, ...], allow_empty_files: bool
-) -> Iterator[InputFile]:
-    files = find_inputs(patterns, allow_empty_files=allow_empty_files)
+def _list_parts(
+    patterns: tuple[str, ...], allow_empty_files: bool, part_bytes: int
+) -> Iterator[_Part]:
+    files = match_files(patterns, allow_empty_files=allow_empty_files)
     report_sources(patterns)
-    if notice := check_joined(patterns, files.paths):
+    if notice := check_joined(patterns, [info.path for info in files]):
         _log.warning("%s: %s", patterns[0], notice)
-    yield from map(files.__getitem__, range(len(files)))
+    for info in files:
+        # One part, if it cannot be two of that size.
+        count = max(info.size_bytes // part_bytes, 1) if part_bytes else 1
+        edges = (info.size_bytes * number // count for number in range(count + 1))
+        for begin, end in itertools.pairwise(edges):
+            yield _Part(info._replace(crc32c=None), begin, end)
 
 
-def _cut(file: InputFile, range_bytes: int) -> Iterator[_FileRange]:
+def _walk(part: _Part, range_bytes: int) -> Iterator[_Walk]:
+    info, begin, end = part
+    file = look_into(info)
     if file.compression != "none":
-        yield _FileRange(file, 0, -1)
+        if not begin:
+            yield _Walk(file, 0, ())
         return
-    read = functools.partial(storage_for(file.path).read, file.path)
-    for begin, end in frame_ranges(read, file.size_bytes, range_bytes=range_bytes):
-        yield _FileRange(file, begin, end)
+    chains = walk_frames(file, begin, end, step_bytes=range_bytes)
+    yield _Walk(file, begin, chains)
 
 
-def frame_ranges(
-    read: Callable[[int, int], bytes],
-    size_bytes: int,
-    *,
+def _by_file(
+    walk: _Walk, at: Any = beam.DoFn.TimestampParam
+) -> tuple[bytes, tuple[int, _Walk]]:
+    # The time is a part of the key, since a group has one of its own.
+    key = f"{at.micros} {walk.file.version} {walk.file.path}"
+    return key.encode("utf-8", "surrogateescape"), (at.micros, walk)
+
+
+def _join(
+    group: tuple[bytes, Iterable[tuple[int, _Walk]]],
     range_bytes: int,
-    block_bytes: int = 8 << 20,
-) -> Iterator[tuple[int, int]]:
-    """Yields ranges of an uncompressed file that begin and end at frames.
+    window: Any = beam.DoFn.WindowParam,
+) -> Iterator[WindowedValue]:
+    times, walks = zip(*group[1], strict=True)
+    at = Timestamp(micros=times[0])
+    for piece in _cut(walks, range_bytes):
+        yield WindowedValue(piece, at, (window,))
 
-    The cutting stops at a damaged header: the reader of the last range finds the same
-    damage and reports it.
 
-    Args:
-        read: Returns the bytes [begin, end) of the file.
-        size_bytes: The size of the file.
-        range_bytes: Least bytes of a range, the last one aside.
-        block_bytes: How much is read at once.
-
-    Yields:
-        Half-open ranges that cover the file exactly, in order.
-    """
-    begin = position = 0
-    block, block_begin = b"", 0
-    # With no more than one range left, there is nothing to cut.
-    while size_bytes - begin > range_bytes and position < size_bytes:
-        at = position - block_begin
-        if at + HEADER_BYTES > len(block):
-            end = min(position + block_bytes, size_bytes)
-            block, block_begin, at = read(position, end), position, 0
-        if not is_header(block[at : at + HEADER_BYTES]):
-            break
-        if position - begin >= range_bytes:
-            yield begin, position
-            begin = position
-        position += U64.unpack_from(block, at)[0] + FRAME_OVERHEAD_BYTES
-    yield begin, size_bytes
+def _cut(walks: Sequence[_Walk], range_bytes: int) -> Iterator[_FileRange]:
+    """Yields the ranges of one file, as often as it is to be read."""
+    # Elements that name the same file have all of its parts each.
+    times = sum(walk.begin_bytes == 0 for walk in walks)
+    file = walks[0].file
+    chains = itertools.chain.from_iterable(walk.chains for walk in walks)
+    ranges: Iterable[tuple[int, int]] = [(0, -1)]
+    if file.compression == "none":
+        ranges = join_walks(file, chains, range_bytes=range_bytes)
+    for begin, end in ranges:
+        yield from itertools.repeat(_FileRange(file, begin, end), times)
 
 
 def _read_range(piece: _FileRange, with_source: bool) -> Iterator[Any]:
@@ -160,11 +183,28 @@ def read_matches(
     allow_empty_files: bool,
 ) -> beam.PCollection[Any]:
     """Returns the records of the files that each element's patterns match together."""
-    records: beam.PCollection[Any] = (
+    # Groups of an unbounded PCollection are never complete: there, a file is one part.
+    part_bytes = _PART_RANGES * range_bytes if patterns.is_bounded else 0
+    walks: beam.PCollection[Any] = (
         patterns
-        | "ListFiles" >> beam.FlatMap(_list_files, allow_empty_files)
-        | "SpreadFiles" >> beam.Reshuffle()
-        | "CutAtFrames" >> beam.FlatMap(_cut, range_bytes)
+        | "ListFiles" >> beam.FlatMap(_list_parts, allow_empty_files, part_bytes)
+        | "SpreadParts" >> beam.Reshuffle()
+        | "WalkFrames" >> beam.FlatMap(_walk, range_bytes)
+    )
+    ranges: beam.PCollection[Any]
+    if part_bytes:
+        ranges = (
+            walks
+            | "ByFile" >> beam.Map(_by_file).with_output_types(tuple[bytes, Any])
+            | "GatherFiles" >> beam.GroupByKey()
+            | "JoinWalks" >> beam.FlatMap(_join, range_bytes)
+        )
+    else:
+        ranges = walks | "CutFiles" >> beam.FlatMap(
+            lambda walk: _cut([walk], range_bytes)
+        )
+    records: beam.PCollection[Any] = (
+        ranges
         | "SpreadRanges" >> beam.Reshuffle()
         | "ReadRanges"
         >> beam.FlatMap(_read_range, with_source).with_output_types(
@@ -185,8 +225,9 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
     each is checked to end where the next begins; nothing is written, so retries do no
     harm. The order of a range is kept within its bundle, and none beyond that: use
     `with_source` where it matters. Uncompressed files are read by as many workers as
-    they have ranges, compressed ones by one worker each. Memory per worker: one block
-    of 4 MiB (8 MiB while cutting), or one record if that is larger.
+    they have ranges, compressed ones by one worker each. Memory per element in flight:
+    two blocks of 1 MiB, or two records if they are larger; from a bucket also 16 MiB
+    that are requested ahead.
 
     Attributes:
         patterns: A path or glob pattern, or several.

@@ -12,6 +12,7 @@ from gristmill.dataset.daemon_call import daemon_call
 
 BLOCK_BYTES = 4 << 20  # Several at a time hide the latency of requests.
 _AHEAD = 3  # One connection is slower than its reader.
+READER_BYTES = (1 + _AHEAD) * BLOCK_BYTES  # What a reader holds, or has requested.
 
 
 class Piece(NamedTuple):
@@ -69,6 +70,9 @@ class PrefetchReader(io.RawIOBase):
         self._ahead: deque[Future[Piece]] = deque()
         self._block = memoryview(b"")
         if wait:
+            if end is not None and version is not None:
+                # Nothing has to be learnt from the first response.
+                self._fill_ahead(1 + _AHEAD)
             # So that opening a missing object raises.
             self._block = self._next_block(1)
         else:
@@ -100,12 +104,15 @@ class PrefetchReader(io.RawIOBase):
             piece = self._fetch(begin, stop, self._version)
             self._fetched = stop
         self._object_bytes, self._version = piece.object_bytes, piece.version
-        while len(self._ahead) < _AHEAD:
+        self._fill_ahead(_AHEAD)
+        return memoryview(piece.data)
+
+    def _fill_ahead(self, requests: int) -> None:
+        while len(self._ahead) < requests:
             begin, stop = self._next_range(0)
             if stop <= begin:
                 break
             self._fetch_ahead(begin, stop)
-        return memoryview(piece.data)
 
     def _fetch_ahead(self, begin: int, stop: int) -> None:
         version = self._version

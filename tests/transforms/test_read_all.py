@@ -6,7 +6,12 @@ import pathlib
 
 import apache_beam as beam
 import pytest
-from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import (
+    FixedWindows,
+    SlidingWindows,
+    TimestampedValue,
+)
 from apache_beam.typehints.decorators import TypeCheckError
 
 from gristmill.dataset.errors import InputError
@@ -17,7 +22,7 @@ from gristmill.transforms import (
     SourceRecord,
     WriteArrayRecords,
 )
-from tests.support.pipelines import run
+from tests.support.pipelines import BUNDLE_BASED, run
 from tests.support.records import text_records, write_array_records, write_tfrecords
 
 FILES = {name: text_records(20, seed=seed) for seed, name in enumerate("abc")}
@@ -33,7 +38,7 @@ def tfrecords(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_patterns_of_tfrecords(tfrecords: pathlib.Path) -> None:
     patterns = beam.Create([f"{tfrecords}/[ab]", f"{tfrecords}/c", f"{tfrecords}/c"])
-    found = run(patterns, ReadAllTFRecords(range_bytes=2000))
+    found = run(patterns, ReadAllTFRecords(range_bytes=100))  # Parts of 1,600 bytes.
     assert sorted(found) == sorted(FILES["a"] + FILES["b"] + FILES["c"] * 2)
 
 
@@ -72,18 +77,47 @@ def test_files_of_arrayrecords(tmp_path: pathlib.Path) -> None:
 
 def test_records_are_in_the_window_of_their_pattern(tfrecords: pathlib.Path) -> None:
     stamped = [
-        TimestampedValue(str(tfrecords / name), n) for n, name in enumerate("ac")
+        TimestampedValue(str(tfrecords / name), n + 0.25) for n, name in enumerate("ac")
     ]
     counted = run(
         beam.Create(stamped),
         beam.Map(lambda value: value).with_output_types(str),
         beam.WindowInto(FixedWindows(1)),
-        ReadAllTFRecords(),
-        beam.Map(lambda record, at=beam.DoFn.TimestampParam: (int(at), record)),
+        ReadAllTFRecords(range_bytes=100),
+        beam.Map(lambda record, at=beam.DoFn.TimestampParam: (float(at), record)),
         beam.WindowInto(beam.window.GlobalWindows()),
     )
     for second, name in enumerate("ac"):
-        assert sorted(r for at, r in counted if at == second) == sorted(FILES[name])
+        here = [record for at, record in counted if at == second + 0.25]
+        assert sorted(here) == sorted(FILES[name])
+
+
+def test_records_are_in_all_windows_of_their_pattern(tfrecords: pathlib.Path) -> None:
+    counted = run(
+        beam.Create([TimestampedValue(str(tfrecords / "a"), 5)]),
+        beam.Map(lambda value: value).with_output_types(str),
+        beam.WindowInto(SlidingWindows(10, 5)),
+        ReadAllTFRecords(range_bytes=100),
+        beam.Map(lambda record, window=beam.DoFn.WindowParam: (window.start, record)),
+        beam.WindowInto(beam.window.GlobalWindows()),
+    )
+    for begin in (0, 5):
+        here = [record for at, record in counted if at == begin]
+        assert sorted(here) == sorted(FILES["a"])
+    assert len(counted) == 2 * len(FILES["a"])
+
+
+def test_patterns_without_end(tfrecords: pathlib.Path) -> None:
+    stream = test_stream.TestStream(coder=beam.coders.StrUtf8Coder())
+    for name in "ac":
+        stream = stream.add_elements([str(tfrecords / name)])
+    found = run(
+        stream.advance_watermark_to_infinity(),
+        beam.Map(lambda value: value).with_output_types(str),
+        ReadAllTFRecords(range_bytes=100),
+        argv=(*BUNDLE_BASED, "--streaming"),
+    )
+    assert sorted(found) == sorted(FILES["a"] + FILES["c"])
 
 
 @pytest.mark.parametrize("make", [ReadAllTFRecords, ReadAllArrayRecords])

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import itertools
 import pathlib
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
-from hypothesis import given
-from hypothesis import strategies as st
+from apache_beam.utils.timestamp import Timestamp
 
 from gristmill.dataset.errors import InputError
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms import ReadTFRecords
 from gristmill.transforms import read_tfrecords as module
-from gristmill.transforms.read_tfrecords import SourceRecord, frame_ranges
-from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
+from gristmill.transforms.read_tfrecords import SourceRecord
+from gristmill.transforms.sources.input_files import InputFile
+from tests.support.gcs_server import GcsServer
+from tests.support.graphs import graph_of
+from tests.support.pipelines import (
+    BUNDLE_BASED,
+    BUNDLES_TWICE,
+    IN_MEMORY,
+    WORKER_PROCESSES,
+    run,
+)
 from tests.support.records import (
     AWKWARD_RECORDS,
     frames_of,
-    small_records,
     text_records,
     write_tfrecords,
 )
@@ -50,9 +63,9 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> N
     for name in ("train-0", "test-0"):
         (tmp_path / name).write_bytes(frames_of([name.encode()]))
     with pytest.raises(InputError, match="several splits"):
-        list(module._list_files((f"{tmp_path}/*",), False))
+        list(module._list_parts((f"{tmp_path}/*",), False, 1000))
     patterns = (f"{tmp_path}/train*", f"{tmp_path}/test*")
-    assert len(list(module._list_files(patterns, False))) == 2
+    assert len(list(module._list_parts(patterns, False, 1000))) == 2
     assert "splits are joined: test (1 file), train (1 file)" in caplog.text
 
 
@@ -86,7 +99,7 @@ def test_nested_frames_fool_nobody(tmp_path: pathlib.Path) -> None:
     inner = frames_of([b"inner %d" % i for i in range(200)])
     records = [inner[cut:] for cut in range(40)]
     (tmp_path / "nested").write_bytes(frames_of(records))
-    for range_bytes in (1, 1000, 4321, 20_000):
+    for range_bytes in (500, 20_000):
         path = str(tmp_path / "nested")
         assert sorted(run(ReadTFRecords(path, range_bytes=range_bytes))) == sorted(
             records
@@ -116,8 +129,8 @@ def test_length_field_beyond_the_file(tmp_path: pathlib.Path) -> None:
 def test_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "changing"
     path.write_bytes(frames_of(text_records(30)))
-    (file,) = module._list_files((str(path),), allow_empty_files=False)
-    pieces = list(module._cut(file, 1000))
+    (part,) = module._list_parts((str(path),), False, 16_000)
+    pieces = list(module._cut(list(module._walk(part, 1000)), 1000))
     time.sleep(0.02)
     path.write_bytes(frames_of(text_records(30, seed=2)))
     with pytest.raises(Exception, match=r"(?s)changing.*run"):
@@ -151,42 +164,133 @@ def test_options_are_checked_at_once() -> None:
         ReadTFRecords("x", True)  # type: ignore[misc]
 
 
-@given(records=small_records(), range_bytes=st.integers(1, 200))
-def test_ranges_begin_at_frames_and_cover_the_file(
-    records: list[bytes], range_bytes: int
+def test_parts_of_a_file(tmp_path: pathlib.Path) -> None:
+    for name, size in (("a", 99), ("b", 100), ("c", 299), ("d", 1001)):
+        (tmp_path / name).write_bytes(bytes(size))
+    parts = list(module._list_parts((str(tmp_path),), False, 100))
+    counts = collections.Counter(part.file.path[-1] for part in parts)
+    assert counts == {"a": 1, "b": 1, "c": 2, "d": 10}
+    of_c = [part[1:] for part in parts if part.file.path[-1] == "c"]
+    assert of_c == [(0, 149), (149, 299)]
+    # Without groups, a file is one part.
+    whole = list(module._list_parts((str(tmp_path),), False, 0))
+    assert [part[1:] for part in whole] == [(0, 99), (0, 100), (0, 299), (0, 1001)]
+
+
+def test_elements_are_small(tmp_path: pathlib.Path) -> None:
+    """What there is once a file takes 200 bytes, beside its path."""
+    path = str(tmp_path / "file")
+    info = FileInfo(path, 1 << 40, "1700000000123456789", 12345, 1700000000123456789)
+    file = InputFile(path, 1 << 40, info.version, "gzip", info.noted_ns)
+    small = [
+        module._Part(info._replace(crc32c=None), 1 << 39, 1 << 40),
+        module._Walk(file, 1 << 39, ()),
+        module._FileRange(file, 1 << 39, 1 << 40),
+    ]
+    coder = beam.coders.registry.get_coder(Any)
+    for element in small:
+        assert len(coder.encode(element)) <= 200 + len(path)
+    # What a part of 16 ranges gives is 8 bytes a range more.
+    chain = tuple(range(1 << 39, 1 << 40, 1 << 35))
+    walk = module._Walk(file, 1 << 39, (chain,))
+    assert len(coder.encode(walk)) <= 200 + len(path) + 10 * len(chain)
+    key, value = module._by_file(walk, Timestamp(5))
+    assert len(coder.encode(value)) <= 220 + len(path) + 10 * len(chain)
+    assert len(key) <= 50 + len(path)
+
+
+def test_the_graph_is_a_chain() -> None:
+    graph = graph_of(ReadTFRecords("x"))
+    assert not graph.side_inputs
+    assert not [leaf for leaf in graph.leaves if "Combine" in leaf]
+    assert len(graph.leaves) <= 32
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        IN_MEMORY,
+        pytest.param(WORKER_PROCESSES, marks=pytest.mark.slow),
+        pytest.param(BUNDLE_BASED, marks=pytest.mark.slow),
+    ],
+)
+def test_large_files_of_several_parts(
+    tmp_path: pathlib.Path, argv: tuple[str, ...]
 ) -> None:
-    data = frames_of(records)
-    begins = offsets_of(records)
-    size = begins[-1]
-    ranges = list(frame_ranges(lambda a, b: data[a:b], size, range_bytes=range_bytes))
-    # The oracle: cut at the first frame that leaves a range long enough.
-    cuts = [0]
-    for offset in begins[:-1]:
-        if offset - cuts[-1] >= range_bytes and size - cuts[-1] > range_bytes:
-            cuts.append(offset)
-    assert ranges == list(itertools.pairwise([*cuts, size]))
+    files = {name: text_records(150, seed=seed) for seed, name in enumerate("abc")}
+    for name, records in files.items():
+        (tmp_path / name).write_bytes(frames_of(records))
+    # A part has 16 ranges.
+    options = {"range_bytes": 1000, "with_source": True}
+    found = run(ReadTFRecords(f"{tmp_path}/[abc]", **options), argv=argv)
+    assert sorted(found) == [
+        SourceRecord(str(tmp_path / name), offset, record)
+        for name, records in files.items()
+        for offset, record in zip(offsets_of(records), records, strict=False)
+    ]
 
 
-def test_ranges_of_large_records_are_hopped_over() -> None:
-    data = frames_of([bytes(3 << 20)] * 8)
-    read_bytes = 0
-
-    def read(begin: int, end: int) -> bytes:
-        nonlocal read_bytes
-        read_bytes += end - begin
-        return data[begin:end]
-
-    ranges = list(
-        frame_ranges(read, len(data), range_bytes=1 << 20, block_bytes=1 << 10)
-    )
-    assert len(ranges) == 8
-    assert read_bytes <= 8 << 10
+def test_a_file_of_another_format(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").write_bytes(frames_of([b"a"]))
+    (tmp_path / "b").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    with pytest.raises(Exception, match=r"(?s)not a TFRecord file, but.*Parquet"):
+        run(ReadTFRecords(f"{tmp_path}/*"))
 
 
-def test_range_bytes_decides_the_number_of_ranges() -> None:
-    data = frames_of([bytes(84)] * 100)  # 100 bytes a frame.
-    for range_bytes, count in ((100, 100), (1000, 10), (5000, 2), (10_000, 1)):
-        ranges = frame_ranges(
-            lambda a, b: data[a:b], len(data), range_bytes=range_bytes
-        )
-        assert len(list(ranges)) == count
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.setattr(GcsStorage, "block_bytes", 4096)
+        yield server
+
+
+def overlapping(server: GcsServer, call: Callable[[], Any]) -> Any:
+    """Returns what a call gives that sends requests while one is not answered."""
+    server.log.clear()
+    server.held.clear()
+    server.release.clear()
+    server.fail("hold", "media", skip=2)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        result = pool.submit(call)
+        try:
+            assert server.held.wait(60)
+            begin = time.monotonic()
+            while len(server.log) < 4 and time.monotonic() - begin < 60:
+                time.sleep(0.005)
+            assert len(server.log) >= 4
+        finally:
+            server.release.set()
+        return result.result(60)
+
+
+def test_objects_are_read_by_requests_that_overlap(server: GcsServer) -> None:
+    """In both passes over a file: of its headers, and of its records."""
+    records = text_records(1000)
+    server.objects.put("bucket", "large", frames_of(records))
+    (part,) = module._list_parts(("gs://bucket/large",), False, 0)
+    # The frames of another part are searched for first.
+    for begin in (0, part.end_bytes // 2):
+        part = part._replace(begin_bytes=begin)
+        walks = overlapping(server, lambda p=part: list(module._walk(p, 50_000)))
+        assert len(walks[0].chains[0]) >= 3
+    (piece,) = module._cut([walks[0]._replace(begin_bytes=0)], 1 << 20)
+    read = overlapping(server, lambda: list(module._read_range(piece, False)))
+    assert read == records
+
+
+def test_objects_by_range_are_read_in_bounded_memory(server: GcsServer) -> None:
+    """What was requested and has not become records is a few blocks at most."""
+    records = text_records(1000)
+    server.objects.put("bucket", "large", frames_of(records))
+    (part,) = module._list_parts(("gs://bucket/large",), False, 0)
+    (walk,) = module._walk(part, 1 << 20)
+    (piece,) = module._cut([walk], 1 << 20)
+    server.log.clear()
+    found = module._read_range(piece, with_source=True)
+    for count, one in enumerate(found):
+        if count % 100:
+            continue
+        requested = 4096 * len(server.log)
+        assert requested <= one.offset + 6 * 4096
+    assert len(server.log) == -(-part.end_bytes // 4096)

@@ -184,6 +184,31 @@ def find_inputs(
     Raises:
         InputError: A pattern matches nothing, or a file is empty or of another format.
     """
+    files = match_files(patterns, allow_empty_files=allow_empty_files)
+    compressions = check_formats(
+        files, wanted="TFRecord", allow_some=allow_other_formats
+    )
+    return InputFiles(
+        paths=tuple(info.path for info in files),
+        sizes=np.array([info.size_bytes for info in files], np.int64),
+        versions=tuple(info.version for info in files),
+        compressions=np.array(list(map(COMPRESSIONS.index, compressions)), np.uint8),
+        noted_ns=np.array(list(map(_noted_ns, files)), np.int64),
+    )
+
+
+def match_files(
+    patterns: Sequence[str], *, allow_empty_files: bool = False
+) -> list[FileInfo]:
+    """Lists the files that patterns match, sorted, without a look into them.
+
+    Args:
+        patterns: Paths and glob patterns; a directory stands for the files in it.
+        allow_empty_files: Whether a file of 0 bytes counts as one without records.
+
+    Raises:
+        InputError: A pattern matches nothing, or a file is empty.
+    """
     found: dict[str, FileInfo] = {}
     for pattern in path_texts(patterns, "input"):
         found.update((info.path, info) for info in match_inputs(pattern))
@@ -199,15 +224,18 @@ def find_inputs(
             "markers such as _SUCCESS; to accept empty files, give --on-corrupt "
             "quarantine",
         )
-    compressions = check_formats(
-        files, wanted="TFRecord", allow_some=allow_other_formats
-    )
-    return InputFiles(
-        paths=tuple(info.path for info in files),
-        sizes=np.array([info.size_bytes for info in files], np.int64),
-        versions=tuple(info.version for info in files),
-        compressions=np.array(list(map(COMPRESSIONS.index, compressions)), np.uint8),
-        noted_ns=np.array(list(map(_noted_ns, files)), np.int64),
+    return files
+
+
+def look_into(info: FileInfo) -> InputFile:
+    """Recognises one file by its first bytes.
+
+    Raises:
+        InputError: It is of another format.
+    """
+    (compression,) = check_formats([info], wanted="TFRecord")
+    return InputFile(
+        info.path, info.size_bytes, info.version, compression, _noted_ns(info)
     )
 
 

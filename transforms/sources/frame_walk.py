@@ -1,0 +1,156 @@
+"""Where a large file can be cut: places at which frames begin, found in parallel.
+
+The file is walked through in several parts, each by itself. A part that is not the
+first begins with a search for a frame, and what it finds can be a frame within a
+record. So a walk claims less: if a frame begins at A, another begins at B. Joined, the
+claims of all parts lead from the beginning of the file, where a frame begins, from one
+place to the next, each of them proven. Where no claim goes on, the frames are followed
+from there until one does.
+
+```
+part 0       part 1        part 2
+0 -> 61 -> 104             203 -> 262 -> 300       claims
+              111 -> 170 -> 203
+0    61    104 . 111  170  203    262    300       joined: from 104 on to 111 by frames
+```
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.prefetch_reader import READER_BYTES
+from gristmill.dataset.tfrecord.frame_hops import BLOCK_BYTES, FrameHops
+from gristmill.dataset.tfrecord.frame_reader import FrameReader
+from gristmill.dataset.tfrecord.frames import HEADER_BYTES
+from gristmill.transforms.sources.input_files import InputFile
+
+# Where a frame begins, and where others begin if it does, some bytes from one another.
+Chain = tuple[int, ...]
+
+_SEARCHES = 8  # A walk that loses its way more often is in a record full of frames.
+
+
+def walk_frames(
+    file: InputFile, begin: int, end: int, *, step_bytes: int
+) -> tuple[Chain, ...]:
+    """Goes through the frames of a part of an uncompressed file by their headers.
+
+    Several requests of a bucket are under way meanwhile. Memory: those of one open
+    file, or one record while a frame is searched.
+
+    Args:
+        file: The file.
+        begin: Where the part begins; the first frame at or after it is searched for.
+        end: Where it ends.
+        step_bytes: Least bytes from one place to the next.
+
+    Returns:
+        Chains of places. Each begins where a frame was found, or at 0. One that reaches
+        the end ends with the first frame at or after it. One that meets a header that
+        is damaged, or is none, ends before.
+    """
+    if file.size_bytes <= step_bytes:
+        return ()
+    chains: list[Chain] = []
+    position = 0 if begin == 0 else _search(file, begin, end)
+    for _ in range(_SEARCHES):
+        if position is None:
+            break
+        chain = [position]
+        hops = _hops(file, position, end)
+        for starts in hops.until(end):
+            while (at := bisect_left(starts, chain[-1] + step_bytes)) < len(starts):
+                chain.append(starts[at])
+            if file.size_bytes - chain[-1] <= step_bytes:
+                break  # What is left is not cut.
+        else:
+            if hops.offset < end:
+                chains.append(tuple(chain))
+                # In the first part, this is damage, and nothing behind it is read.
+                position = _search(file, hops.offset + 1, end) if begin else None
+                continue
+            chain.append(hops.offset)
+        chains.append(tuple(chain))
+        break
+    return tuple(chain for chain in chains if len(chain) > 1)
+
+
+def join_walks(
+    file: InputFile, chains: Iterable[Chain], *, range_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Yields ranges of an uncompressed file that begin and end at frames.
+
+    The cutting stops at a damaged header: the reader of the last range finds the same
+    damage and reports it.
+
+    Args:
+        file: The file.
+        chains: From walks through all its parts; what is missing is walked through.
+        range_bytes: Least bytes of a range, the last one aside.
+
+    Yields:
+        Half-open ranges that cover the file exactly, in order.
+    """
+    links = dict(link for chain in chains for link in itertools.pairwise(chain))
+    size = file.size_bytes
+    begin = position = 0
+    # With no more than one range left, there is nothing to cut.
+    while size - begin > range_bytes and position < size:
+        if position - begin >= range_bytes:
+            yield begin, position
+            begin = position
+            continue
+        ahead = links.get(position)
+        if ahead is None:
+            ahead = _hop_on(file, position, begin + range_bytes, links)
+            if ahead is None:
+                break
+        position = ahead
+    yield begin, size
+
+
+def _hop_on(
+    file: InputFile, position: int, cut: int, links: dict[int, int]
+) -> int | None:
+    """Goes on frame by frame to a place with a link, to a cut, or to the file's end.
+
+    Returns:
+        The place; None if the way there is damaged.
+    """
+    hops = _hops(file, position, file.size_bytes)
+    for starts in hops.until(file.size_bytes):
+        for start in starts:
+            if start > position and (start >= cut or start in links):
+                return start
+    return hops.offset if hops.offset >= file.size_bytes else None
+
+
+def _search(file: InputFile, offset: int, limit: int) -> int | None:
+    """Returns where a frame seems to begin at or after an offset."""
+    if offset >= limit:
+        return None
+    with _open(file, limit, offset) as stream:
+        reader = FrameReader(
+            stream, path=file.path, offset=offset, size_bytes=file.size_bytes
+        )
+        return reader.offset if reader.resync(limit=limit) else None
+
+
+def _hops(file: InputFile, offset: int, end: int) -> FrameHops:
+    # A request takes as long as many megabytes on the way.
+    far_bytes = READER_BYTES if storage_for(file.path).remote else BLOCK_BYTES
+    open_at = functools.partial(_open, file, end)
+    return FrameHops(open_at, offset, far_bytes=far_bytes)
+
+
+def _open(file: InputFile, end: int, offset: int) -> BinaryIO:
+    end = min(end + HEADER_BYTES, file.size_bytes)
+    return storage_for(file.path).open(
+        file.path, offset=offset, end=end, version=file.version
+    )
