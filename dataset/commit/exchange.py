@@ -36,6 +36,7 @@ from gristmill.dataset.errors import (
     InvalidDatasetError,
     StorageChangedError,
     StorageError,
+    StorageMissingError,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
@@ -255,7 +256,7 @@ def _plan(
     coming = exchange.splits[split]
     try:
         table = read_table(aside if coming.table in new else output, coming)
-    except InvalidDatasetError:
+    except (InvalidDatasetError, StorageMissingError):
         return Steps([], [], [coming.table])
     regions = table.columns["quarantined_regions"].tolist()
     replaced = Manifest(name=name, splits=exchange.replaced)

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from gristmill.dataset.commit.listings import Listings
-from gristmill.dataset.findings import (
-    UNREADABLE,
-    Finding,
-    Findings,
-    finding_of,
-    wrong_size,
+from gristmill.dataset.errors import (
+    FormatVersionError,
+    InvalidDatasetError,
+    StorageMissingError,
 )
+from gristmill.dataset.findings import Finding, Findings, finding_of, wrong_size
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -28,11 +27,14 @@ def check_split(dataset: str, split: Split) -> Findings:
     Returns:
         Shards and indexes that are missing or not the ones that were written, or why
         the table cannot be read.
+
+    Raises:
+        StorageError: The storage refuses to say what is there.
     """
     findings = Findings()
     try:
         table = read_checked_table(dataset, split)
-    except UNREADABLE as error:
+    except (InvalidDatasetError, FormatVersionError, StorageMissingError) as error:
         return findings.add([finding_of(split.table, error)])
     findings.add(compare_shards(table, Listings(dataset)))
     # One listing after the other.

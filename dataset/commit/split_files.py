@@ -8,7 +8,7 @@ import json
 import posixpath
 from collections.abc import Iterable, Iterator
 
-from gristmill.dataset.errors import InvalidDatasetError, StorageError
+from gristmill.dataset.errors import InvalidDatasetError, StorageMissingError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.storage.base import FileInfo, changed_error
@@ -44,8 +44,8 @@ def shards_of(path: str) -> Iterator[str]:
 
 def committed_shards(output: str, manifest: Manifest | None, split: str) -> set[str]:
     """Returns the shards that a split has, as far as that can be read."""
-    # A table that cannot be read any more must not prevent a fresh start.
-    with contextlib.suppress(InvalidDatasetError, StorageError):
+    # A table that is damaged or lost must not prevent a fresh start.
+    with contextlib.suppress(InvalidDatasetError, StorageMissingError):
         if manifest is not None and split in manifest.splits:
             return set(read_table(output, manifest.splits[split]).paths)
     return set()

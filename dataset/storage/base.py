@@ -15,6 +15,7 @@ from gristmill.dataset.errors import (
     GristmillError,
     StorageChangedError,
     StorageError,
+    StorageMissingError,
     SystemLimitError,
 )
 
@@ -268,7 +269,8 @@ def explained(action: str, path: str) -> Iterator[None]:
             errno.ENOENT: "check the path",
             errno.ENOTDIR: "check the path: a part of it is a file",
         }
-        raise StorageError(
+        missing = isinstance(e, FileNotFoundError)
+        raise (StorageMissingError if missing else StorageError)(
             f"cannot {action}",
             where=path,
             got=os.strerror(e.errno) if e.errno else str(e),

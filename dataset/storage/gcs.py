@@ -19,7 +19,7 @@ from google.api_core.exceptions import (
     RetryError,
 )
 
-from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.errors import InputError, StorageError, StorageMissingError
 from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
@@ -253,10 +253,8 @@ class GcsStorage:
     def load(self, path: str) -> Content | None:
         try:
             piece = self._fetch(path, 0, None, None)
-        except StorageError as e:
-            if isinstance(e.__cause__, NotFound) and not is_missing_bucket(e.__cause__):
-                return None
-            raise
+        except StorageMissingError:
+            return None
         return Content(piece.data, piece.version)
 
     def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:

@@ -21,7 +21,11 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import GristmillError, StorageError
+from gristmill.dataset.errors import (
+    GristmillError,
+    StorageError,
+    StorageMissingError,
+)
 from gristmill.dataset.storage.gcs_session import GcsSession, describe
 from gristmill.dataset.storage.object_names import split_path
 from gristmill.dataset.storage.prefetch_reader import Piece
@@ -114,9 +118,9 @@ class GcsConnection:
         ) as e:
             self._given_up = isinstance(e, api.RetryError)
             got, cure = _diagnosis(e, self._deadline_seconds)
-            raise StorageError(
-                f"cannot {action}", where=path, got=got, cure=cure
-            ) from e
+            missing = isinstance(e, api.NotFound) and not is_missing_bucket(e)
+            kind = StorageMissingError if missing else StorageError
+            raise kind(f"cannot {action}", where=path, got=got, cure=cure) from e
 
     def fetch(
         self, path: str, begin: int, end: int | None, version: str | None

@@ -32,6 +32,7 @@ from gristmill.dataset.storage.regular_file import (
 )
 
 _WRITES = 3  # Attempts of which another process deletes the file.
+_REMOVALS = 3  # Attempts between which another process makes a file.
 _RENAMES_AT_ONCE = 16
 
 
@@ -122,6 +123,18 @@ def _rename(path: str, target: str) -> None:
                 os.fsync(file.fileno())
             os.replace(temporary, target)
         os.unlink(path)
+
+
+def _remove_tree(directory: str) -> None:
+    for left in reversed(range(_REMOVALS)):
+        try:
+            shutil.rmtree(directory)
+        except OSError as e:
+            # Another process, which waits for the lock, has made its temporary file.
+            if not left or e.errno != errno.ENOTEMPTY:
+                raise
+        else:
+            return
 
 
 def _sync_directory(directory: str) -> None:
@@ -321,7 +334,7 @@ class LocalStorage:
                 return
             with locked(directory):
                 check()
-                shutil.rmtree(directory)
+                _remove_tree(directory)
 
     def list_tree(self, directory: str) -> Sequence[FileInfo]:
         return sorted(self.scan(directory, deep=True))

@@ -25,6 +25,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.commit import commit as commit_module
+from gristmill.dataset.commit import split_check
 from gristmill.dataset.errors import (
     CorruptInputError,
     DataLossError,
@@ -47,6 +48,8 @@ from gristmill.pipelines.drop_in import convert_tf_to_arrayrecord_disk
 from gristmill.pipelines.results.contents import manifest_text
 from gristmill.pipelines.results.status import read_status
 from gristmill.pipelines.verify import verify
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
@@ -505,6 +508,37 @@ def test_when_old_ones_are_lost_too_it_is_converted_again(output: str, stopped):
     convert(*stopped, overwrite=True)
     assert_whole(output, NEW, shards=3)
     assert records_of(output, "test") == NEW
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "whole"])
+def test_a_verification_that_an_exchange_overtakes(
+    source, output: str, old, quick: bool, monkeypatch
+):
+    """It has read `dataset.json`, and looks at the files afterwards."""
+    module = "gristmill.transforms.checking.metadata.read_checked_table"
+    true_read = split_check.read_checked_table
+
+    def read(dataset: str, split: Any) -> Any:
+        table = true_read(dataset, split)
+        monkeypatch.setattr(module, true_read)
+        convert(replacing(source, output), overwrite=True)
+        return table
+
+    monkeypatch.setattr(module, read)
+    with pytest.raises(InvalidDatasetError, match="changed while it was verified"):
+        verify(output, quick=quick, workers=1)
+    assert verify(output, quick=quick, workers=1).findings == ()
+
+
+def test_shards_that_an_exchange_replaces_while_they_are_verified(
+    source, output: str, old
+):
+    plan = plan_verify(output)
+    assert plan.findings == []
+    convert(replacing(source, output, 2), overwrite=True)
+    for task in plan.tasks:
+        with pytest.raises(InvalidDatasetError, match="changed while it was verified"):
+            verify_shard(task)
 
 
 # What there was, and what it is replaced by.

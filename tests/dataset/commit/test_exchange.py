@@ -336,6 +336,23 @@ def test_an_exchange_that_fails_is_finished_by_whoever_comes_next(
     assert not [name for name in objects_of(server) if ".new" in name]
 
 
+@pytest.mark.parametrize("skip", range(3))
+def test_a_table_that_cannot_be_read_for_a_moment_is_not_lost(
+    server: GcsServer, tmp_path: pathlib.Path, skip: int
+) -> None:
+    """The old one before the exchange and in it, then the new one in its place."""
+    (tmp_path / "in").write_bytes(frames_of(OLD))
+    convert(job_of(tmp_path / "in", OUT, plan=("num_shards", 3)))
+    results = made(tmp_path, OUT, shards=5)
+    server.fail("403", "media", name="out/index/data-train.shards.npz", skip=skip)
+    with pytest.raises(StorageError, match="cannot read the object"):
+        commit_shards([job_to_replace(tmp_path, OUT, 5)], results)
+    assert not any(fault.times for fault in server.faults)
+    commit_shards([job_to_replace(tmp_path, OUT, 5)], results)
+    assert verify(OUT, workers=1).findings == ()
+    assert open_manifest(OUT).splits["train"].shards == 5
+
+
 @pytest.mark.parametrize(
     ("operation", "name", "skip"),
     [

@@ -559,3 +559,19 @@ class TestDeleting:
         (tmp_path / "d").mkdir()
         with pytest.raises(StorageError, match="cannot delete"):
             storage.delete(str(tmp_path / "d"))
+
+    def test_a_tree_in_which_a_file_is_made_meanwhile(
+        self, storage, tmp_path, monkeypatch
+    ):
+        tree = tmp_path / "t"
+        tree.mkdir()
+        true_rmdir, late = os.rmdir, [tree / ".0.tmp", tree / ".1.tmp"]
+
+        def rmdir(path, **options):
+            if late:
+                late.pop().write_text("of a process that waits for the lock")
+            true_rmdir(path, **options)
+
+        monkeypatch.setattr(os, "rmdir", rmdir)
+        storage.delete_tree(str(tree), check=lambda: None)
+        assert not tree.exists()
