@@ -534,7 +534,7 @@ def test_shards_that_an_exchange_replaces_while_they_are_verified(
     source, output: str, old
 ):
     plan = plan_verify(output)
-    assert plan.findings == []
+    assert not plan.findings
     convert(replacing(source, output, 2), overwrite=True)
     for task in plan.tasks:
         with pytest.raises(InvalidDatasetError, match="changed while it was verified"):
