@@ -45,7 +45,9 @@ MEASURE_ONE_PART = {
     "benchmarks/load_contestants.py": "takes the compiled hash away",
     "benchmarks/mutations.py": "reads and indexes single files, without a pipeline",
     "benchmarks/read_faults.py": "puts shards into a bucket that fails",
+    "benchmarks/scale_index.py": "the plan and the commit of an index",
     "benchmarks/scale_size.py": "the plan and the commit of millions of shards",
+    "benchmarks/scale_verify.py": "the plan and the sum of a verification",
     "benchmarks/zstd_frames.py": "the floor of reading: the frames inside chunks",
 }
 # Users get these from a function or a method, and never call the class.

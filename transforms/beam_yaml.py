@@ -6,7 +6,7 @@ here, as Beam takes the types of options from them.
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
 import apache_beam as beam
@@ -20,6 +20,7 @@ from gristmill.dataset.arrayrecord.writer_options import (
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+from gristmill.transforms.index_arrayrecords import IndexArrayRecords
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.read_all import ReadAllArrayRecords, ReadAllTFRecords
@@ -41,11 +42,19 @@ class _Converted(NamedTuple):
     records: int
 
 
+class _Indexed(NamedTuple):
+    name: str
+    split: str
+    shards: int
+    records: int
+
+
 class _Verified(NamedTuple):
     dataset: str
     shards: int
     records: int
     findings: Sequence[str]
+    more_findings: int
 
 
 _Transform = beam.PTransform[Any, Any]
@@ -240,6 +249,29 @@ def convert_tfrecords(
     return _chain(convert, "Named" >> beam.Map(converted), _rows(_Converted))
 
 
+def index_arrayrecords(
+    files: Sequence[str],
+    name: str | None = None,
+    split: str | None = None,
+    overwrite: bool = False,
+) -> _Transform:
+    """Makes ArrayRecord files a dataset, in place; gives a row of each of its splits.
+
+    Args:
+        files: Paths and glob patterns, or one, all in one directory.
+        name: The dataset's name; by default from the file names.
+        split: The split of all files; by default from their names.
+        overwrite: Whether to replace splits that are there.
+    """
+
+    def indexed(manifest: Any) -> Iterator[_Indexed]:
+        for each, made in manifest.splits.items():
+            yield _Indexed(manifest.name, each, made.shards, made.records)
+
+    index = IndexArrayRecords(files=files, name=name, split=split, overwrite=overwrite)
+    return _chain(index, "Named" >> beam.FlatMap(indexed), _rows(_Indexed))
+
+
 def verify_dataset(dataset: str) -> _Transform:
     """Reads a dataset again; gives one row with a text for each thing that is wrong.
 
@@ -249,12 +281,13 @@ def verify_dataset(dataset: str) -> _Transform:
 
     def verified(result: Any) -> _Verified:
         findings = [str(finding) for finding in result.findings]
-        return _Verified(result.dataset, result.shards, result.records or 0, findings)
+        counts = result.shards, result.records or 0
+        return _Verified(result.dataset, *counts, findings, result.more_findings)
 
     named = "Named" >> beam.Map(verified)
     return _chain(VerifyDataset(dataset), named, _rows(_Verified))
 
 
 # Beam YAML expects an input of what is not called Read.
-for _start in (convert_tfrecords, verify_dataset):
+for _start in (convert_tfrecords, index_arrayrecords, verify_dataset):
     vars(_start)["_yaml_requires_inputs"] = False

@@ -490,3 +490,11 @@ class TestPlanScale:
         assert "\n## Conversion planned by size\n\nThe plan," in page
         assert "| 7 shards | 70 shards | grows as n^ |" in page
         assert re.search(r"\n\| element \| (\d+ B) \| \1 \| 0.00 \|\n", page)
+
+    @pytest.mark.parametrize("path", ["index", "verify"])
+    def test_other_paths_hold_their_bounds(self, path: str) -> None:
+        found = plan_scale.measure(path, 500)
+        assert found["element_bytes"] <= 300  # With the path of a temporary file.
+        assert found["gathered_shard_bytes"] <= 100
+        assert found.get("findings", 10) == 10
+        assert "| 500 shards |" in plan_scale.document({path: [found]})

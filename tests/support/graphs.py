@@ -1,6 +1,8 @@
 """What a runner gets: the graph of a transform as Beam's portable form."""
 
 import dataclasses
+import functools
+import operator
 
 import apache_beam as beam
 
@@ -18,10 +20,10 @@ class Graph:
     side_inputs: tuple[str, ...]
 
 
-def graph_of(transform: beam.PTransform) -> Graph:
-    """Returns the graph of a pipeline that holds only `transform`."""
+def graph_of(*chain: beam.PTransform) -> Graph:
+    """Returns the graph of a pipeline that holds only these, one after the other."""
     pipeline = beam.Pipeline()
-    pipeline | transform
+    functools.reduce(operator.or_, chain, pipeline)
     leaves, side_inputs = [], []
     for node in pipeline.to_runner_api().components.transforms.values():
         if node.subtransforms:

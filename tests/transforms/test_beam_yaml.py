@@ -12,7 +12,11 @@ from gristmill import loader
 from gristmill.dataset.errors import InputError
 from gristmill.transforms import beam_yaml
 from tests.support.pipelines import IN_MEMORY, run
-from tests.support.records import text_records, write_tfrecords
+from tests.support.records import (
+    text_records,
+    write_array_records,
+    write_tfrecords,
+)
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "beam_yaml.yaml"
 RECORDS = text_records(30)
@@ -58,6 +62,20 @@ def test_a_conversion(tmp_path: pathlib.Path) -> None:
     assert loader.open(out)[:] == RECORDS
 
 
+def test_an_index(tmp_path: pathlib.Path) -> None:
+    for split in ("test", "train"):
+        name = f"old-{split}.array_record-00000-of-00001"
+        write_array_records(tmp_path / name, RECORDS)
+    rows = run(beam_yaml.index_arrayrecords([f"{tmp_path}/old-*"]))
+    assert [row._asdict() for row in sorted(rows, key=lambda row: row.split)] == [
+        {"name": "old", "split": split, "shards": 1, "records": len(RECORDS)}
+        for split in ("test", "train")
+    ]
+    again = beam_yaml.index_arrayrecords([f"{tmp_path}/*"], split="test")
+    with pytest.raises(Exception, match="with this split already"):
+        run(again)
+
+
 def test_a_field_that_rows_do_not_have() -> None:
     rows = beam.Create([beam.Row(text="a")])
     with pytest.raises(Exception, match=r"(?s)no field 'record'.*one of text"):
@@ -67,7 +85,9 @@ def test_a_field_that_rows_do_not_have() -> None:
 def test_the_example_names_all() -> None:
     names = re.findall(r"transforms\.beam_yaml\.(\w+)", EXAMPLE.read_text("utf-8"))
     public = [name for name in vars(beam_yaml) if name.startswith(("read", "write"))]
-    assert sorted(names) == sorted([*public, "convert_tfrecords", "verify_dataset"])
+    assert sorted(names) == sorted(
+        [*public, "convert_tfrecords", "index_arrayrecords", "verify_dataset"]
+    )
     with pytest.raises(InputError):
         beam_yaml.read_tfrecords([])
 
@@ -85,3 +105,11 @@ def test_the_example_runs(tmp_path: pathlib.Path) -> None:
     main.run([f"--yaml_pipeline_file={tmp_path}/run.yaml", *IN_MEMORY])
     expected = sorted(record for record in RECORDS if len(record) > 20)
     assert sorted(loader.open(tmp_path / "out")[:]) == expected
+    (tmp_path / "found").mkdir()
+    for number in range(3):
+        write_array_records(tmp_path / "found" / f"{number}.array_record", RECORDS)
+    text = (EXAMPLE.parent / "beam_yaml_index.yaml").read_text("utf-8")
+    text = text.replace("{{ files }}", f"{tmp_path}/found/*.array_record")
+    (tmp_path / "index.yaml").write_text(text)
+    main.run([f"--yaml_pipeline_file={tmp_path}/index.yaml", *IN_MEMORY])
+    assert loader.open(tmp_path / "found", "train")[:] == 3 * RECORDS

@@ -1,0 +1,89 @@
+"""Indexing files that exist.
+
+The listing of the directory, the check of names and of some files, a task for each
+file, the reports as they travel to the commit, the table of shards and `dataset.json`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator
+
+from benchmarks.scale_steps import Steps, graph_bytes
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.transforms import IndexArrayRecords
+from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.index_shard import JOB, IndexedShard
+from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
+
+_RECORD_BYTES = 2_200
+
+
+def measure(shards: int) -> dict[str, float]:
+    """Plans and commits the index of so many files."""
+    steps = Steps()
+    with tempfile.TemporaryDirectory() as directory:
+        make_files(directory, shards)
+        graph = graph_bytes(IndexArrayRecords(files=(directory,)))
+        steps.found["job_graph_bytes"] = graph
+        tasks = steps.timed("plan", lambda: plan_index([directory]))
+        if len(tasks) != shards:
+            raise RuntimeError(f"planned {len(tasks)}, wanted {shards}")
+        steps.sent(tasks[shards - 1])
+        gathered = steps.timed("gather", lambda: IndexedShards.of(_results(tasks)))
+        gathered = steps.sent(gathered, gathers=True)
+        steps.timed("commit", lambda: commit_index(gathered, inputs=[directory]))
+        dataset_json = pathlib.Path(directory, layout.DATASET_JSON)
+        steps.found["dataset_json_bytes"] = dataset_json.stat().st_size
+    return steps.found
+
+
+def make_files(directory: str, shards: int) -> None:
+    """Makes files of some size without content, and an index of nothing for each."""
+    place = pathlib.Path(directory)
+    (place / layout.INDEX_DIR).mkdir()
+    for shard in range(shards):
+        name = layout.shard_name("c4", "train", shard, shards)
+        with (place / name).open("wb") as file:
+            file.truncate(file_bytes(shard))
+        (place / layout.index_path(name)).touch()
+
+
+def file_bytes(shard: int) -> int:
+    """Returns the size of a file."""
+    return (200 << 20) + shard * 7_919 % (64 << 20)
+
+
+def digest(shard: int) -> RecordsDigest:
+    """Returns a digest that a shard could have."""
+    records = 100_000 + shard * 104_729 % 20_000
+    return RecordsDigest(
+        records=records,
+        raw_bytes=records * _RECORD_BYTES + shard % 997,
+        low=hash((shard, 1)) & (1 << 64) - 1,
+        high=hash((shard, 2)) & (1 << 64) - 1,
+    )
+
+
+def file_crc32c(shard: int) -> int:
+    """Returns a checksum that a shard could have."""
+    return shard * 2_654_435_761 & (1 << 32) - 1
+
+
+def _results(tasks: Iterable[IndexTask]) -> Iterator[IndexedShard]:
+    """Yields what the files would report."""
+    for task in tasks:
+        read = digest(task.shard)
+        report = ShardReport(
+            path=task.file,
+            shard_index=task.shard,
+            job=JOB,
+            file_bytes=task.file_bytes,
+            file_crc32c=file_crc32c(task.shard),
+            read=read,
+            written=read,
+        )
+        yield IndexedShard(task, report, "group_size:1,zstd:3,max_parallelism:1")
