@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 
 from apache_beam.options.pipeline_options import StandardOptions
@@ -40,8 +41,9 @@ def runner_path(name: str) -> str:
             "unknown Beam runner",
             expected=f"one of {', '.join(sorted(_KNOWN))}",
             got=repr(name),
-            cure="give one of these as --runner, or the full name of a class such as "
-            "my_package.MyRunner; leave out --runner to run without Beam",
+            cure=f"{_meant(given, short)}give one of these as --runner, or the full "
+            "name of a class such as my_package.MyRunner; leave out --runner to run "
+            "without Beam",
         )
     try:
         if path == _DASK:  # Its module can be imported without Dask.
@@ -67,3 +69,20 @@ def runner_path(name: str) -> str:
             cure="check the name",
         )
     return path
+
+
+def _meant(given: str, short: dict[str, str]) -> str:
+    near = difflib.get_close_matches(given, short, n=1)
+    return f"did you mean {short[near[0]].rpartition('.')[2]}? " if near else ""
+
+
+def takes_other_options(name: str) -> bool:
+    """Returns whether a runner takes options that Beam's parser does not know.
+
+    Job services of portable runners say themselves which options they have.
+    """
+    from apache_beam.runners.portability.portable_runner import PortableRunner
+
+    module, _, attribute = runner_path(name).rpartition(".")
+    kind = getattr(importlib.import_module(module), attribute)
+    return issubclass(kind, PortableRunner)

@@ -9,10 +9,15 @@ import itertools
 from collections.abc import Sequence
 
 import click
-from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.errors import InputError
-from gristmill.pipelines.beam_runners import runner_path
+from gristmill.pipelines.beam_options import (
+    ignored_options,
+    known_options,
+    without_flag_values,
+)
+from gristmill.pipelines.beam_runners import runner_path, takes_other_options
 
 
 def checked_options(runner: str, given: Sequence[str]) -> list[str]:
@@ -23,8 +28,16 @@ def checked_options(runner: str, given: Sequence[str]) -> list[str]:
         given: Options for Beam.
 
     Raises:
-        InputError: There is no such runner, or Beam does not take the options.
+        InputError: There is no such runner, Beam does not take the options, or it
+            would ignore one.
     """
+    given = list(without_flag_values(given))
+    if (other := _value_of("--runner", given)) is not None:
+        raise InputError(
+            "the runner is given twice",
+            got=f"{runner}, and {other} after --",
+            cure="give --runner once, before --",
+        )
     options = [f"--runner={runner_path(runner)}", *given]
     said = io.StringIO()
     try:
@@ -38,7 +51,24 @@ def checked_options(runner: str, given: Sequence[str]) -> list[str]:
             got=said.getvalue().strip().rpartition("error: ")[2],
             cure="correct the option that is named",
         ) from e
+    if not takes_other_options(runner):
+        _check_none_ignored(given)
     return options
+
+
+def _check_none_ignored(given: Sequence[str]) -> None:
+    # A launcher of the service may say more than Beam knows: it is noted there.
+    launched = _value_of("--template_location", given) is not None
+    for argument, nearest in ignored_options(given):
+        if nearest is not None or not launched:
+            raise InputError(
+                "Beam would ignore this option",
+                got=argument,
+                expected=nearest,
+                cure=f"give {nearest}, or drop it"
+                if nearest
+                else "check its name with Beam's documentation, or drop it",
+            )
 
 
 def split_arguments(
@@ -53,7 +83,7 @@ def split_arguments(
     if (runner := _value_of("--runner", arguments)) is not None:
         runner_path(runner)
     ours = {} if command is None else _options(command)
-    beams = beam_options()
+    beams = known_options()
     kept: list[str] = []
     beside: list[str] = []
     at = 0
@@ -95,18 +125,6 @@ def _options(command: click.Command) -> dict[str, int]:
         for parameter in command.params
         if isinstance(parameter, click.Option)
         for spelling in parameter.opts
-    }
-
-
-def beam_options() -> dict[str, argparse.Action]:
-    """Returns the options that Beam knows now, by their spelling."""
-    parser = _BeamArgumentParser(add_help=False, conflict_handler="resolve")
-    for kind in PipelineOptions.__subclasses__():
-        kind._add_argparse_args(parser)
-    return {
-        spelling: action
-        for action in parser._actions
-        for spelling in action.option_strings
     }
 
 

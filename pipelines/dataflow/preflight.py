@@ -17,15 +17,18 @@ from apache_beam.options.pipeline_options import (
 )
 
 from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.dataflow.buckets import check_buckets, uses_of
 from gristmill.pipelines.dataflow.clients import storage_client
-from gristmill.pipelines.dataflow.job_paths import check_inputs, check_output
+from gristmill.pipelines.dataflow.job_inputs import Listed, list_inputs, shard_sizes
+from gristmill.pipelines.dataflow.job_output import check_output
 from gristmill.pipelines.dataflow.worker_disk import check_disk
 from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
 from gristmill.pipelines.options.definitions import (
     ConvertOptions,
     LaunchOptions,
     Options,
+    VerifyOptions,
 )
 
 
@@ -42,6 +45,7 @@ def preflight(
     _check_worker_setup(options, beam_options)
     workers = beam_options.view_as(WorkerOptions)
     client = storage_client(cloud.project, anonymous=cloud.no_auth)
+    listed = Listed([], whole=False, notes=[])
     if cloud.impersonate_service_account:
         notes = ["buckets were not checked: the job is submitted by another account"]
     else:
@@ -50,12 +54,15 @@ def preflight(
         notes = check_buckets(
             uses, client=client, region=region, cross_region=launch.cross_region
         )
-        check_inputs(uses, client=client)
+        listed = list_inputs(uses, client=client)
+        notes += listed.notes
+    if isinstance(options, VerifyOptions):
+        open_manifest(options.dataset)
     if isinstance(options, ConvertOptions) and plan is not None:
         splits = [job.split for job in conversion_of(options).jobs]
         notes += check_output(options, splits=splits)
         notes += check_disk(
-            shard_bytes=plan.value if plan.kind == "shard_bytes" else None,
+            shard_sizes(listed, plan),
             threads=beam_options.view_as(DebugOptions).number_of_worker_harness_threads,
             machine_type=workers.machine_type,
             disk_gb=workers.disk_size_gb,

@@ -25,6 +25,7 @@ from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import has_magic
 from gristmill.pipelines.beam_graphs import graph_of
+from gristmill.pipelines.beam_options import ignored_options
 from gristmill.pipelines.dataflow.defaults import set_defaults, target_of
 from gristmill.pipelines.dataflow.permissions import cure_of, denied_permission
 from gristmill.pipelines.dataflow.preflight import has_worker_setup, preflight
@@ -56,6 +57,10 @@ def submit(
     pipeline = next(name for name, cls in PIPELINES.items() if isinstance(options, cls))
     set_defaults(beam_options, pipeline, options)
     notes = preflight(options, launch, beam_options)
+    notes += [
+        f"Beam ignores {ignored.argument}"
+        for ignored in ignored_options(beam_arguments)
+    ]
     with _worker_setup(beam_options):
         result = _run(options, beam_options)
     cloud = beam_options.view_as(GoogleCloudOptions)

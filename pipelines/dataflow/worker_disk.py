@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gristmill.dataset.errors import InputError
+from gristmill.pipelines.dataflow.job_inputs import ShardSizes
 
 # Converting a shard holds Python's interpreter lock: more threads do not make a
 # process faster, they keep more shards in memory and on disk. With two, one waits for
@@ -18,15 +19,15 @@ IMAGE_GB = 20
 
 
 def check_disk(
-    *, shard_bytes: int | None, threads: int, machine_type: str, disk_gb: int
+    shards: ShardSizes, *, threads: int, machine_type: str, disk_gb: int
 ) -> Iterator[str]:
     """Checks that the shards in progress on one machine fit on its disk.
 
     A machine runs a process for each vCPU, and each process makes one shard per thread.
-    A shard takes at most about as much space as its input.
+    A shard takes at most about as much space as its input, decompressed.
 
     Args:
-        shard_bytes: Input bytes of one shard, if known.
+        shards: Sizes of the shards.
         threads: Harness threads of each process.
         machine_type: Such as `e2-standard-4`.
         disk_gb: Size of the machine's disk.
@@ -43,21 +44,26 @@ def check_disk(
         return
     room = max(disk_gb - IMAGE_GB, 0) * 10**9
     at_once = cores * threads
-    if shard_bytes is None:
+    if shards.largest_bytes is None:
         yield (
             f"a machine makes {at_once} shards at once on "
             f"{room / 1e9:,.0f} GB of disk: {room / at_once / 1e9:,.1f} GB for each"
         )
-    elif shard_bytes * at_once > room:
-        needed = IMAGE_GB + -(-shard_bytes * at_once // 10**9)
+        return
+    held = shards.largest_bytes * at_once
+    if shards.total_bytes is not None:
+        held = min(held, shards.total_bytes)
+    if held > room:
+        needed = IMAGE_GB + -(-held // 10**9)
         raise InputError(
             "the shards in progress do not fit on a worker's disk",
             where=f"{machine_type} with {disk_gb} GB, {threads} harness threads",
-            expected=f"at least {needed:,} GB for {at_once} shards of up to "
-            f"{shard_bytes / 1e9:,.2f} GB, and {IMAGE_GB} GB for system and image",
+            expected=f"at least {needed:,} GB for up to {at_once} shards of up to "
+            f"{shards.largest_bytes / 1e9:,.2f} GB of decompressed input, and "
+            f"{IMAGE_GB} GB for system and image",
             got=f"{disk_gb:,} GB",
-            cure=f"give --disk_size_gb={needed}, a smaller --shard-size, or fewer "
-            "--number_of_worker_harness_threads",
+            cure=f"give --disk_size_gb={needed}, a smaller --shard-size or more "
+            "--num-shards, or fewer --number_of_worker_harness_threads",
         )
 
 

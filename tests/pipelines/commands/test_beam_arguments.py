@@ -1,12 +1,15 @@
-"""Options of Beam, told from ours."""
+"""Options of Beam, told from ours.
+
+Covers: pipelines/beam_options.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from gristmill.dataset.errors import InputError
+from gristmill.pipelines.beam_options import known_options
 from gristmill.pipelines.commands.beam_arguments import (
-    beam_options,
     checked_options,
     split_arguments,
 )
@@ -17,7 +20,7 @@ from gristmill.pipelines.options.definitions import PIPELINES, template_options
 def test_no_parameter_has_a_name_of_beams():
     for pipeline in PIPELINES:
         ours = {f"--{option.name}" for option in template_options(pipeline)}
-        assert not ours & beam_options().keys()
+        assert not ours & known_options().keys()
 
 
 @pytest.mark.parametrize(
@@ -62,3 +65,41 @@ def test_options_that_beam_does_not_take(capfd):
     with pytest.raises(InputError, match="unknown Beam runner"):
         checked_options("Nope", [])
     assert capfd.readouterr() == ("", "")  # Beam would print hundreds of lines.
+
+
+@pytest.mark.parametrize("runner", ["DataflowRunner", "FnApiRunner", "dask"])
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("--max_workers=7", "--max_num_workers"),
+        ("--disk_size=200", "--disk_size_gb"),
+        ("--max-num-workers=7", "--max_num_workers"),
+        ("--nonsense", None),
+        ("7", None),
+    ],
+)
+def test_options_that_beam_would_ignore(runner, option, meant):
+    with pytest.raises(InputError, match="Beam would ignore this option") as raised:
+        checked_options(runner, ["--no_auth", option])
+    assert raised.value.got == option
+    assert raised.value.expected == meant
+    assert (meant or "check its name") in raised.value.cure
+
+
+def test_a_job_service_has_options_of_its_own():
+    options = ["--job_endpoint=localhost:1", "--of_the_service=1"]
+    assert checked_options("PortableRunner", options)[1:] == options
+
+
+def test_a_launcher_may_say_what_beam_does_not_know():
+    launched = ["--template_location=gs://x/y", "--launcher_machine_type=n1"]
+    more = [*launched, "--quite_new_thing=1"]
+    assert checked_options("DataflowRunner", more)[1:] == more
+    with pytest.raises(InputError, match="would ignore"):
+        checked_options("DataflowRunner", [*launched, "--disk_size=200"])
+
+
+def test_flags_may_have_values():
+    given = ["--no_auth=true", "--use_public_ips=false", "--streaming=false", "--a=b"]
+    options = checked_options("PortableRunner", given)
+    assert options[1:] == ["--no_auth", "--no_use_public_ips", "--a=b"]

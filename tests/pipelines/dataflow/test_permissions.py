@@ -11,6 +11,8 @@ from tests.support import roles
 from tests.support.cloud import Cloud, job_of, running, written_job
 
 ASKED = roles.asked()
+# Here it takes one or two; where Beam tries again, 8 minutes.
+LIMIT_SECONDS = 60
 WORKERS = "workers' service account"
 USERS = ("launching user", "user who submits without a template, also")
 SUBMISSION = (
@@ -73,7 +75,7 @@ def test_a_permission_that_is_missing_is_named_in_seconds(cloud, row):
     grant(cloud, everything - {(row.permission, row.resource)})
     started = time.monotonic()
     done = cloud.submit(*SUBMISSION)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < LIMIT_SECONDS
     if row.without.startswith("a note"):
         assert done.code == 0, done.stderr
         said = done.stdout
@@ -97,7 +99,7 @@ def test_waiting_names_a_permission_that_is_missing(cloud, row):
     grant(cloud, roles.permissions_of(*USERS) - {(row.permission, row.resource)})
     started = time.monotonic()
     done = cloud.submit(*SUBMISSION, "--wait")
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < LIMIT_SECONDS
     assert done.code == 1
     assert "the job was submitted, but its state cannot be read" in done.stderr
     assert "https://console.cloud.google.com/dataflow/jobs/" in done.stderr

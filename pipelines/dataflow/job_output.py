@@ -1,37 +1,14 @@
-"""Checks of what a job reads and writes: it is there, or it is not there yet."""
+"""Checks of the output of a conversion: it can be read, and is not finished."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gristmill.dataset.commit.output_place import check_not_matched
 from gristmill.dataset.errors import GristmillError, InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
-from gristmill.dataset.storage.object_names import listing_of, split_path
-from gristmill.pipelines.dataflow.buckets import Use, explained, retry
 from gristmill.pipelines.options.definitions import ConvertOptions
-
-
-def check_inputs(uses: Sequence[Use], *, client: Any) -> None:
-    """Checks that an object exists under the prefix of each input pattern."""
-    for use in uses:
-        if use.what not in ("input", "files"):
-            continue
-        bucket, name = split_path(use.path)
-        prefix, _ = listing_of(name)
-        with explained(bucket, use.what):
-            found = any(
-                client.list_blobs(bucket, prefix=prefix, max_results=1, retry=retry())
-            )
-        if not found:
-            raise InputError(
-                "no input file matches",
-                where=use.path,
-                got=f"no object with the prefix gs://{bucket}/{prefix}",
-                cure="check the path",
-            )
 
 
 def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]:

@@ -1,0 +1,199 @@
+"""The input files of a job, as far as they can be listed in seconds."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.object_names import (
+    compile_pattern,
+    has_magic,
+    listing_of,
+    split_path,
+)
+from gristmill.dataset.tfrecord.frames import WINDOW_BITS, detect_compression
+from gristmill.pipelines.dataflow.buckets import Use, explained, retry
+from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
+
+_SECONDS = 10.0
+_MOST_FILES = 10_000
+_SAMPLE_BYTES = 1 << 18
+_MOST_INFLATED_BYTES = 32 << 20
+
+
+class ListedFile(NamedTuple):
+    """An object: its path, and its size in bytes as it is stored."""
+
+    path: str
+    size_bytes: int
+
+
+class Listed(NamedTuple):
+    """What the inputs of a job match.
+
+    Attributes:
+        files: The first files of each input.
+        whole: Whether these are all.
+        notes: Remarks for the user.
+    """
+
+    files: list[ListedFile]
+    whole: bool
+    notes: list[str]
+
+
+class ShardSizes(NamedTuple):
+    """Input of the shards of a job, decompressed, in bytes; None where not known.
+
+    Attributes:
+        largest_bytes: Of the largest shard.
+        total_bytes: Of all together.
+    """
+
+    largest_bytes: int | None
+    total_bytes: int | None
+
+
+def list_inputs(
+    uses: Sequence[Use], *, client: Any, seconds: float = _SECONDS
+) -> Listed:
+    """Lists the first files of the inputs of a job.
+
+    Args:
+        uses: Paths that the job reads and writes.
+        client: A client of google-cloud-storage.
+        seconds: How long to list, of all inputs together.
+
+    Raises:
+        InputError: An input matches nothing.
+    """
+    ends = time.monotonic() + seconds
+    files: list[ListedFile] = []
+    whole, notes = True, []
+    for use in uses:
+        if use.what not in ("input", "files"):
+            continue
+        found, seen, all_seen = _list_one(use, client, ends)
+        if not found and all_seen:
+            raise InputError(
+                "no input file matches",
+                where=use.path,
+                got=seen,
+                cure="check the path; a directory stands for the files directly in it",
+            )
+        if not found:
+            notes.append(
+                f"whether a file matches {use.path} was not checked: none of the first "
+                f"ones does, {seen}"
+            )
+        files += found
+        whole = whole and all_seen
+    return Listed(files, whole, notes)
+
+
+def _list_one(use: Use, client: Any, ends: float) -> tuple[list[ListedFile], str, bool]:
+    """Returns files that a path matches, what was seen, and whether that was all."""
+    bucket, name = split_path(use.path)
+    with explained(bucket, use.what):
+        # A plain name wins: objects may have `[` in their names.
+        plain = client.list_blobs(bucket, prefix=name, max_results=1, retry=retry())
+        found = [_listed(bucket, blob) for blob in plain if blob.name == name]
+        if found and not name.endswith("/"):
+            return found, "", True
+        prefix, deep, matches = _listing(name)
+        blobs = client.list_blobs(
+            bucket,
+            prefix=prefix,
+            delimiter=None if deep else "/",
+            fields="items(name,size),nextPageToken,prefixes",
+            retry=retry(),
+        )
+        found, seen, example = [], 0, ""
+        for page in blobs.pages:
+            for blob in page:
+                seen += 1
+                example = example or f", such as gs://{bucket}/{blob.name}"
+                if matches(blob.name):
+                    found.append(_listed(bucket, blob))
+            late = time.monotonic() > ends
+            if late or (found and len(found) >= _MOST_FILES):
+                break
+    said = f"{seen or 'no'} object{'s' if seen > 1 else ''} with the prefix"
+    return found, f"{said} gs://{bucket}/{prefix}{example}", not blobs.next_page_token
+
+
+def _listing(name: str) -> tuple[str, bool, Callable[[str], bool]]:
+    """Returns the prefix to list, whether to go below, and what takes a name."""
+    if has_magic(name):
+        fits = compile_pattern(name).fullmatch
+        prefix, deep = listing_of(name)
+        return prefix, deep, lambda other: not other.endswith("/") and bool(fits(other))
+    prefix = f"{name.rstrip('/')}/" if name.strip("/") else ""
+
+    def directly_in(other: str) -> bool:
+        # As `match_inputs` does: others are markers and unfinished files.
+        last = other.rpartition("/")[2]
+        return bool(last) and not last.startswith((".", "_"))
+
+    return prefix, False, directly_in
+
+
+def _listed(bucket: str, blob: Any) -> ListedFile:
+    return ListedFile(f"gs://{bucket}/{blob.name}", int(blob.size or 0))
+
+
+def shard_sizes(listed: Listed, plan: PlanOptions) -> ShardSizes:
+    """Returns what is known of the shards of a job; of more files they are no smaller.
+
+    All files are taken to be compressed if the largest is, and as much: that is seen in
+    its first bytes.
+
+    Args:
+        listed: The input files.
+        plan: How they are cut.
+
+    Raises:
+        InputError: They cannot be cut so.
+    """
+    sizes = np.array([file.size_bytes for file in listed.files], np.int64)
+    if not len(sizes):
+        return ShardSizes(plan.value if plan.kind == "shard_bytes" else None, None)
+    inflation = _inflation(max(listed.files, key=lambda file: file.size_bytes).path)
+    total = float(sizes.sum())
+    if plan.kind == "records_per_shard":
+        largest = None
+    elif plan.kind == "num_shards" and not listed.whole:
+        largest = total / (plan.value or 1)
+    else:
+        splittable = np.full(len(sizes), inflation is None)
+        cuts = plan_by_bytes(plan, sizes, splittable).cut_bytes
+        largest = float(np.diff(cuts).max(initial=0))
+    times = inflation or 1.0
+    return ShardSizes(
+        None if largest is None else int(largest * times),
+        int(total * times) if listed.whole else None,
+    )
+
+
+def _inflation(path: str) -> float | None:
+    """Returns how many bytes one byte of a compressed file holds, None for a plain one.
+
+    What its first bytes tell: few files are read to plan a job.
+    """
+    head = storage_for(path).read(path, 0, _SAMPLE_BYTES)
+    compression = detect_compression(head)
+    if compression == "none":
+        return None
+    stream = zlib.decompressobj(WINDOW_BITS[compression])
+    try:
+        inflated = stream.decompress(head, _MOST_INFLATED_BYTES)
+    except zlib.error:
+        return 1.0  # Damaged: the job says so, with its place.
+    taken = len(head) - len(stream.unconsumed_tail) - len(stream.unused_data)
+    return max(1.0, len(inflated) / max(1, taken))

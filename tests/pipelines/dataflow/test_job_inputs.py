@@ -1,0 +1,117 @@
+"""What a submission looks up about its inputs: a few requests, whatever there is."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.pipelines.dataflow.buckets import Use
+from gristmill.pipelines.dataflow.clients import storage_client
+from gristmill.pipelines.dataflow.job_inputs import (
+    Listed,
+    ListedFile,
+    ShardSizes,
+    list_inputs,
+    shard_sizes,
+)
+from gristmill.transforms.planning.shard_plan import PlanOptions
+from tests.support.cloud import Cloud, running
+
+NAMES = ("a/1", "a/2.gz", "a/_SUCCESS", "a/deep/3", "a/[1]", "b/c/d")
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    with running() as services:
+        for name in NAMES:
+            services.storage.objects.put("raw", name, b"0123456789")
+        yield services
+
+
+def matched(*paths: str, what: str = "input", **options) -> Listed:
+    client = storage_client("p", anonymous=True)
+    uses = [Use(what, path, frozenset()) for path in paths]
+    return list_inputs(uses, client=client, **options)
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("gs://raw/a/1", ["a/1"]),
+        ("gs://raw/a/[1]", ["a/[1]"]),  # A plain name wins.
+        ("gs://raw/a/[12]", ["a/1"]),
+        ("gs://raw/a", ["a/1", "a/2.gz", "a/[1]"]),
+        ("gs://raw/a/", ["a/1", "a/2.gz", "a/[1]"]),
+        ("gs://raw/a/*", ["a/1", "a/2.gz", "a/[1]", "a/_SUCCESS"]),
+        ("gs://raw/a/**", ["a/1", "a/2.gz", "a/[1]", "a/_SUCCESS", "a/deep/3"]),
+        ("gs://raw/*/deep/?", ["a/deep/3"]),
+    ],
+)
+def test_what_matches(cloud: Cloud, path, names):
+    for what in ("input", "files"):
+        found = matched(path, what=what)
+        assert [file.path for file in found.files] == [f"gs://raw/{n}" for n in names]
+        assert {file.size_bytes for file in found.files} == {10}
+        assert (found.whole, found.notes) == (True, [])
+    assert matched(path, what="output").files == []
+
+
+@pytest.mark.parametrize("path", ["gs://raw/b", "gs://raw/a/x*", "gs://raw/*/deep"])
+def test_what_matches_nothing(cloud: Cloud, path):
+    with pytest.raises(InputError, match="no input file matches"):
+        matched("gs://raw/a/1", path)
+
+
+def test_listing_ends_in_time(cloud: Cloud, monkeypatch):
+    monkeypatch.setattr(cloud.storage.objects, "page_size", 2)
+    before = cloud.storage.requests["list"]
+    found = matched("gs://raw/**/d", seconds=0)
+    assert not found.whole
+    assert "whether a file matches gs://raw/**/d was not checked" in found.notes[0]
+    assert "2 objects with the prefix gs://raw/" in found.notes[0]
+    found = matched("gs://raw/a/**", seconds=0)
+    assert (found.whole, len(found.files), found.notes) == (False, 2, [])
+    assert cloud.storage.requests["list"] == before + 4
+
+
+def listed(*sizes: int, whole: bool = True) -> Listed:
+    files = [ListedFile(f"gs://raw/sizes/{size}", size) for size in sizes]
+    return Listed(files, whole, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "whole", "sizes"),
+    [
+        ("match_shards", None, True, ShardSizes(700, 1000)),
+        ("match_shards", None, False, ShardSizes(700, None)),
+        ("shard_bytes", 500, True, ShardSizes(500, 1000)),
+        ("shard_bytes", 5000, True, ShardSizes(1000, 1000)),
+        ("num_shards", 4, True, ShardSizes(250, 1000)),
+        ("num_shards", 4, False, ShardSizes(250, None)),
+        ("records_per_shard", 4, True, ShardSizes(None, 1000)),
+    ],
+)
+def test_sizes_of_shards(cloud: Cloud, kind, value, whole, sizes):
+    cloud.storage.objects.put("raw", "sizes/700", bytes(700))
+    plan = PlanOptions(kind=kind, value=value)
+    assert shard_sizes(listed(300, 700, whole=whole), plan) == sizes
+
+
+def test_sizes_of_shards_where_nothing_was_listed():
+    assert shard_sizes(listed(), PlanOptions(value=5)) == ShardSizes(5, None)
+    nothing = shard_sizes(listed(), PlanOptions(kind="match_shards", value=None))
+    assert nothing == ShardSizes(None, None)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
+def test_compressed_inputs_are_counted_as_they_are_read(cloud: Cloud, compress):
+    data = compress(bytes(100_000))
+    cloud.storage.objects.put("raw", f"sizes/{len(data)}", data)
+    plan = PlanOptions(kind="match_shards", value=None)
+    found = shard_sizes(listed(len(data), 50), plan)
+    assert found.largest_bytes == pytest.approx(100_000, rel=0.01)
+    cloud.storage.objects.put("raw", f"sizes/{len(data)}", data[:14] + b"\0" * 99)
+    assert shard_sizes(listed(len(data), 50), plan).largest_bytes >= len(data)

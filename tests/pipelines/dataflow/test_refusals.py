@@ -1,0 +1,347 @@
+"""Every refusal before a submission, of real ones: in seconds, and with what to do.
+
+Covers: pipelines/dataflow/preflight.py, pipelines/commands/beam_arguments.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import pathlib
+import re
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.cloud import Cloud, Done, running
+
+ROOT = pathlib.Path(__file__).parents[3]
+# Here it takes one or two; where Beam tries again, 8 minutes.
+LIMIT_SECONDS = 60
+CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts")
+IMAGE = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"
+
+
+class Refusal(NamedTuple):
+    """A submission that is refused.
+
+    Attributes:
+        message: The first line of what is said, `...` for what differs.
+        arguments: What is submitted.
+        said: What else is said.
+        prepare: Makes it wrong, where the arguments are right.
+        code: Exit code.
+    """
+
+    message: str
+    arguments: tuple[str, ...]
+    said: tuple[str, ...]
+    prepare: Callable[[Cloud], object] = lambda cloud: None
+    code: int = 2
+
+
+def elsewhere(cloud: Cloud) -> None:
+    cloud.storage.objects.places["data"] = {"location": "EUROPE-WEST4"}
+
+
+def denied(cloud: Cloud) -> None:
+    cloud.storage.objects.denied.add("storage.objects.create")
+
+
+def failing(cloud: Cloud) -> None:
+    cloud.storage.fail("403", "list", times=1000)
+
+
+def damaged(cloud: Cloud) -> None:
+    cloud.storage.objects.put("data", "damaged/dataset.json", b"{")
+
+
+def committed(cloud: Cloud) -> None:
+    done = cloud.gristmill(*CONVERT[:2], "gs://data/done", "--workers=1")
+    assert done.code == 0, done.stderr
+
+
+def compressed(cloud: Cloud) -> None:
+    """A file of 1.3 GB, stored in 1.3 MB."""
+    part = gzip.compress(bytes(64 << 20))
+    cloud.storage.objects.put("raw", "gz/a.tfrecord", 20 * part)
+
+
+REFUSALS = {
+    "runner": Refusal(
+        "unknown Beam runner",
+        (*CONVERT, "--runner=DataflowRuner"),
+        ("did you mean DataflowRunner?", "'DataflowRuner'"),
+    ),
+    "runner of a module": Refusal(
+        "the Beam runner cannot be imported",
+        (*CONVERT, "--runner=mine.DataflowRunner"),
+        ("No module named 'mine'",),
+    ),
+    "no runner": Refusal(
+        "this is no Beam runner",
+        (*CONVERT, "--runner=gristmill.dataset.GristmillError"),
+        ("a subclass of apache_beam.runners.PipelineRunner",),
+    ),
+    "runner twice": Refusal(
+        "the runner is given twice",
+        (*CONVERT, "--", "--runner=FnApiRunner"),
+        ("give --runner once, before --",),
+    ),
+    "value": Refusal(
+        "Beam does not take these options",
+        (*CONVERT, "--num_workers=two"),
+        ("invalid int value: 'two'",),
+    ),
+    "max_workers": Refusal(
+        "Beam would ignore this option",
+        (*CONVERT, "--", "--max_workers=7"),
+        ("got:      --max_workers=7", "give --max_num_workers"),
+    ),
+    "disk_size": Refusal(
+        "Beam would ignore this option",
+        (*CONVERT, "--", "--disk_size=200"),
+        ("got:      --disk_size=200", "give --disk_size_gb"),
+    ),
+    "disk_size in a launcher": Refusal(
+        "Beam would ignore this option",
+        (*CONVERT, "--template_location=gs://data/t/1", "--", "--disk_size=200"),
+        ("give --disk_size_gb",),
+    ),
+    "nonsense": Refusal(
+        "Beam would ignore this option",
+        (*CONVERT, "--", "--nonsense=1"),
+        ("check its name with Beam's documentation",),
+    ),
+    "workers": Refusal(
+        "--workers has no effect with --runner", (*CONVERT, "--workers=2"), ()
+    ),
+    "plan": Refusal(
+        "more than one way to make shards",
+        (*CONVERT, "--match-shards", "--num-shards=3"),
+        ("give only one of",),
+    ),
+    "project": Refusal(
+        "no ... given for Dataflow", (*CONVERT, "--project="), ("give --project",)
+    ),
+    "region": Refusal(
+        "no ... given for Dataflow", (*CONVERT, "--region="), ("give --region",)
+    ),
+    "local input": Refusal(
+        "Dataflow workers cannot access the ...",
+        ("convert", "here/*", "gs://data/x"),
+        ("the input", "gcloud storage cp"),
+    ),
+    "local output": Refusal(
+        "Dataflow workers cannot access the ...",
+        ("convert", "gs://raw/*", "there", "--temp_location=gs://scratch/tmp"),
+        ("the output",),
+    ),
+    "local temporary files": Refusal(
+        "Dataflow workers cannot access the ...",
+        (*CONVERT, "--temp_location=/tmp/x"),
+        ("the temporary files",),
+    ),
+    "local dataset": Refusal(
+        "Dataflow workers cannot access the ...",
+        ("verify", "here", "--temp_location=gs://scratch/tmp"),
+        ("the dataset",),
+    ),
+    "local report": Refusal(
+        "Dataflow workers cannot access the ...",
+        ("verify", "gs://data/x", "--report", "here"),
+        ("the report",),
+    ),
+    "local files": Refusal(
+        "Dataflow workers cannot access the ...",
+        ("index", "here/*", "--temp_location=gs://scratch/tmp"),
+        ("the files",),
+    ),
+    "setup file": Refusal(
+        "no such file", (*CONVERT, "--setup_file=/nowhere/setup.py"), ("/nowhere",)
+    ),
+    "requirements file": Refusal(
+        "no such file", (*CONVERT, "--requirements_file=/nowhere/r.txt"), ("/nowhere",)
+    ),
+    "map": Refusal(
+        "the workers do not have the module of --map",
+        (*CONVERT, "--map=mine:shout", "--sdk_container_image="),
+        ("--setup_file",),
+    ),
+    "output bucket": Refusal(
+        "the bucket of the ... does not exist",
+        (*CONVERT[:2], "gs://nowhere/x", "--temp_location=gs://scratch/tmp"),
+        ("the output", "gs://nowhere", "gcloud storage buckets create"),
+    ),
+    "input bucket": Refusal(
+        "the bucket of the ... does not exist",
+        ("convert", "gs://nowhere/texts/*", "gs://data/x"),
+        ("the input", "gs://nowhere"),
+    ),
+    "temporary bucket": Refusal(
+        "the bucket of the ... does not exist",
+        (*CONVERT, "--temp_location=gs://notemp/x"),
+        ("the temporary files", "gs://notemp"),
+    ),
+    "staging bucket": Refusal(
+        "the bucket of the ... does not exist",
+        (*CONVERT, "--staging_location=gs://nostaging/x"),
+        ("the temporary files", "gs://nostaging"),
+    ),
+    "permission": Refusal(
+        "this account may not use the bucket of the ...",
+        CONVERT,
+        ("missing: storage.objects.create", "roles/storage.objectUser"),
+        denied,
+    ),
+    "region of a bucket": Refusal(
+        "the bucket of the ... is not in the workers' region",
+        CONVERT,
+        ("gs://data, EUROPE-WEST4", "us-central1", "--cross-region"),
+        elsewhere,
+    ),
+    "storage": Refusal(
+        "cannot read the bucket of the ...",
+        CONVERT,
+        ("made to fail", "check the network and the account"),
+        failing,
+        code=1,
+    ),
+    "pattern": Refusal(
+        "no input file matches",
+        ("convert", "gs://raw/texts/*.nope", "gs://data/x"),
+        (
+            "where:    gs://raw/texts/*.nope",
+            "3 objects with the prefix gs://raw/texts/, such as "
+            "gs://raw/texts/part-0.tfrecord",
+        ),
+    ),
+    "directory": Refusal(
+        "no input file matches",
+        ("convert", "gs://raw/text", "gs://data/x"),
+        ("no object with the prefix gs://raw/text/",),
+    ),
+    "file": Refusal(
+        "no input file matches",
+        ("convert", "gs://raw/texts/part", "gs://data/x"),
+        ("no object with the prefix gs://raw/texts/part/",),
+    ),
+    "files to index": Refusal(
+        "no input file matches",
+        ("index", "gs://data/nothing/*.array_record"),
+        ("no object with the prefix gs://data/nothing/",),
+    ),
+    "dataset to verify": Refusal(
+        "not a committed dataset",
+        ("verify", "gs://data/nothing"),
+        ("gs://data/nothing", "dataset.json"),
+        code=3,
+    ),
+    "output among inputs": Refusal(
+        "the output lies among the inputs: the next run would find it",
+        ("convert", "gs://raw/**", "gs://raw/out"),
+        ("gs://raw/** would match gs://raw/out/dataset.json",),
+    ),
+    "damaged output": Refusal(
+        "the output cannot be read",
+        (*CONVERT[:2], "gs://data/damaged"),
+        ("repair it, or choose another output",),
+        damaged,
+    ),
+    "committed": Refusal(
+        "the output is committed already",
+        (*CONVERT[:2], "gs://data/done"),
+        ("gs://data/done, split train", "--overwrite"),
+        committed,
+    ),
+    "disk": Refusal(
+        "the shards in progress do not fit on a worker's disk",
+        (*CONVERT, "--shard-size=100GiB", "--disk_size_gb=20"),
+        ("at least 21 GB", "--disk_size_gb=21", "a smaller --shard-size"),
+    ),
+    "disk for a compressed file": Refusal(
+        "the shards in progress do not fit on a worker's disk",
+        (
+            *("convert", "gs://raw/gz/*", "gs://data/x"),
+            *("--match-shards", "--disk_size_gb=21"),
+        ),
+        ("at least 22 GB", "1.34 GB of decompressed input", "--disk_size_gb=22"),
+        compressed,
+    ),
+}
+# Of what the caller has, not of what is submitted: tests of their own.
+OTHERS = {
+    "no credentials for Google Cloud",
+    "this copy of gristmill cannot be sent to workers",
+}
+
+
+@pytest.fixture(scope="module")
+def services():
+    with running() as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def cloud(services: Cloud):
+    objects = services.storage.objects
+    before = {name: dict(found) for name, found in objects.buckets.items()}
+    yield services
+    objects.buckets.update(before)
+    objects.places.clear()
+    objects.denied.clear()
+    services.storage.faults.clear()
+    services.dataflow.jobs.clear()
+    services.dataflow.requests.clear()
+
+
+def submit(cloud: Cloud, arguments: tuple[str, ...]) -> Done:
+    command, *rest = arguments
+    given = ("--runner=DataflowRunner", "--project=my-project", "--region=us-central1")
+    return cloud.gristmill(command, *given, *cloud.arguments, IMAGE, *rest)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_a_submission_is_refused(cloud: Cloud, refusal: Refusal):
+    refusal.prepare(cloud)
+    started = time.monotonic()
+    done = submit(cloud, refusal.arguments)
+    assert time.monotonic() - started < LIMIT_SECONDS
+    assert done.code == refusal.code, done.stderr
+    assert cloud.dataflow.requests == []
+    first = done.stderr.partition("\n")[0]
+    parts = map(re.escape, refusal.message.split("..."))
+    assert re.fullmatch("error: " + ".*".join(parts), first)
+    assert "to do:" in done.stderr
+    assert "Traceback" not in done.stderr
+    for text in refusal.said:
+        assert text in done.stderr
+
+
+def text_of(node: ast.expr) -> str:
+    """Returns a literal text, `...` for what differs."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    parts = node.values if isinstance(node, ast.JoinedStr) else []
+    return "".join(map(text_of, parts)) or "..."
+
+
+def test_every_refusal_is_in_the_table():
+    raised = {
+        text_of(node.args[0])
+        for path in (ROOT / "pipelines" / "dataflow").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "InputError"
+    }
+    assert len(raised) >= 10
+    assert raised <= {refusal.message for refusal in REFUSALS.values()} | OTHERS
+
+
+def test_what_fits_is_not_refused(cloud: Cloud):
+    compressed(cloud)
+    *arguments, _ = REFUSALS["disk for a compressed file"].arguments
+    done = submit(cloud, (*arguments, "--disk_size_gb=22"))
+    assert done.code == 0, done.stderr
+    assert len(cloud.dataflow.jobs) == 1
