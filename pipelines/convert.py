@@ -32,6 +32,7 @@ from gristmill.transforms.conversion.counted_parts import (
     CountTask,
     PartCollector,
 )
+from gristmill.transforms.conversion.job_inputs import split_note
 from gristmill.transforms.conversion.same_inputs import has_other_records
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.conversion.try_function import try_function
@@ -101,6 +102,12 @@ def convert(
             "meanwhile both need space",
             file=sys.stderr,
         )
+    notes = []
+    for p in preparations:
+        joined = split_note(p.prepared.job, p.prepared.files)
+        if joined is not None and show_progress:
+            print(f"note: {joined}", file=sys.stderr)
+        notes += [*p.notes, *([joined] if joined else ()), *p.prepared.files.notes()]
     before = tuple(p.prepared.job.split for p in preparations if p.committed)
     repaired = 0
     manifest = preparations[0].committed
@@ -127,9 +134,7 @@ def convert(
         committed_before=before,
         check=jobs[0].check,
         repaired_shards=repaired,
-        notes=tuple(
-            note for p in preparations for note in (*p.notes, *p.prepared.files.notes())
-        ),
+        notes=tuple(notes),
         seconds=time.monotonic() - started,
     )
 

@@ -41,7 +41,7 @@ from gristmill.transforms.conversion.counted_parts import (
     CountTask,
     GatheredCounts,
 )
-from gristmill.transforms.conversion.job_inputs import list_inputs
+from gristmill.transforms.conversion.job_inputs import list_inputs, split_note
 from gristmill.transforms.conversion.shard_tasks import (
     GatheredResults,
     ShardResult,
@@ -65,7 +65,8 @@ _log = logging.getLogger(__name__)
 def _list_inputs(job: ConversionJob) -> InputFiles:
     files = list_inputs(job)
     try_function(job, files.first(TRIED_FILES))
-    for note in files.notes():
+    joined = split_note(job, files)
+    for note in (*([joined] if joined else ()), *files.notes()):
         _log.warning("%s: %s", job.output, note)
     return files
 

@@ -18,6 +18,8 @@ from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.input_files import InputFiles, find_inputs
 from gristmill.transforms.tfds.directory import is_tfds_directory
 
+_MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
+
 
 def list_inputs(job: ConversionJob) -> InputFiles:
     """Lists the input files of a job.
@@ -42,6 +44,22 @@ def list_inputs(job: ConversionJob) -> InputFiles:
     written = (layout.DATASET_JSON, *layout.split_paths(job.name, job.split))
     _check_apart(job, files, written)
     return files
+
+
+def split_note(job: ConversionJob, files: InputFiles) -> str | None:
+    """Returns a note for the user if files of one split become another by default."""
+    splits = JoinedFiles.of(files.paths).splits
+    if job.names.kind != "tfds" or job.join_splits or len(splits) != 1:
+        return None
+    ((found, count),) = splits.items()
+    if count < len(files):
+        return None
+    if job.split in _MEANINGS.get(found, (found,)):
+        return None
+    return (
+        f"the input files are of split {found}, by their names, and become split "
+        f"{job.split}; to keep it, give --split {found} (in Python, split={found!r})"
+    )
 
 
 def check_shards_apart(prepared: PreparedJob) -> None:

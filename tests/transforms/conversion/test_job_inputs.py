@@ -8,10 +8,11 @@ import pathlib
 import pytest
 
 from gristmill.dataset.errors import InputError
+from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.definitions import ConvertOptions
 from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.job_inputs import list_inputs
+from gristmill.transforms.conversion.job_inputs import list_inputs, split_note
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from tests.support.conversion import contents, job_of
 from tests.support.gcs_server import GcsServer
@@ -112,6 +113,37 @@ class TestSplits:
         names = ShardNames(kind="beam", prefix="x", suffix=".arrayrecord")
         files = list_inputs(job_of(c4, "out", names=names))
         assert "splits are joined" in files.notes()[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "join", "noted"),
+    [
+        (tfds("validation", 2), "train", False, True),
+        (["val-0", "val-1"], "train", False, True),
+        (tfds("validation", 2), "validation", False, False),
+        (tfds("validation", 2), "test", True, False),  # With --split test.
+        (["training-0"], "train", False, False),
+        (["val-0", "other"], "train", False, False),
+        (["a", "b"], "train", False, False),
+    ],
+)
+def test_a_split_that_gets_another_name_by_default_is_noted(
+    tmp_path, names, split, join, noted
+):
+    job = job_of(make(tmp_path, *names), "out", split=split, join_splits=join)
+    note = split_note(job, list_inputs(job))
+    assert (note is not None) == noted
+    if note is not None:
+        assert "and become split train; to keep it, give --split val" in note
+
+
+def test_the_note_comes_before_the_work_and_with_the_result(tmp_path, capsys):
+    make(tmp_path / "in", *tfds("validation", 2))
+    options = ConvertOptions(input=(f"{tmp_path}/in/*",), output=f"{tmp_path}/out")
+    outcome = convert(conversion_of(options).jobs, show_progress=True)
+    note = "note: the input files are of split validation"
+    assert capsys.readouterr().err.startswith(note)
+    assert note in outcome.text()
 
 
 def test_datasets_that_are_joined_are_noted(tmp_path):
