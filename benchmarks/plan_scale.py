@@ -1,13 +1,14 @@
-"""What planning and committing cost from a thousand to four million shards.
+r"""What planning and committing cost from a thousand to four million shards.
 
-    python -m benchmarks.plan_scale size --markdown docs/performance_scale.md
+    python -m benchmarks.plan_scale size counted index verify \
+        --markdown docs/performance_scale.md
 
-No data is read. Listings, and what workers report of their shards, are made up; files
-that have to be there have the right sizes, and no content. All else is the real code,
-in one process and on one core. What a runner would carry from one stage to the next
-passes through Beam's coder. Each path and number of shards has a process of its own.
+No data is read. What workers report of their shards is made up; files that have to be
+there have the right sizes, and no content. All else is the real code, in one process.
+What a runner would carry from one stage to the next passes through Beam's coder. Each
+path and number of shards has a process of its own.
 
-- total: the time of all steps, without that of making files to be found.
+- total: CPU time of all steps, without that of making files to be found.
 - peak memory: the largest of the process, above that of the imports alone.
 - element: the largest one about one shard or file, encoded by Beam's coder.
 - gathered: the largest one about many, divided by the number of shards.

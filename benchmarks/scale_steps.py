@@ -1,4 +1,4 @@
-"""What each step of a path costs: its time, and the size of what a runner carries."""
+"""What each step of a path costs: CPU time, and the size of what a runner carries."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Steps:
     """The measurements of one path at one number of shards.
 
     Attributes:
-        found: Seconds of each step (`NAME_seconds`), and bytes: `element_bytes` of the
-            largest element about one shard or file, `gathered_bytes` of the largest one
-            that is about many, and what else a path adds.
+        found: CPU seconds of each step (`NAME_seconds`), and bytes: `element_bytes` of
+            the largest element about one shard or file, `gathered_bytes` of the largest
+            one that is about many, and what else a path adds.
     """
 
     def __init__(self) -> None:
@@ -27,10 +27,10 @@ class Steps:
 
     def timed(self, name: str, work: Callable[[], _T]) -> _T:
         """Returns what `work` returns; adds its time to that of the step."""
-        begin = time.perf_counter()
+        begin = time.process_time()
         result = work()
         key = f"{name}_seconds"
-        taken = time.perf_counter() - begin
+        taken = time.process_time() - begin
         self.found[key] = self.found.get(key, 0) + taken
         return result
 

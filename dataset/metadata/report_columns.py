@@ -146,7 +146,7 @@ class ReportCollector:
     def reports(self) -> ShardReports:
         """Returns one report for each shard."""
         self._pack()
-        table = ShardTable.concatenate(
+        table = ShardTable.joined(
             [
                 ShardTable.decode(block, where=f"reports of job {self.job}")
                 for block in self._blocks
@@ -156,7 +156,7 @@ class ReportCollector:
         # The last one of each shard.
         backwards = table.columns["shard_index"][::-1]
         found = np.unique(backwards, return_index=True)[1]
-        table = table.take(len(table) - 1 - found)
+        table = table.taken(len(table) - 1 - found)
         more = {name: table.columns.pop(name) for name in _MORE_COLUMNS}
         return ShardReports(
             table, more, job=self.job, block_reports=self._block_reports

@@ -206,33 +206,35 @@ class ShardTable:
             taken = tuple(itertools.islice(spans, last - first))
             yield fields | {"path": path, "written": written, "spans": taken}
 
-    def take(self, shards: Int64) -> ShardTable:
-        """Returns a table of some of the shards.
+    def taken(self, shards: Int64) -> ShardTable:
+        """Returns a table of some of the shards. This one is empty then.
+
+        Both at once would need gigabytes at millions of shards.
 
         Args:
             shards: int64 [shards], which, in their order.
         """
-        ends = self.columns["span_ends"]
+        ends = self.columns.pop("span_ends")
         counts = np.diff(ends, prepend=0)[shards]
         new_ends = np.cumsum(counts)
         # From where the spans of each shard begin, so many steps further.
         shifts = (ends - np.diff(ends, prepend=0))[shards] - (new_ends - counts)
         rows = np.repeat(shifts, counts) + np.arange(counts.sum())
         columns = {
-            name: column[rows if name in _SPAN_COLUMNS else shards]
-            for name, column in self.columns.items()
+            name: self.columns.pop(name)[rows if name in _SPAN_COLUMNS else shards]
+            for name in list(self.columns)
         }
         columns["span_ends"] = new_ends.astype("<i8")
         return ShardTable(paths=[self.paths[i] for i in shards], columns=columns)
 
     @classmethod
-    def concatenate(cls, tables: Sequence[ShardTable]) -> Self:
-        """Returns the shards of several tables, one and more, as one table."""
+    def joined(cls, tables: Sequence[ShardTable]) -> Self:
+        """Returns the shards of several tables, one and more. They are empty then."""
+        counts = [np.diff(t.columns.pop("span_ends"), prepend=0) for t in tables]
         columns = {
-            name: np.concatenate([table.columns[name] for table in tables])
-            for name in tables[0].columns
+            name: np.concatenate([table.columns.pop(name) for table in tables])
+            for name in list(tables[0].columns)
         }
-        counts = [np.diff(table.columns["span_ends"], prepend=0) for table in tables]
         columns["span_ends"] = np.cumsum(np.concatenate(counts)).astype("<i8")
         paths = [path for table in tables for path in table.paths]
         return cls(paths=paths, columns=columns)

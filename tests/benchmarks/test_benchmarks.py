@@ -482,16 +482,16 @@ class TestCommandLine:
 class TestPlanScale:
     def test_a_small_plan_is_committed_and_told(self) -> None:
         runs = [plan_scale.measure("size", shards) for shards in (7, 70)]
-        # The records of 256 MiB each, cut where the plan cuts.
+        # Each input file has the records of some four shards.
         expected = 70 * (256 << 20) / 2_216
-        assert runs[1]["records"] == pytest.approx(expected, rel=1e-5)
+        assert runs[1]["records"] == pytest.approx(expected, rel=0.1)
         assert runs[1]["gathered_shard_bytes"] * 70 == runs[1]["gathered_bytes"]
         page = plan_scale.document({"size": runs})
-        assert "\n## Conversion planned by size\n\nThe plan," in page
+        assert "\n## Conversion planned by size\n\nThe listing of" in page
         assert "| 7 shards | 70 shards | grows as n^ |" in page
         assert re.search(r"\n\| element \| (\d+ B) \| \1 \| 0.00 \|\n", page)
 
-    @pytest.mark.parametrize("path", ["index", "verify"])
+    @pytest.mark.parametrize("path", ["counted", "index", "verify"])
     def test_other_paths_hold_their_bounds(self, path: str) -> None:
         found = plan_scale.measure(path, 500)
         assert found["element_bytes"] <= 300  # With the path of a temporary file.

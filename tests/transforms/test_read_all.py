@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import pathlib
 
 import apache_beam as beam
@@ -24,7 +23,7 @@ from gristmill.transforms import (
     WriteArrayRecords,
 )
 from tests.support.pipelines import BUNDLE_BASED, run
-from tests.support.records import frames_of, text_records, write_array_records
+from tests.support.records import text_records, write_array_records, write_tfrecords
 
 FILES = {name: text_records(20, seed=seed) for seed, name in enumerate("abc")}
 
@@ -32,8 +31,8 @@ FILES = {name: text_records(20, seed=seed) for seed, name in enumerate("abc")}
 @pytest.fixture
 def tfrecords(tmp_path: pathlib.Path) -> pathlib.Path:
     for name, records in FILES.items():
-        data = frames_of(records)
-        (tmp_path / name).write_bytes(gzip.compress(data) if name == "b" else data)
+        compression = "GZIP" if name == "b" else ""
+        write_tfrecords(tmp_path / name, records, compression=compression)
     return tmp_path
 
 

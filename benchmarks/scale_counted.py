@@ -1,0 +1,89 @@
+"""Conversion by count.
+
+As planned by size. But first the inputs are cut into parts of 256 MiB; what is counted
+of each, and where some records begin, is gathered for the plan.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from benchmarks.scale_files import RECORD_BYTES, make_inputs
+from benchmarks.scale_size import finish
+from benchmarks.scale_steps import Steps
+from gristmill.transforms import ConversionJob
+from gristmill.transforms.conversion.begin_job import plan_job
+from gristmill.transforms.conversion.count_records import count_tasks, total_counts
+from gristmill.transforms.conversion.counted_parts import (
+    CountedPart,
+    CountTask,
+    GatheredCounts,
+)
+from gristmill.transforms.conversion.job_inputs import list_inputs
+from gristmill.transforms.planning.record_plan import stride_for
+from gristmill.transforms.planning.shard_plan import PlanOptions
+
+
+def measure(shards: int) -> dict[str, float]:
+    """Plans and commits so many shards."""
+    steps = Steps()
+    with tempfile.TemporaryDirectory() as directory:
+        pathlib.Path(directory, "in").mkdir()
+        records = make_inputs(f"{directory}/in", shards) // RECORD_BYTES
+        job = ConversionJob(
+            inputs=f"{directory}/in/*.tfrecord",
+            output=f"{directory}/out",
+            name="c4",
+            plan=PlanOptions(kind="records_per_shard", value=-(-records // shards)),
+        )
+        gathered = _count(steps, job).splits[job.split]
+        counts = steps.timed("plan", lambda: total_counts(job, gathered))
+        prepared = steps.timed("plan", lambda: plan_job(job, *counts))
+        finish(steps, prepared, shards)
+    return steps.found
+
+
+def _count(steps: Steps, job: ConversionJob) -> GatheredCounts:
+    files = steps.timed("list", lambda: list_inputs(job))
+    tasks = steps.timed("count_tasks", lambda: list(count_tasks(job, files)))
+    steps.sent(tasks[-1])
+    gathered = GatheredCounts()
+    for parts in _counts(tasks, stride_for(job.plan.value or 1)):
+        add_all = functools.partial(collections.deque, map(gathered.add, parts), 0)
+        steps.timed("gather_counts", add_all)
+        steps.sent(parts[0])
+    found = steps.timed("gather_counts", lambda: steps.sent(gathered, gathers=True))
+    steps.found["counts_bytes"] = steps.found["gathered_bytes"]
+    return found
+
+
+def _counts(tasks: list[CountTask], stride: int) -> Iterator[list[CountedPart]]:
+    """Yields what would be counted, shuffled, some at a time."""
+    numbers = np.random.default_rng(2).permutation(len(tasks))
+    for begin in range(0, len(tasks), 4096):
+        some = numbers[begin : begin + 4096].tolist()
+        yield [_counted(tasks[number], stride) for number in some]
+
+
+def _counted(task: CountTask, stride: int) -> CountedPart:
+    first, end = (
+        -(-edge // RECORD_BYTES) for edge in (task.begin_bytes, task.end_bytes)
+    )
+    offsets: Iterable[int] = range(
+        first * RECORD_BYTES, end * RECORD_BYTES, stride * RECORD_BYTES
+    )
+    return CountedPart(
+        task.split,
+        task.number,
+        None if task.begin_bytes else tuple(task.file),
+        first * RECORD_BYTES,
+        end * RECORD_BYTES,
+        end - first,
+        tuple(offsets),
+    )
