@@ -68,11 +68,20 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(16, max(2, len(os.sched_getaffinity(0)) * 3 // 2))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests that run alone first, so that others wait for them once."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leaves out soaks, and puts the tests that run alone first.
+
+    So others wait for them once.
+    """
+    if "soak" not in config.option.markexpr:
+        soaks = [item for item in items if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=soaks)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
     items.sort(key=lambda item: item.get_closest_marker("alone") is None)
     for item in items:
-        if not any(map(item.get_closest_marker, ("slow", "timeout"))):
+        if not any(map(item.get_closest_marker, ("slow", "soak", "timeout"))):
             item.add_marker(pytest.mark.timeout(QUICK_TIMEOUT_SECONDS))
 
 

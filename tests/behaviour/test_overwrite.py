@@ -318,7 +318,13 @@ def test_who_has_committed_is_finished_before_another_begins(
 
 
 @pytest.mark.parametrize(
-    "rounds", [2, pytest.param(4, marks=pytest.mark.slow)], ids=str
+    "rounds",
+    [
+        1,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(20, marks=pytest.mark.soak),
+    ],
+    ids=str,
 )
 def test_commands_at_once_that_say_they_are_done_are(
     source, output: str, old, rounds: int

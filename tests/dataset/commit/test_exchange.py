@@ -141,7 +141,11 @@ def assert_no_way_back(met: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("shards", "stride"),
-    [(2, 23), (3, 29), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (2, 3))],
+    [
+        *((2, 23), (3, 29)),
+        *(pytest.param(n, 5, marks=pytest.mark.slow) for n in (2, 3)),
+        *(pytest.param(n, 1, marks=pytest.mark.soak) for n in (2, 3)),
+    ],
 )
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_one(
     killer: Killer, prepared: Prepared, tmp_path: pathlib.Path, shards: int, stride: int
@@ -169,7 +173,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_one(
         kill_at += stride
     assert ended.status == 0, ended.error
     assert_no_way_back(met)
-    assert stride > 1 or {*met} == ORDER.keys()
+    assert stride > 5 or {*met} == ORDER.keys()
 
 
 # In a bucket.
@@ -204,7 +208,14 @@ def uploaded(server: GcsServer, files: dict[str, bytes]) -> dict[str, StoredObje
     return dict(server.objects.buckets["bucket"])
 
 
-@pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "stride",
+    [
+        31,
+        pytest.param(5, marks=pytest.mark.slow),
+        pytest.param(1, marks=pytest.mark.soak),
+    ],
+)
 def test_a_kill_at_any_request_leaves_the_old_or_the_new_one(
     cloud_killer: Killer,
     prepared: Prepared,
@@ -235,7 +246,7 @@ def test_a_kill_at_any_request_leaves_the_old_or_the_new_one(
         kill_at += stride
     assert ended.status == 0, ended.error
     assert_no_way_back(met)
-    assert stride > 1 or {*met} == ORDER.keys()
+    assert stride > 5 or {*met} == ORDER.keys()
 
 
 def made(folder: pathlib.Path, output: str, *, shards: int) -> list[ShardResult]:
