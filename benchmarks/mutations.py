@@ -32,7 +32,8 @@ from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import chunk_ranges
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask
-from gristmill.transforms.read_arrayrecords import list_shards, read_chunks
+from gristmill.transforms.sources.shard_list import list_shards
+from gristmill.transforms.sources.shard_range import read_chunks
 
 _MARKS = ("<!-- plain: begin -->", "<!-- plain: end -->")
 _BLOCK_BYTES = 1 << 16

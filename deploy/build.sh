@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds the image of each template and writes the templates to a bucket.
+# Builds the image and writes the templates convert, verify and index to a bucket.
 #
-#   PROJECT=my-project REGION=us-central1 BUCKET=my-bucket deploy/build.sh [convert ...]
+#   PROJECT=my-project REGION=us-central1 BUCKET=my-bucket deploy/build.sh
 #
-# Without arguments, builds convert, verify and index. Cloud Build builds the images; with
-# LOCAL=1, docker on this machine builds them.
+# Cloud Build builds the image; with LOCAL=1, docker on this machine builds it. PYTHON is
+# Python's version in the image.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,36 +13,30 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${BUCKET:?set the bucket of the templates, such as BUCKET=my-bucket}"
 REPOSITORY=${REPOSITORY:-gristmill}
 TAG=${TAG:-$(date -u +%Y%m%d-%H%M%S)}
-images=$REGION-docker.pkg.dev/$PROJECT/$REPOSITORY
-
-if (($# == 0)); then
-  set -- convert verify index
-fi
-
-for pipeline in "$@"; do
-  if [[ ! -f deploy/templates/$pipeline.json ]]; then
-    echo "error: no such template: $pipeline; expected convert, verify or index" >&2
-    exit 2
-  fi
-done
+PYTHON=${PYTHON:-}
+IMAGE=$REGION-docker.pkg.dev/$PROJECT/$REPOSITORY/gristmill:$TAG
 
 if [[ ${LOCAL:-} == 1 ]]; then
-  for pipeline in "$@"; do
-    image=$images/gristmill-$pipeline:$TAG
-    docker build --platform linux/amd64 --file deploy/Dockerfile \
-      --build-arg PIPELINE="$pipeline" --build-arg IMAGE="$image" --tag "$image" .
-    docker push "$image"
-  done
+  export IMAGE PYTHON
+  deploy/build_image.sh
 else
   gcloud builds submit --project "$PROJECT" --region "$REGION" \
     --config deploy/cloudbuild.yaml \
-    --substitutions "_IMAGES=$images,_TAG=$TAG,_PIPELINES=$*" .
+    --substitutions "_IMAGE=$IMAGE,_PYTHON=$PYTHON" .
 fi
 
-for pipeline in "$@"; do
+# The defaults are shown to who starts a template in the Google Cloud console.
+for pipeline in convert verify index; do
   gcloud dataflow flex-template build "gs://$BUCKET/templates/gristmill-$pipeline.json" \
     --project "$PROJECT" \
-    --image "$images/gristmill-$pipeline:$TAG" \
+    --image "$IMAGE" \
     --sdk-language PYTHON \
-    --metadata-file "deploy/templates/$pipeline.json"
+    --metadata-file "deploy/templates/$pipeline.json" \
+    --staging-location "gs://$BUCKET/gristmill-tmp/staging" \
+    --temp-location "gs://$BUCKET/gristmill-tmp" \
+    --worker-machine-type e2-standard-4 \
+    --max-workers 50 \
+    --disable-public-ips \
+    --additional-user-labels "gristmill=$pipeline"
 done
+echo "The image is $IMAGE"

@@ -16,38 +16,62 @@ usage_unless() {
   fi
 }
 
+# Prints arguments as one list for gcloud, which splits it where they were joined: at a
+# separator that none of them holds, and that no end of one makes with the start of another.
+list_of() {
+  local number=0 list='' item
+  while [[ $* == *"<$number>"* ]]; do
+    number=$((number + 1))
+  done
+  for item in "$@"; do
+    list+="<$number>$item"
+  done
+  printf '%s' "^<$number>^${list#"<$number>"}"
+}
+
 launch() {
   local pipeline=$1
   shift
   : "${PROJECT:?set the project, such as PROJECT=my-project}"
   : "${REGION:?set the region of the workers, such as REGION=us-central1}"
   : "${BUCKET:?set the bucket of the templates, such as BUCKET=my-bucket}"
-  local parameters='^~^' separator=''
-  for parameter in "$@"; do
-    parameters+=$separator$parameter
-    separator='~'
-  done
+  local staging=gs://$BUCKET/gristmill-tmp/staging
   local options=(
     --project "$PROJECT"
     --region "$REGION"
     --template-file-gcs-location "gs://$BUCKET/templates/gristmill-$pipeline.json"
-    --staging-location "gs://$BUCKET/gristmill-tmp/staging"
+    --staging-location "$staging"
     --temp-location "gs://$BUCKET/gristmill-tmp"
-    --worker-machine-type "${MACHINE_TYPE:-e2-standard-4}"
-    --max-workers "${MAX_WORKERS:-50}"
-    --additional-user-labels "gristmill=$pipeline"
-    --parameters "$parameters"
+    --additional-user-labels "gristmill=$pipeline${LABELS:+,$LABELS}"
+    --parameters "$(list_of "$@")"
   )
-  if [[ -n ${SERVICE_ACCOUNT:-} ]]; then
-    options+=(--service-account-email "$SERVICE_ACCOUNT")
+  # What is not given here is as in pipelines/dataflow/defaults.py.
+  local flag variable
+  while read -r flag variable; do
+    if [[ -n ${!variable:-} ]]; then
+      options+=("$flag" "${!variable}")
+    fi
+  done <<'FLAGS'
+--service-account-email SERVICE_ACCOUNT
+--worker-machine-type MACHINE_TYPE
+--max-workers MAX_WORKERS
+--network NETWORK
+--subnetwork SUBNETWORK
+--dataflow-kms-key KMS_KEY
+--additional-pipeline-options PIPELINE_OPTIONS
+FLAGS
+  # Of the launcher's machine too.
+  if [[ ${PUBLIC_ADDRESSES:-} != 1 ]]; then
+    options+=(--disable-public-ips)
   fi
-  if [[ -n ${SUBNETWORK:-} ]]; then
-    options+=(--subnetwork "$SUBNETWORK" --disable-public-ips)
-  fi
-  if [[ -n ${PIPELINE_OPTIONS:-} ]]; then
-    options+=(--additional-pipeline-options "$PIPELINE_OPTIONS")
-  fi
-  local job
-  job=${JOB_NAME:-gristmill-$pipeline-$(date -u +%Y%m%d-%H%M%S)}
-  gcloud dataflow flex-template run "$job" "${options[@]}"
+  local name job
+  name=${JOB_NAME:-gristmill-$pipeline-$(date -u +%Y%m%d-%H%M%S)}
+  job=$(gcloud dataflow flex-template run "$name" "${options[@]}" --format 'value(job.id)')
+  echo "$job"
+  cat >&2 <<EOF
+The job was submitted. It has NOT finished. Watch it at
+  https://console.cloud.google.com/dataflow/jobs/$REGION/$job?project=$PROJECT
+If its launcher fails, this file says why:
+  gcloud storage cat $staging/template_launches/$job/console_logs
+EOF
 }

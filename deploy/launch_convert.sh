@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts the template `convert`:
+# Starts the template `convert`, and prints the job's id:
 #
 #   deploy/launch_convert.sh INPUT OUTPUT [NAME=VALUE...]
 #
@@ -13,6 +13,4 @@ input=$1
 output=$2
 shift 2
 launch convert "input=$input" "output=$output" "$@"
-echo "The job was submitted. It has NOT finished. Watch it at" >&2
-echo "  https://console.cloud.google.com/dataflow/jobs?project=$PROJECT" >&2
 echo "Show its progress with: gristmill status $output" >&2

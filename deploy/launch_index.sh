@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts the template `index`:
+# Starts the template `index`, and prints the job's id:
 #
 #   deploy/launch_index.sh FILES [NAME=VALUE...]
 #
@@ -12,5 +12,3 @@ usage_unless 1 "deploy/launch_index.sh FILES [NAME=VALUE...]" "$@"
 files=$1
 shift
 launch index "files=$files" "$@"
-echo "The job was submitted. It has NOT finished. Watch it at" >&2
-echo "  https://console.cloud.google.com/dataflow/jobs?project=$PROJECT" >&2

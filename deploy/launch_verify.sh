@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts the template `verify`:
+# Starts the template `verify`, and prints the job's id:
 #
 #   deploy/launch_verify.sh DATASET [NAME=VALUE...]
 #
@@ -12,6 +12,4 @@ usage_unless 1 "deploy/launch_verify.sh DATASET [NAME=VALUE...]" "$@"
 dataset=$1
 shift
 launch verify "dataset=$dataset" "$@"
-echo "The job was submitted. It has NOT finished. Watch it at" >&2
-echo "  https://console.cloud.google.com/dataflow/jobs?project=$PROJECT" >&2
 echo "The job fails if the dataset is damaged." >&2

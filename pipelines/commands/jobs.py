@@ -22,10 +22,10 @@ from gristmill.pipelines.options.definitions import (
     ConvertOptions,
     IndexOptions,
     LaunchOptions,
-    Option,
     VerifyOptions,
     options_of,
 )
+from gristmill.pipelines.options.option import Option
 
 if TYPE_CHECKING:
     from gristmill.pipelines.results.conversion import Outcome

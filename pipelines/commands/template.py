@@ -1,5 +1,7 @@
 """Entry point of the Dataflow templates: turns a launcher's arguments into a command.
 
+One image holds all templates: which one was launched shows in its required parameters.
+
 The launcher of a flex template passes `--name=value` for each parameter, and options of
 Beam such as `--template_location`. With that one, Beam writes a description of the job
 instead of creating it; the service creates the job when the launcher has ended.
@@ -12,11 +14,51 @@ import sys
 from collections.abc import Sequence
 
 from gristmill.dataset.errors import InputError
-from gristmill.pipelines.options.definitions import template_options
+from gristmill.pipelines.options.definitions import PIPELINES, template_options
 
 IMAGE_VARIABLE = "GRISTMILL_IMAGE"
+USER_VARIABLE = "GRISTMILL_USER"
 _RUNNER = "--runner"
 _IMAGE = "--sdk_container_image"
+
+
+def pipeline_of(arguments: Sequence[str]) -> str:
+    """Returns the pipeline whose required parameters are among those of a launcher.
+
+    Raises:
+        InputError: They are those of no template, or of several.
+    """
+    given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
+    required = {
+        pipeline: [o.name for o in template_options(pipeline) if o.required]
+        for pipeline in PIPELINES
+    }
+    found = [p for p, names in required.items() if not given.isdisjoint(names)]
+    if len(found) != 1:
+        raise InputError(
+            "the parameters are not those of one template",
+            expected="; ".join(f"{p}: {', '.join(n)}" for p, n in required.items()),
+            got=", ".join(n for names in required.values() for n in names if n in given)
+            or "none of these",
+            cure="give the required parameters of one template",
+        )
+    return found[0]
+
+
+def leave_root() -> None:
+    """Becomes the user that an image names, if this process runs as root.
+
+    Dataflow's launcher needs root for its log file, what it starts does not.
+    """
+    import pwd
+
+    name = os.environ.get(USER_VARIABLE)
+    if name is None or os.geteuid() != 0:
+        return
+    user = pwd.getpwnam(name)
+    os.initgroups(name, user.pw_gid)
+    os.setgid(user.pw_gid)
+    os.setuid(user.pw_uid)
 
 
 def command_line(
@@ -86,14 +128,16 @@ def command_line(
     return line + [f"{name}={value}" for name, value in beam.items()]
 
 
-def main(pipeline: str) -> None:
-    """Runs a pipeline with the arguments of this process."""
+def main() -> None:
+    """Runs the pipeline that the arguments of this process belong to."""
     from gristmill.pipelines.commands.errors import EXIT_USAGE
     from gristmill.pipelines.commands.main import main as run
 
+    leave_root()
+    arguments = sys.argv[1:]
     try:
         line = command_line(
-            pipeline, sys.argv[1:], image=os.environ.get(IMAGE_VARIABLE)
+            pipeline_of(arguments), arguments, image=os.environ.get(IMAGE_VARIABLE)
         )
     except InputError as e:
         print(f"error: {e}", file=sys.stderr)

@@ -8,7 +8,7 @@ starts with this module.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import get_args
 
 from gristmill.dataset.arrayrecord.writer_options import (
     COMPRESSION_PATTERN,
@@ -20,8 +20,7 @@ from gristmill.dataset.arrayrecord.writer_options import (
 )
 from gristmill.dataset.errors import OnCorrupt
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
-
-Kind = Literal["paths", "text", "integer", "choice", "flag"]
+from gristmill.pipelines.options.option import Option, option, required
 
 # POSIX extended regular expressions, as Dataflow checks the parameters of templates.
 # They must match the whole value. Python's `re` reads them alike.
@@ -32,151 +31,135 @@ _SIZE = "[0-9]+([.][0-9]+)? *([kKmMgGtTpP]?[bB]|[kKmMgGtTpP][iI][bB])?"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Option:
-    """One option of a pipeline.
-
-    Attributes:
-        name: Name of the field, and of the parameter of a template.
-        kind: Type of its value. `paths` are several arguments on the command line, and
-            a list separated by commas in a template.
-        default: Value if the option is not given.
-        label: A few words, the heading of its field in the Google Cloud console.
-        help: What it does, in sentences.
-        shown: The default as shown to people, if `default` does not say it.
-        metavar: Placeholder of the value in help texts.
-        regex: POSIX extended regular expression for the values of a template.
-        choices: All values of a `choice`.
-        least: Smallest value of an `integer`.
-        required: Whether it must be given. On the command line it is then an argument
-            without a name.
-    """
-
-    name: str
-    kind: Kind
-    default: Any
-    label: str
-    help: str
-    shown: str | None = None
-    metavar: str | None = None
-    regex: str | None = None
-    choices: tuple[str, ...] = ()
-    least: int | None = None
-    required: bool = False
-
-    @property
-    def flag(self) -> str:
-        """The option on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-
-def _option(kind: Kind, label: str, help: str, default: Any = None, **more: Any) -> Any:
-    about = {"kind": kind, "label": label, "help": help, **more}
-    return dataclasses.field(default=default, metadata=about)
-
-
-def _required(kind: Kind, label: str, help: str, **more: Any) -> Any:
-    return _option(kind, label, help, dataclasses.MISSING, required=True, **more)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
     """Options of `gristmill convert` and of the template `convert`."""
 
-    input: tuple[str, ...] = _required(
+    input: tuple[str, ...] = required(
         "paths",
         "Input files",
         "TFRecord files, glob patterns, or a directory of such files; a TFDS directory "
         "keeps its splits.",
         regex=_GS_PATHS,
+        group="Source",
+        example="gs://raw/c4/*.tfrecord",
+        param_type="GCS_READ_FILE",
     )
-    output: str = _required(
+    output: str = required(
         "text",
         "Output directory",
         "Directory of the dataset.",
         regex=_GS_PATH,
+        group="Target",
+        example="gs://data/c4",
+        param_type="GCS_WRITE_FOLDER",
     )
-    name: str | None = _option(
+    name: str | None = option(
         "text",
         "Dataset name",
         "Dataset name, the first part of every shard's file name.",
         shown="last part of the output path",
         regex=NAME_PATTERN,
+        group="Target",
+        example="c4",
     )
-    split: str | None = _option(
+    split: str | None = option(
         "text",
         "Split",
         "Split to write. Other splits in the output are kept. Input files of several "
         "splits are joined only into one with another name than theirs.",
         shown="train",
         regex=SPLIT_PATTERN,
+        group="Target",
+        example="validation",
     )
-    match_shards: bool = _option(
-        "flag", "One shard per file", "Write one shard for each input file.", False
+    match_shards: bool = option(
+        "flag",
+        "One shard per file",
+        "Write one shard for each input file.",
+        False,
+        group="Shards",
+        example="true",
     )
-    num_shards: int | None = _option(
+    num_shards: int | None = option(
         "integer",
         "Number of shards",
         "Number of shards. Each takes about the same number of input bytes.",
         metavar="N",
         regex=_POSITIVE,
         least=1,
+        group="Shards",
+        example="1024",
     )
-    shard_size: str | None = _option(
+    shard_size: str | None = option(
         "text",
         "Input per shard",
         "Input bytes per shard, such as 1GiB.",
         shown="256MiB",
         metavar="SIZE",
         regex=_SIZE,
+        group="Shards",
+        example="1GiB",
     )
-    records_per_shard: int | None = _option(
+    records_per_shard: int | None = option(
         "integer",
         "Records per shard",
         "Records per shard. Counts all records first.",
         metavar="N",
         regex=_POSITIVE,
         least=1,
+        group="Shards",
+        example="100000",
     )
-    group_size: int = _option(
+    group_size: int = option(
         "integer",
         "Records per chunk",
         "Records per chunk: 1 for fast random reads, 16 or more for smaller files.",
         default=DEFAULT_GROUP_SIZE,
         metavar="N",
         regex=_POSITIVE,
+        group="Encoding",
+        example="16",
     )
-    compression: str = _option(
+    compression: str = option(
         "text",
         "Compression",
         "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
         default=DEFAULT_COMPRESSION,
         metavar="TEXT",
         regex=COMPRESSION_PATTERN,
+        group="Encoding",
+        example="zstd:9",
     )
-    writer: Writer = _option(  # noqa: RUF009 (a field, as the others)
+    writer: Writer = option(  # noqa: RUF009 (a field, as the others)
         "choice",
         "Writer of shards",
         "Who encodes the shards: the writer of array_record, or the faster one of "
         "gristmill, whose files every reader of ArrayRecord reads.",
         default=DEFAULT_WRITER,
         choices=get_args(Writer),
+        group="Encoding",
+        example="gristmill",
     )
-    map: str | None = _option(
+    map: str | None = option(
         "text",
         "Function on records",
         "Function to call on every record. Takes bytes; returns bytes, a list of "
         "bytes, or None to drop the record.",
         metavar="MODULE:FUNCTION",
         regex="[^: ]+:[^ ]+",
+        group="Encoding",
+        example="my_package.texts:cleaned",
     )
-    on_corrupt: OnCorrupt = _option(  # noqa: RUF009 (a field, as the others)
+    on_corrupt: OnCorrupt = option(  # noqa: RUF009 (a field, as the others)
         "choice",
         "Damaged input",
         "What to do with damaged input: fail, or move on and copy it to quarantine/.",
         default="fail",
         choices=get_args(OnCorrupt),
+        group="Damaged input",
+        example="quarantine",
     )
-    max_corrupt: int = _option(
+    max_corrupt: int = option(
         "integer",
         "Most damaged regions",
         "Fail if more regions than this are damaged.",
@@ -184,8 +167,10 @@ class ConvertOptions:
         metavar="N",
         regex="[0-9]+",
         least=0,
+        group="Damaged input",
+        example="10",
     )
-    check: Check = _option(  # noqa: RUF009 (a field, as the others)
+    check: Check = option(  # noqa: RUF009 (a field, as the others)
         "choice",
         "Check of finished shards",
         "How to check a finished shard before it is committed: read all records again "
@@ -193,13 +178,17 @@ class ConvertOptions:
         "cheaper.",
         default="records",
         choices=get_args(Check),
+        group="Encoding",
+        example="sample",
     )
-    overwrite: bool = _option(
+    overwrite: bool = option(
         "flag",
         "Overwrite",
         "Replace the split. The old one stays until the new one is finished. Never "
         "deletes inputs, shards of other splits, or files that were indexed.",
         default=False,
+        group="Target",
+        example="true",
     )
 
 
@@ -207,22 +196,33 @@ class ConvertOptions:
 class VerifyOptions:
     """Options of `gristmill verify` and of the template `verify`."""
 
-    dataset: str = _required(
-        "text", "Dataset", "Directory of a committed dataset.", regex=_GS_PATH
+    dataset: str = required(
+        "text",
+        "Dataset",
+        "Directory of a committed dataset.",
+        regex=_GS_PATH,
+        group="Source",
+        example="gs://data/c4",
+        param_type="GCS_READ_FOLDER",
     )
-    quick: bool = _option(
+    quick: bool = option(
         "flag",
         "Metadata only",
         "Check metadata, names and sizes only, in a bucket also the checksums of "
         "shards; read no shard and no index.",
         default=False,
+        group="Source",
+        example="true",
     )
-    report: str | None = _option(
+    report: str | None = option(
         "text",
         "Report",
         "Also write the result to this file, as JSON.",
         metavar="FILE",
         regex=_GS_PATH,
+        group="Target",
+        example="gs://data/c4-verified.json",
+        param_type="GCS_WRITE_FILE",
     )
 
 
@@ -230,28 +230,40 @@ class VerifyOptions:
 class IndexOptions:
     """Options of `gristmill index` and of the template `index`."""
 
-    files: tuple[str, ...] = _required(
+    files: tuple[str, ...] = required(
         "paths",
         "ArrayRecord files",
         "ArrayRecord files or glob patterns, all in one directory, or that directory.",
         regex=_GS_PATHS,
+        group="Source",
+        example="gs://data/old/*.array_record",
+        param_type="GCS_READ_FILE",
     )
-    name: str | None = _option(
+    name: str | None = option(
         "text",
         "Dataset name",
         "Dataset name.",
         shown="from the file names",
         regex=NAME_PATTERN,
+        group="Target",
+        example="old",
     )
-    split: str | None = _option(
+    split: str | None = option(
         "text",
         "Split",
         "Put all files into this split.",
         shown="from the file names",
         regex=SPLIT_PATTERN,
+        group="Target",
+        example="train",
     )
-    overwrite: bool = _option(
-        "flag", "Overwrite", "Index existing splits again.", False
+    overwrite: bool = option(
+        "flag",
+        "Overwrite",
+        "Index existing splits again.",
+        False,
+        group="Target",
+        example="true",
     )
 
 
@@ -262,21 +274,23 @@ class LaunchOptions:
     The runner's own options are Beam's.
     """
 
-    runner: str | None = _option(
+    runner: str | None = option(
         "text",
         "Beam runner",
         "Run on this Beam runner, such as DataflowRunner, instead of local processes. "
         "Beam's options can follow, or stand after --.",
     )
-    wait: bool = _option(
+    wait: bool = option(
         "flag", "Wait", "Wait until the Dataflow job has finished.", False
     )
-    cross_region: bool = _option(
+    cross_region: bool = option(
         "flag",
         "Other regions",
         "Allow buckets outside the region of the Dataflow workers. Google charges for "
         "traffic between regions.",
         default=False,
+        group="Location",
+        example="true",
     )
 
     @property

@@ -17,10 +17,10 @@ from typing import Any
 from gristmill.pipelines.options.definitions import (
     PIPELINES,
     LaunchOptions,
-    Option,
     options_of,
     template_options,
 )
+from gristmill.pipelines.options.option import Option
 
 TABLES = {**PIPELINES, "launch": LaunchOptions}
 # A table ends where a line is empty.
@@ -45,20 +45,22 @@ def metadata(pipeline: str) -> dict[str, Any]:
     }
 
 
+_TYPES = {"choice": "ENUM", "flag": "BOOLEAN", "integer": "NUMBER"}
+
+
 def _parameter(option: Option) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "name": option.name,
         "label": option.label,
         "helpText": _help(option),
+        "groupName": option.group,
         "isOptional": not option.required,
-        "paramType": "TEXT",
+        "paramType": option.param_type or _TYPES.get(option.kind, "TEXT"),
     }
     regex = option.regex
     if option.kind == "flag":
-        fields["paramType"] = "BOOLEAN"
         regex = "true|false"
     elif option.kind == "choice":
-        fields["paramType"] = "ENUM"
         fields["enumOptions"] = [{"value": v, "label": v} for v in option.choices]
         regex = "|".join(option.choices)
     fields["regexes"] = [f"^({regex})$"]
@@ -73,7 +75,7 @@ def _help(option: Option) -> str:
         text += " Separate several with commas."
     if option.shown is not None:
         text += f" Default: {option.shown}."
-    return text
+    return f"{text} For example, {option.example}"
 
 
 def table(options: Iterable[Option]) -> str:

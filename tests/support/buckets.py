@@ -1,8 +1,12 @@
-"""Files of a local directory as objects of the test server."""
+"""What tests do with objects of the test server."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
 
 from tests.support.gcs_server import GcsServer
 
@@ -13,3 +17,25 @@ def upload(server: GcsServer, folder: str | pathlib.Path, prefix: str) -> None:
         if path.is_file():
             name = f"{prefix}/{path.relative_to(folder).as_posix()}"
             server.objects.put("bucket", name, path.read_bytes())
+
+
+def overlapping(server: GcsServer, call: Callable[[], Any]) -> Any:
+    """Returns what a call gives that sends requests while one is not answered.
+
+    The third read of an object waits until there was a fourth.
+    """
+    server.requests.clear()
+    server.held.clear()
+    server.release.clear()
+    server.fail("hold", "media", skip=2)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        result = pool.submit(call)
+        try:
+            assert server.held.wait(60)
+            begin = time.monotonic()
+            while server.requests["media"] < 4 and time.monotonic() - begin < 20:
+                time.sleep(0.005)
+            assert server.requests["media"] >= 4
+        finally:
+            server.release.set()
+        return result.result(60)

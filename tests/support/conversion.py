@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -125,3 +126,25 @@ def nested_records(chance: random.Random, *, depth: int = 1) -> bytes:
     if chance.random() < 0.5:
         payload += encode_frame(b"cut short")[: chance.randrange(1, 24)]
     return payload
+
+
+def dataset_of(
+    folder: pathlib.Path,
+    records: Sequence[bytes],
+    *,
+    split: str = "train",
+    **writer: Any,
+) -> pathlib.Path:
+    """Makes a dataset of three shards in a folder, and returns its directory."""
+    source = folder / f"{split}.tfrecord"
+    source.write_bytes(frames_of(records))
+    options = WriterOptions(**writer)
+    plan = ("num_shards", 3)
+    convert(job_of(str(source), folder / "out", plan=plan, split=split, writer=options))
+    return folder / "out"
+
+
+def shards_of(dataset: pathlib.Path) -> list[str]:
+    """Returns the shards of the split `train`, relative to the dataset."""
+    manifest = open_manifest(str(dataset))
+    return list(read_table(str(dataset), manifest.splits["train"]).paths)

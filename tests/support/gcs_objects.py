@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import google_crc32c
 
@@ -87,6 +88,8 @@ class Objects:
         self.buckets: dict[str, dict[str, StoredObject]] = {
             name: {} for name in buckets
         }
+        # Where clients find the objects, for links to them.
+        self.url = ""
         self.page_size = 1000
         self.places: dict[str, dict[str, Any]] = {}
         self.denied: set[str] = set()
@@ -228,8 +231,10 @@ class Objects:
 
     def resource(self, bucket: str, name: str) -> dict[str, Any]:
         found = self.buckets[bucket][name]
+        place = f"{self.url}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
         return {
             "kind": "storage#object",
+            "mediaLink": f"{place}?generation={found.generation}&alt=media",
             "id": f"{bucket}/{name}/{found.generation}",
             "bucket": bucket,
             "name": name,

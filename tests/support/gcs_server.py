@@ -103,7 +103,7 @@ class GcsServer:
         self.release = threading.Event()
         self._http = self._listen(0)
         self._port = self._http.server_address[1]
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.url = self.objects.url = f"http://127.0.0.1:{self._port}"
 
     def _listen(self, port: int) -> _HttpServer:
         handler = type("Handler", (_Handler,), {"store": self})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import itertools
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -24,6 +23,7 @@ from gristmill.transforms import ReadTFRecords
 from gristmill.transforms import read_tfrecords as module
 from gristmill.transforms.read_tfrecords import SourceRecord
 from gristmill.transforms.sources.input_files import InputFile
+from tests.support.buckets import overlapping
 from tests.support.gcs_server import GcsServer
 from tests.support.graphs import graph_of
 from tests.support.pipelines import (
@@ -243,25 +243,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setattr(GcsStorage, "block_bytes", 4096)
         yield server
-
-
-def overlapping(server: GcsServer, call: Callable[[], Any]) -> Any:
-    """Returns what a call gives that sends requests while one is not answered."""
-    server.log.clear()
-    server.held.clear()
-    server.release.clear()
-    server.fail("hold", "media", skip=2)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        result = pool.submit(call)
-        try:
-            assert server.held.wait(60)
-            begin = time.monotonic()
-            while len(server.log) < 4 and time.monotonic() - begin < 60:
-                time.sleep(0.005)
-            assert len(server.log) >= 4
-        finally:
-            server.release.set()
-        return result.result(60)
 
 
 def test_objects_are_read_by_requests_that_overlap(server: GcsServer) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from gristmill.dataset.errors import GristmillError
-from gristmill.pipelines.commands.template import command_line
+from gristmill.pipelines.commands.template import command_line, pipeline_of
 
 
 @pytest.mark.parametrize(
@@ -40,8 +44,23 @@ from gristmill.pipelines.commands.template import command_line
     ],
 )
 def test_a_launchers_arguments_become_a_command_line(pipeline, arguments, expected):
+    assert pipeline_of(arguments.split()) == pipeline
     found = command_line(pipeline, arguments.split(), image="image")
     assert found == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got"),
+    [
+        ("--runner=DataflowRunner", "got: none of these"),
+        ("--dataset=gs://a/b --files=gs://a/c", "got: files, dataset"),
+    ],
+)
+def test_parameters_of_no_or_of_two_templates_are_refused(arguments, got):
+    with pytest.raises(GristmillError, match="not those of one template") as error:
+        pipeline_of(arguments.split())
+    assert f"got: {error.value.got}" == got
+    assert "convert: input, output" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +74,24 @@ def test_a_launchers_arguments_become_a_command_line(pipeline, arguments, expect
 def test_a_launchers_wrong_arguments_are_named(arguments, message):
     with pytest.raises(GristmillError, match=message):
         command_line("convert", arguments.split())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("user", "expected"), [("nobody", "nobody"), (None, "root")])
+def test_what_the_launcher_starts_does_not_stay_root(user, expected):
+    code = (
+        "import os, pwd; from gristmill.pipelines.commands.template import leave_root;"
+        "leave_root(); print(pwd.getpwuid(os.getuid())[0], len(os.getgroups()));"
+        "os.seteuid(0) if os.getuid() else None"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **({"GRISTMILL_USER": user} if user else {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split()[0] == expected, done.stderr
+    # Nor can it become root again.
+    assert ("PermissionError" in done.stderr) == (user is not None)

@@ -1,4 +1,7 @@
-"""Values of options: what commands and templates take."""
+"""Values of options: what commands and templates take.
+
+Covers: pipelines/options/option.py.
+"""
 
 from __future__ import annotations
 

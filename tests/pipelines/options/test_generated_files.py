@@ -19,6 +19,26 @@ from gristmill.pipelines.options.definitions import (
 from gristmill.pipelines.options.generated_files import generated_files, table
 
 ROOT = pathlib.Path(__file__).parents[3]
+GROUPS = {"Source", "Target", "Shards", "Encoding", "Damaged input", "Location"}
+
+
+class _Types(dict[tuple[str, str], str]):
+    """Types of parameters: those of paths by name, so that the console browses."""
+
+    def __missing__(self, key: tuple[str, str]) -> str:
+        kinds = {"flag": "BOOLEAN", "choice": "ENUM", "integer": "NUMBER"}
+        return kinds.get(key[1], "TEXT")
+
+
+TYPES = _Types(
+    {
+        ("input", "paths"): "GCS_READ_FILE",
+        ("output", "text"): "GCS_WRITE_FOLDER",
+        ("dataset", "text"): "GCS_READ_FOLDER",
+        ("report", "text"): "GCS_WRITE_FILE",
+        ("files", "paths"): "GCS_READ_FILE",
+    }
+)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -38,9 +58,14 @@ def test_metadata_is_what_the_service_reads(pipeline):
         assert parameter.default_value == default
         values = [choice.value for choice in parameter.enum_options]
         assert values == list(option.choices)
-        assert (parameter.param_type == enum["BOOLEAN"].number) == (
-            option.kind == "flag"
-        )
+        assert enum[TYPES[parameter.name, option.kind]].number == parameter.param_type
+        assert parameter.group_name in GROUPS
+        # An example that the service would take, last of all.
+        _, _, example = parameter.help_text.rpartition(" For example, ")
+        assert example == option.example
+        (pattern,) = parameter.regexes
+        assert re.fullmatch(pattern, example)
+        assert example not in (parameter.default_value, option.shown)
     wrong = json.loads(text) | {"parametres": []}
     with pytest.raises(json_format.ParseError, match="no field named"):
         json_format.Parse(json.dumps(wrong), TemplateMetadata.pb()())

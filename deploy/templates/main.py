@@ -1,6 +1,6 @@
-"""Entry point of the template `convert`."""
+"""Entry point of the templates, which the launcher runs."""
 
 from gristmill.pipelines.commands.template import main
 
 if __name__ == "__main__":
-    main("convert")
+    main()

@@ -1,0 +1,251 @@
+"""The image: linted, of one version of Beam, from hashes alone, without root."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import stat
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from gristmill.pipelines.options.definitions import PIPELINES, template_options
+from tests.support import image
+from tests.support.distributions import CAN_COMPILE, setup_arguments
+from tests.support.image import DOCKERFILE, ROOT, commands, copied
+from tests.support.tools import run, tool
+
+DEPLOY = ROOT / "deploy"
+LOCK = DEPLOY / "requirements.lock"
+NEWEST_PYTHON = "3.14"
+
+
+def arguments() -> dict[str, str]:
+    """Returns the build arguments and their defaults."""
+    return dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE))
+
+
+def pins() -> dict[str, set[str]]:
+    """Returns the versions of each package in the lock."""
+    found: dict[str, set[str]] = {}
+    for line in re.findall(r"^([a-z0-9][\w.-]*==[^\\]+) \\$", LOCK.read_text(), re.M):
+        requirement = Requirement(line)
+        (pin,) = requirement.specifier
+        found.setdefault(requirement.name, set()).add(pin.version)
+    return found
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_dockerfile_is_clean():
+    done = run(tool("hadolint"), DEPLOY / "Dockerfile")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout == ""
+
+
+def test_versions_are_the_same_everywhere():
+    beam = arguments()["BEAM_IMAGE"].rpartition(":")[2]
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    (pin,) = [Requirement(r) for r in lines if r.startswith("apache-beam")]
+    extra = map(Requirement, setup_arguments()["extras_require"]["beam"])
+    (wanted,) = [required for required in extra if required.name == "apache-beam"]
+    assert str(pin.specifier) == f"=={beam}"
+    least = next(s.version for s in wanted.specifier if s.operator == ">=")
+    assert Version(beam).release[:2] == Version(least).release[:2]
+    guide = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    assert beam in guide
+    assert arguments()["LAUNCHER_IMAGE"] in guide
+    assert f"3.11 to {NEWEST_PYTHON}" in DOCKERFILE
+    assert arguments()["PYTHON"] == "3.11"
+    for name in ("BEAM_IMAGE", "BUILD_IMAGE", "PYTHON_IMAGE"):
+        assert "${PYTHON}" in arguments()[name]
+
+
+def test_beam_supports_no_newer_python():
+    import importlib.metadata
+
+    about = importlib.metadata.metadata("apache-beam").get_all("Classifier")
+    versions = re.findall(r"Python :: (3\.\d+)", "\n".join(about))
+    assert max(versions, key=Version) == NEWEST_PYTHON
+
+
+def test_nothing_is_installed_at_start():
+    assert re.findall(r"FLEX_TEMPLATE_\w+", DOCKERFILE) == [
+        "FLEX_TEMPLATE_PYTHON_PY_FILE"
+    ]
+    assert "RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1" in image.stage("")
+    assert DOCKERFILE.rstrip().endswith('ENTRYPOINT ["/template/start_worker.sh"]')
+    assert (DEPLOY / "start_worker.sh").read_text().count("/opt/apache/beam/boot") == 1
+
+
+def test_lock_is_of_the_requirements():
+    """What the guide to contributing says to run after a change was run."""
+    text = LOCK.read_text(encoding="utf-8")
+    assert "uv pip compile requirements.txt --universal" in text
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    wanted = [Requirement(line) for line in lines if line and line[0] != "#"]
+    locked = pins()
+    for requirement in wanted:
+        (pin,) = requirement.specifier
+        assert locked[normal(requirement.name)] == {pin.version}
+    direct = re.findall(
+        r"^([\w.-]+)==\S+(?:(?!^\S).*\n)*? +#(?: via|  ) +-r requirements\.txt$",
+        text,
+        re.MULTILINE,
+    )
+    assert sorted(direct) == sorted(normal(r.name) for r in wanted)
+
+
+def test_every_package_of_the_lock_has_a_hash():
+    parts = re.split(r"^(?=[a-z0-9])", LOCK.read_text(), flags=re.MULTILINE)[1:]
+    assert len(parts) > 100
+    for part in parts:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", part), part.splitlines()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", NEWEST_PYTHON])
+def test_lock_is_complete(tmp_path, python):
+    """Resolved for a version of Python, nothing is missing, from the hashes alone."""
+    command = (
+        *(tool("uv"), "pip", "install", "--dry-run", "--require-hashes", "--no-config"),
+        *("--python-version", python, "--python-platform", "x86_64-manylinux_2_36"),
+        *("--no-build-isolation", "--target", tmp_path, "--requirement"),
+    )
+    done = run(*command, LOCK)
+    assert done.returncode == 0, done.stdout
+    less = tmp_path / "less.lock"
+    less.write_text(
+        re.sub(r"^zipp==(?:.*\n)+?(?=\S)", "", LOCK.read_text(), flags=re.M)
+    )
+    done = run(*command, less)
+    assert done.returncode != 0
+    assert "no trusted hash was provided for: `zipp`" in done.stdout
+
+
+def test_image_holds_the_package_and_the_entry_points():
+    sources = {name for s in ("build", "") for names, _ in copied(s) for name in names}
+    folders = set(setup_arguments()["package_dir"].values())
+    beside = {"setup.py", "pyproject.toml", "README.md", "requirements.txt"}
+    assert folders | beside | {"deploy/templates/main.py"} <= sources
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    for name in sources:
+        assert (ROOT / name).exists(), name
+        assert name.split("/")[0] not in ignored
+
+
+def test_one_entry_point_tells_the_templates_apart():
+    required = [o.name for p in PIPELINES for o in template_options(p) if o.required]
+    assert len(required) == len(set(required))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_commands_of_the_image_work_without_root():
+    """Each command by itself, in a fresh environment, from hashes alone."""
+    for command in commands("build")[1:]:
+        if "pip install" in command:
+            installs = re.findall(r"pip install .*?(?= &&|$)", command)
+            assert all("--require-hashes" in each for each in installs)
+        elif "pip" in command:
+            assert "--no-index" in command
+    folder = image.environment()
+    python = folder / "venv" / "bin" / "python"
+    assert python.lstat().st_uid == (image.USER if os.geteuid() == 0 else os.geteuid())
+    (wheel,) = (folder / "wheels").iterdir()
+    _, install = commands("")
+    assert install == (
+        "pip install --no-cache-dir --no-index --no-deps /opt/gristmill/wheels/*.whl "
+        "&& pip check"
+    )
+    site = folder / "site"
+    done = image.run_as_user(
+        *(str(python), "-m", "pip", "install", "--no-index", "--no-deps", "--quiet"),
+        *("--target", str(site), str(wheel)),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stdout
+    parts = (site / "gristmill/dataset/arrayrecord").glob("*.abi3.so")
+    assert len(list(parts)) == CAN_COMPILE
+    for package, inside in setup_arguments()["package_dir"].items():
+        installed = site / package.replace(".", "/")
+        for module in (ROOT / inside).rglob("*.py"):
+            assert (installed / module.relative_to(ROOT / inside)).exists()
+
+
+BOOT = '#!/bin/sh\necho "boot $(id -un) $*"; touch "$STAGED/staged/file"\n'
+
+
+@pytest.mark.parametrize("way", ["given", "forbidden"])
+def test_a_worker_does_not_run_as_root(tmp_path, way):
+    """Beam's boot finds a directory of root, as Dataflow mounts it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    boot = tmp_path / "boot"
+    boot.write_text(BOOT)
+    boot.chmod(0o755)
+    mounted = tmp_path / "mounted"
+    mounted.mkdir(mode=0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    if way == "forbidden":
+        mounted.chmod(0o700)
+    done = run(
+        *(DEPLOY / "start_worker.sh", "--id=1", f"--semi_persist_dir={mounted}"),
+        env={
+            "BEAM_BOOT": str(boot),
+            "GRISTMILL_USER": "nobody",
+            "STAGED": str(mounted),
+        },
+    )
+    assert done.returncode == 0, done.stdout
+    assert (mounted / "staged" / "file").exists()
+    user = {"given": "nobody", "forbidden": "root"}[way]
+    assert f"boot {user} --id=1 --semi_persist_dir={mounted}" in done.stdout
+    assert ("runs as root" in done.stdout) == (way == "forbidden")
+
+
+def build(docker: dict[str, str], **variables: str) -> tuple[str, list[str]]:
+    """Runs the build as Cloud Build does; returns the `docker build`, and all calls."""
+    config = yaml.safe_load((DEPLOY / "cloudbuild.yaml").read_text())
+    (step,) = config["steps"]
+    given = {**config["substitutions"], "_IMAGE": "images/gristmill:7", **variables}
+    for name, value in given.items():
+        step["env"] = [line.replace(f"${{{name}}}", value) for line in step["env"]]
+    env = dict(line.split("=", 1) for line in step["env"])
+    assert not any("${" in value for value in env.values())
+    others = {k: v for k, v in variables.items() if k[0] != "_"}
+    done = run(step["entrypoint"], *step["args"], env={**docker, **env, **others})
+    assert done.returncode == 0, done.stdout
+    calls = pathlib.Path(docker["DOCKER_LOG"]).read_text().splitlines()
+    (line,) = [call for call in calls if call.startswith("docker build")]
+    return line, calls
+
+
+def test_build_resolves_its_bases_to_digests(docker):
+    line, calls = build(docker)
+    assert calls[-1] == "docker push images/gristmill:7"
+    assert "--file deploy/Dockerfile" in line
+    assert "--build-arg IMAGE=images/gristmill:7 --tag images/gristmill:7 ." in line
+    for name, default in arguments().items():
+        if name.endswith("_IMAGE"):
+            tagged = default.replace("${PYTHON}", "3.11")
+            assert f"docker pull --quiet --platform linux/amd64 {tagged}" in calls
+            digest = re.search(rf"--build-arg {name}=(\S+@sha256:\S+) ", line)
+            assert digest, name
+            assert f"--label base.{name.lower()}={digest[1]} " in line
+    assert "apache/beam_python3.11_sdk@sha256:" in line
+
+
+def test_build_takes_another_python_and_given_bases(docker):
+    given = "registry/python@sha256:0123"
+    line, calls = build(docker, _PYTHON=NEWEST_PYTHON, PYTHON_IMAGE=given)
+    assert f"--build-arg PYTHON={NEWEST_PYTHON} " in line
+    assert f"apache/beam_python{NEWEST_PYTHON}_sdk@sha256:" in line
+    assert f"docker pull --quiet --platform linux/amd64 {given}" in calls

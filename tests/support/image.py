@@ -1,0 +1,119 @@
+"""The image of deploy/Dockerfile without Docker: its commands, and what they make here.
+
+Each RUN command of the stage `build` runs by itself, as a user who is not root, in a
+folder in place of /opt/gristmill.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tests.support import shared
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+PLACE = "/opt/gristmill"
+# Nobody: the user of commands, where the tests run as root.
+USER = 65534
+
+
+def stage(name: str) -> str:
+    """Returns the instructions of a stage, "" for the last one."""
+    stages = re.split(r"^FROM .*$", DOCKERFILE, flags=re.MULTILINE)[1:]
+    names = re.findall(r"^FROM \S+(?: AS (\S+))?$", DOCKERFILE, re.MULTILINE)
+    return stages[names.index(name)]
+
+
+def commands(name: str) -> list[str]:
+    """Returns the RUN commands of a stage, in order."""
+    text = stage(name).replace("\\\n", " ")
+    return re.findall(r"^RUN (.+)$", text, re.MULTILINE)
+
+
+def copied(name: str) -> Iterator[tuple[list[str], str]]:
+    """Yields what a stage copies from the source, and where to."""
+    for line in re.findall(r"^COPY (?!--from)(.+)$", stage(name), re.MULTILINE):
+        words = [word for word in line.split() if not word.startswith("--")]
+        yield words[:-1], words[-1]
+
+
+def python_for_user() -> str:
+    """Returns a Python of this version, by its minor number, that the user can run.
+
+    One in a home of root it cannot: then the system's.
+    """
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    path = os.pathsep.join(["/usr/local/bin", "/usr/bin", os.environ["PATH"]])
+    for found in filter(None, (sys._base_executable, shutil.which(name, path=path))):
+        probe = ("sh", "-c", '"$0" -c "import ensurepip, ssl, venv"', found)
+        if run_as_user(*probe, cwd=pathlib.Path("/")).returncode == 0:
+            return found
+    raise LookupError(f"no {name} with venv that user {USER} can run")
+
+
+def run_as_user(
+    *command: str, cwd: pathlib.Path, path: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command as a user who is not root, with a home that is its folder."""
+    is_root = os.geteuid() == 0
+    identity = {"user": USER, "group": USER, "extra_groups": []} if is_root else {}
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={
+            "HOME": str(cwd),
+            "PATH": os.pathsep.join(filter(None, [path, os.environ["PATH"]])),
+            **{k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_"))},
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=480,
+        check=False,
+        **identity,
+    )
+
+
+def make(folder: pathlib.Path) -> None:
+    """Runs the commands of the stage `build` in a folder, which exists and is empty."""
+    first, *others = commands("build")
+    assert first.startswith("useradd"), "the only command that root runs"
+    # As `install --directory --owner` in the image; the way to it is open.
+    shared.folder().chmod(0o711)
+    if os.geteuid() == 0:
+        os.chown(folder, USER, USER)
+    python = folder / "bin"
+    python.mkdir()
+    (python / "python").symlink_to(python_for_user())
+    for names, target in copied("build"):
+        place = folder / target
+        place.mkdir(exist_ok=True, parents=True)
+        for name in names:
+            source = ROOT / name
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            if source.is_dir():
+                shutil.copytree(source, place, ignore=ignored, dirs_exist_ok=True)
+            else:
+                shutil.copy(source, place)
+    for path in (folder / "source").rglob("*"):
+        if os.geteuid() == 0:
+            os.chown(path, USER, USER)
+    if os.geteuid() == 0:
+        os.chown(folder / "source", USER, USER)
+    path = f"{folder / 'venv' / 'bin'}{os.pathsep}{python}"
+    for command in others:
+        here = command.replace(PLACE, str(folder))
+        done = run_as_user("bash", "-euc", here, cwd=folder, path=path)
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+
+
+def environment() -> pathlib.Path:
+    """Returns the folder in place of /opt/gristmill, made once for all processes."""
+    return shared.made_once("image", make)

@@ -1,0 +1,106 @@
+"""Ranges of shards: every record once, and none that is bad."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import pickle
+
+import pytest
+
+from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.transforms.sources.shard_list import list_shards
+from gristmill.transforms.sources.shard_range import cut_at_chunks, read_chunks
+from tests.support.buckets import overlapping
+from tests.support.conversion import dataset_of, shards_of
+from tests.support.gcs_server import GcsServer
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    footer_of,
+    text_records,
+    write_array_records,
+)
+
+RECORDS = [*text_records(1500), *AWKWARD_RECORDS]
+
+
+def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> None:
+    dataset = dataset_of(tmp_path, [b"x" * 5000] * 300, compression="uncompressed")
+    shards = list(list_shards(str(dataset), None))
+    assert [shard.records for shard in shards] == [100] * 3
+    for range_bytes, count in ((100_000, 6), (1 << 20, 1), (1, 100)):
+        cuts = list(cut_at_chunks(shards[0], range_bytes))
+        assert len(cuts) == count
+        numbers = [cut[1:] for cut in cuts]
+        assert numbers[0][0] == 0
+        assert numbers[-1][1] == 100
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(numbers))
+        found = [
+            (first + at, record)
+            for cut in cuts
+            for first, records in read_chunks(*cut)
+            for at, record in enumerate(records)
+        ]
+        assert found == [(number, b"x" * 5000) for number in range(100)]
+        assert len(pickle.dumps(cuts[0])) < 500
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["group_size:1,uncompressed", "group_size:9,zstd:3", "group_size:9,transpose:true"],
+)
+def test_damage_in_files_without_dataset(
+    tmp_path: pathlib.Path, options: str, hashing: str
+) -> None:
+    path = tmp_path / "plain.ar"
+    write_array_records(path, RECORDS[:300], options=options)
+    good = path.read_bytes()
+    begin, end = footer_of(good).chunk_offsets[[0, -1]].tolist()
+    (shard,) = list_shards(str(path), None)
+    chunks = len(footer_of(good).chunk_records)
+    count = 40 if hashing == "compiled" else 8  # Damage is looked for singly.
+    for at in range(begin, end, (end - begin) // count):
+        data = bytearray(good)
+        data[at] ^= 0x02
+        path.write_bytes(data)
+        with pytest.raises(CorruptShardError, match=r"plain\.ar"):
+            list(read_chunks(shard, 0, chunks))
+
+
+@pytest.mark.parametrize("what", ["shard", "index", "short", "other", "records"])
+def test_files_that_are_not_the_dataset(tmp_path: pathlib.Path, what: str) -> None:
+    dataset = dataset_of(tmp_path, text_records(90))
+    first, second, _ = shards_of(dataset)
+    shard, index = dataset / first, dataset / layout.index_path(first)
+    if what == "shard":
+        shard.unlink()
+    elif what == "index":
+        index.unlink()
+    elif what == "short":
+        shard.write_bytes(shard.read_bytes()[:-65536])
+    elif what == "other":
+        index.write_bytes((dataset / layout.index_path(second)).read_bytes())
+    else:
+        write_array_records(shard, [b"one"])
+    task = next(iter(list_shards(str(dataset), None)))
+    errors = {"index": "cannot read the index", "other": "not the one of this shard"}
+    errors |= {"records": "not the one that the dataset describes"}
+    with pytest.raises((CorruptShardError, OSError), match=errors.get(what, "size")):
+        list(read_chunks(task, 0, 1))
+
+
+def test_objects_are_read_by_requests_that_overlap(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GcsStorage, "block_bytes", 16_384)
+    records = text_records(1500)
+    write_array_records(tmp_path / "large", records)
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("bucket", "large", (tmp_path / "large").read_bytes())
+        (shard,) = list_shards("gs://bucket/large", None)
+        (cut,) = cut_at_chunks(shard, 1 << 30)
+        read = overlapping(server, lambda: list(read_chunks(*cut)))
+    assert [record for _, batch in read for record in batch] == records

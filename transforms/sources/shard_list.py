@@ -1,0 +1,118 @@
+"""Which files a dataset has, or patterns match, to be read as ArrayRecords."""
+
+from __future__ import annotations
+
+import glob
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.file_names import check_joined
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import (
+    check_in_place,
+    open_manifest,
+    read_split_table,
+)
+from gristmill.dataset.metadata.match_shards import match_shards
+from gristmill.dataset.storage.lookup import storage_for
+
+_log = logging.getLogger(__name__)
+
+
+class ListedShard(NamedTuple):
+    """A file that is to be read.
+
+    Attributes:
+        path: Its path.
+        size_bytes: Its size.
+        dataset_chars: How much of the path is the directory of the dataset that it
+            belongs to, slash included; 0 if it belongs to none.
+        records: Its records, as the dataset says.
+        file_crc32c: Its checksum, as the dataset says.
+    """
+
+    path: str
+    size_bytes: int
+    dataset_chars: int = 0
+    records: int | None = None
+    file_crc32c: int | None = None
+
+    @property
+    def index_path(self) -> str | None:
+        """Its index, if it belongs to a dataset."""
+        if not self.dataset_chars:
+            return None
+        dataset, shard = (
+            self.path[: self.dataset_chars],
+            self.path[self.dataset_chars :],
+        )
+        return dataset + layout.index_path(shard)
+
+
+def list_shards(
+    source: str | Sequence[str], split: str | None
+) -> Iterator[ListedShard]:
+    """Yields the shards of a dataset, or the files that patterns match.
+
+    Raises:
+        NotADatasetError: A single path is neither a file nor a dataset.
+        InputError: A pattern matches nothing or files of several splits, or there is
+            no such split.
+    """
+    if isinstance(source, str) and _is_dataset(source):
+        yield from _shards_of_dataset(source, split)
+        return
+    if split is not None:
+        raise InputError(
+            "files have no splits",
+            where=str(source),
+            got=f"split {split}",
+            cure="give the directory of a dataset, or leave the split out",
+        )
+    found: dict[str, int] = {}
+    patterns = (source,) if isinstance(source, str) else source
+    for pattern in patterns:
+        matches = match_shards(pattern)
+        if not matches:
+            raise InputError(
+                "no ArrayRecord file matches", where=pattern, cure="check the path"
+            )
+        found.update((info.path, info.size_bytes) for info in matches)
+    if notice := check_joined(patterns, found):
+        _log.warning("%s: %s", source, notice)
+    for path in sorted(found):
+        yield ListedShard(path, found[path])
+
+
+def _is_dataset(source: str) -> bool:
+    """Returns whether a source means a dataset, committed or not."""
+    storage = storage_for(source)
+    if storage.stat(layout.join(source, layout.DATASET_JSON)) is not None:
+        return True
+    return not glob.has_magic(source) and storage.stat(source) is None
+
+
+def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[ListedShard]:
+    manifest = open_manifest(dataset)
+    check_in_place(dataset, manifest, None if split is None else [split])
+    if split is not None and split not in manifest.splits:
+        raise InputError(
+            "no such split",
+            where=dataset,
+            expected=some_of(sorted(manifest.splits), 20),
+            got=split,
+            cure="give one of these as split, or none to read all",
+        )
+    for name in sorted(manifest.splits) if split is None else (split,):
+        table = read_split_table(dataset, manifest, name)
+        for number, path in enumerate(table.paths):
+            whole = layout.join(dataset, path)
+            yield ListedShard(
+                whole,
+                int(table.file_bytes[number]),
+                len(whole) - len(path),
+                int(table.records[number]),
+                int(table.file_crc32cs[number]),
+            )
