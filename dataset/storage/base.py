@@ -20,6 +20,7 @@ from gristmill.dataset.errors import (
 )
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class FileInfo(NamedTuple):
@@ -211,16 +212,21 @@ class Storage(Protocol):
         """Returns the space that is free in a directory, None where that is unknown."""
 
 
-def for_all(call: Callable[[T], object], items: Iterable[T], *, at_once: int) -> None:
-    """Calls a function for items, concurrently; raises the first error.
+def map_all(call: Callable[[T], R], items: Iterable[T], *, at_once: int) -> Iterator[R]:
+    """Yields what a function returns for items, called concurrently, in their order.
 
     Memory does not grow with the number of items.
     """
     waiting = iter(items)
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         while batch := list(itertools.islice(waiting, 64 * at_once)):
-            for _ in pool.map(call, batch):
-                pass
+            yield from pool.map(call, batch)
+
+
+def for_all(call: Callable[[T], object], items: Iterable[T], *, at_once: int) -> None:
+    """Calls a function for items, concurrently; raises the first error."""
+    for _ in map_all(call, items, at_once=at_once):
+        pass
 
 
 def is_unfinished(name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import posixpath
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from gristmill.dataset.file_formats import (
     format_of,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.tfrecord.frames import (
     HEADER_BYTES,
@@ -64,17 +63,17 @@ def check_formats(
     Raises:
         InputError: A file is of another format.
     """
+    compressions: list[Compression] = []
+    others: dict[str, FileFormat] = {}
     # Waiting, not computing: 64 first reads at once hide a bucket's latency.
-    with concurrent.futures.ThreadPoolExecutor(64) as pool:
-        looks = list(pool.map(_look, files))
-    others = {
-        file.path: look.format
-        for file, look in zip(files, looks, strict=True)
-        if look.format is not None and not _is_wanted(look.format, wanted)
-    }
+    looks = map_all(_look, files, at_once=64)
+    for file, look in zip(files, looks, strict=True):
+        compressions.append(look.compression)
+        if look.format is not None and not _is_wanted(look.format, wanted):
+            others[file.path] = look.format
     if others and not (allow_some and len(others) < len(files)):
         raise _other_formats(others, of=len(files), wanted=wanted)
-    return [look.compression for look in looks]
+    return compressions
 
 
 def _look(file: FileInfo) -> _Look:
