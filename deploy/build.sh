@@ -3,8 +3,8 @@
 #
 #   PROJECT=my-project REGION=us-central1 BUCKET=my-bucket deploy/build.sh
 #
-# Cloud Build builds the image; with LOCAL=1, docker on this machine builds it. PYTHON is
-# Python's version in the image.
+# Cloud Build builds the image, as BUILD_ACCOUNT if that is given; with LOCAL=1, docker on
+# this machine builds it. PYTHON is Python's version in the image.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,23 +20,35 @@ if [[ ${LOCAL:-} == 1 ]]; then
   export IMAGE PYTHON
   deploy/build_image.sh
 else
-  gcloud builds submit --project "$PROJECT" --region "$REGION" \
-    --config deploy/cloudbuild.yaml \
-    --substitutions "_IMAGE=$IMAGE,_PYTHON=$PYTHON" .
+  options=(--project "$PROJECT" --region "$REGION" --config deploy/cloudbuild.yaml)
+  options+=(--substitutions "_IMAGE=$IMAGE,_PYTHON=$PYTHON")
+  if [[ -n ${BUILD_ACCOUNT:-} ]]; then
+    options+=(--service-account "projects/$PROJECT/serviceAccounts/$BUILD_ACCOUNT")
+  fi
+  gcloud builds submit "${options[@]}" .
 fi
 
-# The defaults are shown to who starts a template in the Google Cloud console.
+# Defaults, for who starts a template in the Google Cloud console.
+defaults=(
+  --staging-location "gs://$BUCKET/gristmill-tmp/staging"
+  --temp-location "gs://$BUCKET/gristmill-tmp"
+  --worker-machine-type e2-standard-4
+  --max-workers 50
+  --disable-public-ips
+)
+if [[ -n ${SERVICE_ACCOUNT:-} ]]; then
+  defaults+=(--service-account-email "$SERVICE_ACCOUNT")
+fi
+if [[ -n ${SUBNETWORK:-} ]]; then
+  defaults+=(--subnetwork "$SUBNETWORK")
+fi
 for pipeline in convert verify index; do
   gcloud dataflow flex-template build "gs://$BUCKET/templates/gristmill-$pipeline.json" \
     --project "$PROJECT" \
     --image "$IMAGE" \
     --sdk-language PYTHON \
     --metadata-file "deploy/templates/$pipeline.json" \
-    --staging-location "gs://$BUCKET/gristmill-tmp/staging" \
-    --temp-location "gs://$BUCKET/gristmill-tmp" \
-    --worker-machine-type e2-standard-4 \
-    --max-workers 50 \
-    --disable-public-ips \
-    --additional-user-labels "gristmill=$pipeline"
+    --additional-user-labels "gristmill=$pipeline" \
+    "${defaults[@]}"
 done
 echo "The image is $IMAGE"

@@ -92,7 +92,9 @@ def template(name: str) -> dict:
 
 @pytest.mark.slow
 def test_build_makes_the_image_and_templates(gcloud, docker):
-    done = run("deploy/build.sh", env={**gcloud, **docker, "LOCAL": "1", "TAG": "7"})
+    account = "worker@my-project.iam.gserviceaccount.com"
+    given = {"LOCAL": "1", "TAG": "7", "SERVICE_ACCOUNT": account, "SUBNETWORK": "mine"}
+    done = run("deploy/build.sh", env={**gcloud, **docker, **given})
     assert done.returncode == 0, done.stdout
     image = "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:7"
     calls = pathlib.Path(docker["DOCKER_LOG"]).read_text().splitlines()
@@ -110,6 +112,8 @@ def test_build_makes_the_image_and_templates(gcloud, docker):
             "ipConfiguration": "WORKER_IP_PRIVATE",
             "machineType": worker_disk.MACHINE_TYPE,
             "maxWorkers": 50,
+            "serviceAccountEmail": account,
+            "subnetwork": "mine",
             "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",
             "tempLocation": "gs://my-bucket/gristmill-tmp",
         }

@@ -1,0 +1,78 @@
+variable "project" {
+  description = "Project of the jobs, such as my-project."
+  type        = string
+}
+
+variable "region" {
+  description = "Region of the jobs, the image repository and the bucket, such as us-central1."
+  type        = string
+}
+
+variable "bucket" {
+  description = "Bucket for templates and temporary files. It is created."
+  type        = string
+}
+
+variable "input_buckets" {
+  description = "Existing buckets that jobs read."
+  type        = set(string)
+}
+
+variable "output_buckets" {
+  description = "Existing buckets that jobs write datasets to."
+  type        = set(string)
+}
+
+variable "launchers" {
+  description = "Who starts templates, such as group:data@example.com."
+  type        = set(string)
+  default     = []
+}
+
+variable "submitters" {
+  description = "Who also submits jobs without a template, such as user:me@example.com."
+  type        = set(string)
+  default     = []
+}
+
+variable "builders" {
+  description = "Who builds the image and the templates."
+  type        = set(string)
+  default     = []
+}
+
+variable "image" {
+  description = "The image that deploy/build.sh built. Templates are written when it is given."
+  type        = string
+  default     = null
+}
+
+variable "max_workers" {
+  description = "Most workers of a job, unless it says otherwise."
+  type        = number
+  default     = 50
+}
+
+variable "machine_type" {
+  description = "Machine type of workers, unless a job says otherwise."
+  type        = string
+  default     = "e2-standard-4"
+}
+
+variable "temporary_days" {
+  description = "Days after which temporary files are deleted. Longer than any job runs."
+  type        = number
+  default     = 14
+}
+
+variable "kms_key" {
+  description = "Cloud KMS key of the bucket and the repository, projects/.../cryptoKeys/NAME."
+  type        = string
+  default     = null
+}
+
+variable "subnetwork" {
+  description = "Existing subnetwork with Private Google Access, such as one of a Shared VPC: projects/HOST/regions/REGION/subnetworks/NAME. One is created if none is given."
+  type        = string
+  default     = null
+}

@@ -1,0 +1,287 @@
+"""deploy/terraform: what Terraform makes of it, and that it grants the roles of iam.md.
+
+Terraform is real, its provider a stand-in with the real one's schema.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from google.cloud.dataflow_v1beta3.types import ContainerSpec
+from google.protobuf import json_format
+
+from gristmill.pipelines.dataflow import worker_disk
+from gristmill.pipelines.options.definitions import PIPELINES
+from gristmill.pipelines.options.generated_files import metadata
+from tests.support.terraform_provider import TerraformProvider
+from tests.support.tools import ROOT, run
+
+FOLDER = ROOT / "deploy" / "terraform"
+WORKER = "serviceAccount:gristmill-worker@my-project.iam.gserviceaccount.com"
+BUILD = "serviceAccount:gristmill-build@my-project.iam.gserviceaccount.com"
+VARIABLES = {
+    "project": "my-project",
+    "region": "us-central1",
+    "bucket": "my-bucket",
+    "input_buckets": ["raw"],
+    "output_buckets": ["data"],
+    "launchers": ["group:launch@example.com"],
+    "submitters": ["user:submit@example.com"],
+    "builders": ["user:build@example.com"],
+    "image": "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:7",
+}
+# The words of iam.md.
+ACCOUNTS = {
+    "workers' service account": "worker",
+    "launching user": "launcher",
+    "user who submits without a template, also": "submitter",
+    "building user": "builder",
+    "build's service account": "build",
+}
+PLACES = {
+    "project": "project",
+    "input bucket": "input",
+    "output bucket": "output",
+    "bucket for temporary files": "temporary",
+    "template bucket": "temporary",
+    "image repository": "repository",
+    "workers' service account": "worker",
+    "build's service account": "build",
+    "bucket of Cloud Build's sources": "sources",
+}
+Rows = set[tuple[str, str, str]]
+
+
+def documented() -> Rows:
+    """Returns the rows of the first table of iam.md, in the words of roles.tf."""
+    text = (ROOT / "deploy" / "iam.md").read_text(encoding="utf-8")
+    rows, account = set(), ""
+    table = text[text.index("| account |") :].partition("\n\n")[0]
+    for line in table.splitlines()[2:]:
+        _, who, role, place, _ = (part.strip() for part in line.split("|", 4))
+        account = who or account
+        rows.add((ACCOUNTS[account], role.strip("`"), PLACES[place]))
+    return rows
+
+
+def test_roles_are_those_of_the_document():
+    text = (FOLDER / "roles.tf").read_text(encoding="utf-8")
+    row = r'\{ account = "(\w+)", role = "([\w./]+)", on = "(\w+)" \}'
+    roles = re.findall(row, text)
+    assert len(roles) == text.count("account = ")
+    assert len(set(roles)) == len(roles)
+    assert set(roles) == documented()
+
+
+@pytest.fixture(scope="module")
+def terraform(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs Terraform in a copy, with a stand-in for the provider of Google Cloud."""
+    if shutil.which("terraform") is None:
+        pytest.skip("terraform is not on this machine")
+    top = tmp_path_factory.mktemp("terraform")
+    shutil.copytree(ROOT / "deploy", top / "deploy")
+    folder = top / "deploy" / "terraform"
+
+    def call(*arguments: str, provider: TerraformProvider | None = None, **changed):
+        (top / "variables.json").write_text(json.dumps(VARIABLES | changed))
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+        return subprocess.run(
+            ["terraform", f"-chdir={folder}", *arguments, "-no-color"],
+            env=environment | (provider or known).environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    call.folder = folder
+    with TerraformProvider() as known:
+        done = call("init")
+        assert done.returncode == 0, done.stdout
+        yield call
+
+
+def planned(terraform, **options) -> subprocess.CompletedProcess[str]:
+    file = "-var-file=../../variables.json"
+    return terraform("plan", "-input=false", "-out=plan", file, **options)
+
+
+def plan(terraform, **changed) -> dict:
+    """Returns the planned values of all resources, by type and address; outputs too."""
+    done = planned(terraform, **changed)
+    assert done.returncode == 0, done.stdout
+    shown = json.loads(terraform("show", "-json", "plan").stdout)
+    values = shown["planned_values"]
+    found: dict = {"outputs": values["outputs"]}
+    for resource in values["root_module"]["resources"]:
+        found.setdefault(resource["type"], {})[resource["address"]] = resource["values"]
+    return found
+
+
+def test_files_are_formatted(terraform):
+    done = run("terraform", f"-chdir={FOLDER}", "fmt", "-check", "-recursive", "-diff")
+    assert done.returncode == 0, done.stdout
+
+
+def test_configuration_is_valid(terraform):
+    done = terraform("validate")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("uniform_bucket_level_access", "uniform_access", "Unsupported argument"),
+        ("soft_delete_policy {", "soft_delete {", "Unsupported block type"),
+        ('repository_id = "gristmill"', "", "Missing required argument"),
+        ("var.temporary_days", "var.days", "undeclared input variable"),
+        (
+            "service            = each.key",
+            "service = [each.key]",
+            "Incorrect attribute",
+        ),
+    ],
+)
+def test_what_is_wrong_is_not_valid(terraform, right, wrong, message):
+    """The stand-in knows what the provider takes, and Terraform checks it."""
+    main = terraform.folder / "main.tf"
+    text = main.read_text()
+    assert right in text
+    try:
+        main.write_text(text.replace(right, wrong, 1))
+        done = terraform("validate")
+    finally:
+        main.write_text(text)
+    assert done.returncode != 0
+    assert message in done.stdout
+
+
+def test_its_own_tests_pass(terraform):
+    done = terraform("test")
+    assert done.returncode == 0, done.stdout
+    assert "4 passed, 0 failed" in done.stdout
+
+
+def granted(found: dict) -> Rows:
+    """Returns the roles that a plan grants, in the words of roles.tf."""
+    rows: Rows = set()
+    members = {
+        WORKER: "worker",
+        BUILD: "build",
+        "group:launch@example.com": "launcher",
+        "user:submit@example.com": "submitter",
+        "user:build@example.com": "builder",
+    }
+    buckets = {
+        "raw": "input",
+        "data": "output",
+        "my-bucket": "temporary",
+        "my-project_cloudbuild": "sources",
+    }
+    for kind, resources in found.items():
+        for values in resources.values() if kind.endswith("_iam_member") else ():
+            place = {
+                "google_project_iam_member": lambda v: "project",
+                "google_storage_bucket_iam_member": lambda v: buckets[v["bucket"]],
+                "google_artifact_registry_repository_iam_member": lambda v: (
+                    "repository"
+                ),
+                "google_service_account_iam_member": lambda v: re.search(
+                    "gristmill-(worker|build)@", v["service_account_id"]
+                )[1],
+            }[kind](values)
+            rows.add((members[values["member"]], values["role"], place))
+    return rows
+
+
+def test_plan_grants_what_the_document_lists(terraform):
+    found = granted(plan(terraform))
+    rows = documented()
+    # Who submits also launches: the second table says "also".
+    also = {("submitter", role, on) for who, role, on in rows if who == "launcher"}
+    assert found == rows | also
+
+
+def test_plan_makes_what_the_guide_makes_by_hand(terraform):
+    found = plan(terraform)
+    bucket = found["google_storage_bucket"]["google_storage_bucket.temporary"]
+    by_hand = json.loads((ROOT / "deploy" / "lifecycle.json").read_text())
+    (rule,) = by_hand["rule"]
+    (made,) = bucket["lifecycle_rule"]
+    assert made["action"][0]["type"] == rule["action"]["type"]
+    (condition,) = made["condition"]
+    assert condition["age"] == rule["condition"]["age"]
+    assert condition["matches_prefix"] == rule["condition"]["matchesPrefix"]
+    assert bucket["soft_delete_policy"] == [{"retention_duration_seconds": 0}]
+    (network,) = found["google_compute_subnetwork"].values()
+    assert network["private_ip_google_access"]
+    (images,) = found["google_artifact_registry_repository"].values()
+    assert images["docker_config"] == [{"immutable_tags": True}]
+    assert (images["repository_id"], images["format"]) == ("gristmill", "DOCKER")
+    services = {v["service"] for v in found["google_project_service"].values()}
+    guide = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\w+\.googleapis\.com", guide)) <= services
+    lines = found["outputs"]["environment"]["value"].splitlines()
+    said = dict(line.removeprefix("export ").split("=", 1) for line in lines)
+    assert said == {
+        "PROJECT": "my-project",
+        "REGION": "us-central1",
+        "BUCKET": "my-bucket",
+        "SERVICE_ACCOUNT": WORKER.removeprefix("serviceAccount:"),
+        "SUBNETWORK": "regions/us-central1/subnetworks/gristmill",
+        "BUILD_ACCOUNT": BUILD.removeprefix("serviceAccount:"),
+    }
+
+
+def test_plan_writes_the_templates(terraform):
+    found = plan(terraform)["google_storage_bucket_object"]
+    assert len(found) == len(PIPELINES)
+    for pipeline in PIPELINES:
+        values = found[f'google_storage_bucket_object.templates["{pipeline}"]']
+        assert values["bucket"] == "my-bucket"
+        assert values["name"] == f"templates/gristmill-{pipeline}.json"
+        json_format.Parse(values["content"], ContainerSpec.pb()())
+        template = json.loads(values["content"])
+        assert template["metadata"] == metadata(pipeline)
+        assert template["image"] == VARIABLES["image"]
+        assert template["sdkInfo"] == {"language": "PYTHON"}
+        assert template["defaultEnvironment"] == {
+            "additionalUserLabels": {"gristmill": pipeline},
+            "ipConfiguration": "WORKER_IP_PRIVATE",
+            "machineType": worker_disk.MACHINE_TYPE,
+            "maxWorkers": 50,
+            "serviceAccountEmail": WORKER.removeprefix("serviceAccount:"),
+            "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",
+            "subnetwork": "regions/us-central1/subnetworks/gristmill",
+            "tempLocation": "gs://my-bucket/gristmill-tmp",
+        }
+
+
+def test_plan_with_a_key_and_another_subnetwork(terraform):
+    key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
+    shared = "projects/host/regions/us-central1/subnetworks/shared"
+    found = plan(terraform, kms_key=key, subnetwork=shared, image=None)
+    assert "google_compute_network" not in found
+    assert "google_storage_bucket_object" not in found
+    bucket = found["google_storage_bucket"]["google_storage_bucket.temporary"]
+    assert bucket["encryption"] == [{"default_kms_key_name": key}]
+    (images,) = found["google_artifact_registry_repository"].values()
+    assert images["kms_key_name"] == key
+    assert f"SUBNETWORK={shared}" in found["outputs"]["environment"]["value"]
+
+
+def test_first_plan_does_not_know_the_accounts(terraform):
+    """Nothing is counted by what is known only once the accounts are there."""
+    with TerraformProvider(accounts_known=False) as provider:
+        done = planned(terraform, provider=provider)
+    assert done.returncode == 0, done.stdout

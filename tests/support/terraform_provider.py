@@ -1,0 +1,210 @@
+"""A stand-in for Terraform's provider of Google Cloud: its schema, and plans, no cloud.
+
+Terraform itself talks to it, in version 5 of its plugin protocol, so what it validates
+and plans is its own work. tests/deploy/google_provider.json has the schema of what
+deploy/terraform uses: names, types and what is required, as the published bindings of
+the provider's version 6.50 have them (cdktf-cdktf-provider-google 16.12).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pathlib
+from typing import Any
+
+import grpc
+import msgpack
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCHEMA = ROOT / "tests" / "deploy" / "google_provider.json"
+_NAME = "registry.terraform.io/hashicorp/google"
+
+# Messages of the protocol, as far as they are used: name, type and number of fields. A
+# star marks a repeated field.
+_MESSAGES = {
+    "DynamicValue": "msgpack bytes 1; json bytes 2",
+    "Diagnostic": "severity int32 1; summary string 2; detail string 3",
+    "Attribute": "name string 1; type bytes 2; required bool 4; optional bool 5; "
+    "computed bool 6",
+    "NestedBlock": "type_name string 1; block Block 2; nesting int32 3; "
+    "min_items int64 4; max_items int64 5",
+    "Block": "version int64 1; attributes *Attribute 2; block_types *NestedBlock 3",
+    "Schema": "version int64 1; block Block 2",
+    "SchemaEntry": "key string 1; value Schema 2",
+    "GetSchema": "provider Schema 1; resource_schemas *SchemaEntry 2; "
+    "data_source_schemas *SchemaEntry 3",
+    "Request": "unused string 15",
+    "Config": "config DynamicValue 1",
+    "Prepared": "prepared_config DynamicValue 1; diagnostics *Diagnostic 2",
+    "TypedConfig": "type_name string 1; config DynamicValue 2",
+    "Diagnostics": "diagnostics *Diagnostic 1",
+    "Error": "error string 1",
+    "Plan": "type_name string 1; prior_state DynamicValue 2; "
+    "proposed_new_state DynamicValue 3; config DynamicValue 4",
+    "Planned": "planned_state DynamicValue 1; diagnostics *Diagnostic 4",
+}
+_METHODS = {
+    "GetSchema": ("Request", "GetSchema"),
+    "PrepareProviderConfig": ("Config", "Prepared"),
+    "ValidateResourceTypeConfig": ("TypedConfig", "Diagnostics"),
+    "Configure": ("Request", "Diagnostics"),
+    "PlanResourceChange": ("Plan", "Planned"),
+    "Stop": ("Request", "Error"),
+}
+
+
+def _messages() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="stand_in.proto", package="stand_in", syntax="proto3"
+    )
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field in fields.split("; "):
+            label, kind, number = field.split()
+            added = message.field.add(name=label, number=int(number))
+            repeated = kind.startswith("*")
+            added.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+            kind = kind.removeprefix("*")
+            if kind in _MESSAGES:
+                added.type = kinds.TYPE_MESSAGE
+                added.type_name = f".stand_in.{kind}"
+            else:
+                added.type = getattr(kinds, f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"stand_in.{name}")
+        )
+        for name in _MESSAGES
+    }
+
+
+M = _messages()
+UNKNOWN = msgpack.ExtType(0, b"\x00")
+_LIST = 2
+
+
+def _block(about: dict[str, Any]) -> Any:
+    required = about.get("required", ())
+    computed = about.get("computed", ())
+    return M["Block"](
+        attributes=[
+            M["Attribute"](
+                name=name,
+                type=json.dumps(kind).encode(),
+                required=name in required,
+                optional=name not in required,
+                computed=name in computed and name not in required,
+            )
+            for name, kind in about.get("attributes", {}).items()
+        ],
+        block_types=[
+            M["NestedBlock"](
+                type_name=name,
+                block=_block(block),
+                nesting=_LIST,
+                min_items=block["min"],
+                max_items=block["max"],
+            )
+            for name, block in about.get("blocks", {}).items()
+        ],
+    )
+
+
+def _known(kind: str, planned: dict[str, Any]) -> dict[str, str]:
+    """Returns what the service would compute, where a plan should show it."""
+    if kind == "google_service_account":
+        email = f"{planned['account_id']}@my-project.iam.gserviceaccount.com"
+        name = f"projects/my-project/serviceAccounts/{email}"
+        return {"email": email, "member": f"serviceAccount:{email}", "name": name}
+    return {}
+
+
+class TerraformProvider:
+    """The provider; use it in a `with` statement.
+
+    Args:
+        accounts_known: Whether plans show the addresses of service accounts, which are
+            known in fact once they are there.
+
+    Attributes:
+        environment: Variables that lead Terraform to it.
+    """
+
+    def __init__(self, *, accounts_known: bool = True) -> None:
+        self._accounts_known = accounts_known
+        self._schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+        pool = concurrent.futures.ThreadPoolExecutor(max_workers=4)
+        self._server = grpc.server(pool)
+        handlers = {
+            method: grpc.unary_unary_rpc_method_handler(
+                getattr(self, method),
+                request_deserializer=M[request].FromString,
+                response_serializer=M[response].SerializeToString,
+            )
+            for method, (request, response) in _METHODS.items()
+        }
+        self._server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("tfplugin5.Provider", handlers)]
+        )
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        attached = {
+            "Protocol": "grpc",
+            "ProtocolVersion": 5,
+            "Pid": os.getpid(),
+            "Test": True,
+            "Addr": {"Network": "tcp", "String": f"127.0.0.1:{port}"},
+        }
+        self.environment = {
+            "TF_REATTACH_PROVIDERS": json.dumps({_NAME: attached}),
+            "CHECKPOINT_DISABLE": "1",
+        }
+
+    def __enter__(self) -> TerraformProvider:
+        self._server.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.stop(None).wait()
+
+    # The names are the protocol's.
+    def GetSchema(self, request: Any, context: Any) -> Any:  # noqa: N802
+        schemas = {
+            name: M["Schema"](block=_block(about))
+            for name, about in self._schema.items()
+        }
+        provider = schemas.pop("provider")
+        return M["GetSchema"](
+            provider=provider,
+            resource_schemas=[
+                M["SchemaEntry"](key=name, value=schema)
+                for name, schema in schemas.items()
+            ],
+        )
+
+    def PrepareProviderConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return M["Prepared"](prepared_config=request.config)
+
+    def ValidateResourceTypeConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return M["Diagnostics"]()
+
+    def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return M["Diagnostics"]()
+
+    def PlanResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
+        planned = msgpack.unpackb(request.proposed_new_state.msgpack, raw=False)
+        if planned is not None:
+            known = _known(request.type_name, planned) if self._accounts_known else {}
+            for name in self._schema[request.type_name].get("computed", ()):
+                if planned[name] is None:
+                    planned[name] = known.get(name, UNKNOWN)
+        state = M["DynamicValue"](msgpack=msgpack.packb(planned))
+        return M["Planned"](planned_state=state)
+
+    def Stop(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return M["Error"]()
