@@ -52,6 +52,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     stride_tasks,
 )
 from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
+from gristmill.transforms.conversion.writer_silence import silence_notes
 from gristmill.transforms.graph.applied import check_begin, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sink, report_sources
@@ -66,7 +67,8 @@ def _list_inputs(job: ConversionJob) -> InputFiles:
     files = list_inputs(job)
     try_function(job, files.first(TRIED_FILES))
     joined = split_note(job, files)
-    for note in (*([joined] if joined else ()), *files.notes()):
+    notes = [joined] if joined else []
+    for note in (*notes, *files.notes(), *silence_notes(job.writer, files)):
         _log.warning("%s: %s", job.output, note)
     return files
 
