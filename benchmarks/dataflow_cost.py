@@ -30,7 +30,7 @@ class Prices:
     Attributes:
         vcpu_hour: A vCPU of a batch worker, for an hour.
         memory_gb_hour: A GB of its memory, for an hour.
-        disk_gb_hour: A GB of its standard disk, for an hour.
+        disk_gb_hour: A GB of its SSD disk, for an hour.
         class_a: A request that writes or lists, to a bucket of class Standard.
         class_b: A request that reads, likewise.
         gb_between_regions: A GB between two regions of North America.
@@ -38,7 +38,7 @@ class Prices:
 
     vcpu_hour: float = 0.056
     memory_gb_hour: float = 0.003557
-    disk_gb_hour: float = 0.000054
+    disk_gb_hour: float = 0.000298
     class_a: float = 0.005 / 1000
     class_b: float = 0.0004 / 1000
     gb_between_regions: float = 0.02
@@ -61,6 +61,8 @@ class Assumptions:
         file_bytes: Size of an input file.
         class_a_per_shard: Requests that write, for each shard: it and its index.
         class_b_per_shard: Requests that read, for each shard, besides its input.
+        disk_mb_per_second: What the disk takes, as published: 240 MiB/s for a machine
+            and 0.48 MiB/s for a GiB of pd-ssd, at most 240 MiB/s for 4 vCPUs of E2.
     """
 
     busy: float = 0.7
@@ -74,6 +76,7 @@ class Assumptions:
     file_bytes: int = 256 << 20
     class_a_per_shard: int = 2
     class_b_per_shard: int = 8
+    disk_mb_per_second: float = 240 * 1.048576
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,7 @@ class Cost:
 
     Attributes:
         vcpu_hours: Of workers.
+        machine_mb_per_second: What a machine writes at most: all its vCPUs at work.
         minutes: From the first machine's start to the end.
         class_a: Requests that write or list.
         class_b: Requests that read.
@@ -107,6 +111,7 @@ class Cost:
     """
 
     vcpu_hours: float
+    machine_mb_per_second: float
     minutes: float
     class_a: int
     class_b: int
@@ -169,6 +174,10 @@ def cost_of(
     class_b = given.class_b_per_shard * shards + reads + files
     return Cost(
         vcpu_hours=vcpu_hours,
+        machine_mb_per_second=1000
+        * given.vcpus
+        * found.output_ratio
+        / found.cpu_seconds_per_gb,
         minutes=60 * vcpu_hours / vcpus,
         class_a=class_a,
         class_b=class_b,
@@ -191,6 +200,7 @@ def page() -> str:
     rows = [
         ("CPU seconds for a GB, measured", "{0.cpu_seconds_per_gb:.1f}", found),
         ("bytes written for each byte read, measured", "{0.output_ratio:.2f}", found),
+        ("MB/s that a machine writes", "{0.machine_mb_per_second:.0f}", costs),
         ("vCPU hours", "{0.vcpu_hours:.1f}", costs),
         (f"minutes on {given.machines} machines", "{0.minutes:.0f}", costs),
         ("workers: vCPUs, memory, disk", "${0.workers:.2f}", costs),
@@ -207,6 +217,9 @@ def page() -> str:
     total = [f"**${costs[c].workers + costs[c].requests:.2f}**" for c in CONTESTANTS]
     table.append(f"| **together** | {total[0]} | {total[1]} |")
     traffic = costs["records"].between_regions
+    standard = 0.12 * 1.048576 * given.disk_gb
+    machine_hours = costs["records"].vcpu_hours / given.vcpus
+    ssd = machine_hours * given.disk_gb * prices.disk_gb_hour
     return f"""\
 # Cost of a terabyte
 
@@ -222,6 +235,10 @@ If input and output are in another region of North America than the workers, tra
 adds ${traffic:.2f}, more than everything else together. Such submissions are refused
 unless `--cross-region` is given. Traffic between continents costs several times more.
 
+The disk is `pd-ssd`, ${ssd:.2f} of the sum: a standard one of {given.disk_gb:.0f} GB \
+takes {standard:.0f} MB/s, by the published
+0.12 MiB/s for a GiB, and a machine with all vCPUs at work writes more.
+
 No record passes through a shuffle. A job shuffles a few hundred bytes for each shard,
 so Dataflow's price for shuffled bytes does not matter.
 
@@ -233,7 +250,7 @@ US dollars in us-central1, as published in 2025.
 | --- | ---: |
 | vCPU hour of a batch worker | ${prices.vcpu_hour} |
 | GB hour of memory | ${prices.memory_gb_hour} |
-| GB hour of standard disk | ${prices.disk_gb_hour:.6f} |
+| GB hour of SSD disk (`pd-ssd`) | ${prices.disk_gb_hour:.6f} |
 | 1,000 requests of class A, class Standard in one region | ${prices.class_a * 1000} |
 | 1,000 requests of class B | ${prices.class_b * 1000} |
 | GB between regions of North America | ${prices.gb_between_regions} |
@@ -249,7 +266,8 @@ The cost of storing the result and the image is not included.
 waiting and the runner | {given.busy} |
 | minutes from a machine's start to its first shard | {given.start_minutes:.0f} |
 | machines | {given.machines} of {given.vcpus} vCPUs, {given.memory_gb:.0f} GB, \
-{given.disk_gb:.0f} GB of disk |
+{given.disk_gb:.0f} GB of SSD disk |
+| what this disk takes, as published | {given.disk_mb_per_second:.0f} MB/s |
 | input of a shard, and size of an input file | {given.shard_bytes >> 20} MiB |
 | input read by one request | {given.read_bytes >> 20} MiB |
 | requests for each shard, apart from reading its input | \

@@ -45,6 +45,14 @@ launch() {
     --additional-user-labels "gristmill=$pipeline${LABELS:+,$LABELS}"
     --parameters "$(list_of "$@")"
   )
+  # Workers have no public addresses unless they are asked for.
+  local separator=,
+  if [[ ${PUBLIC_ADDRESSES:-} == 1 ]]; then
+    if [[ ${PIPELINE_OPTIONS:-} =~ ^\^([^^]+)\^ ]]; then
+      separator=${BASH_REMATCH[1]}
+    fi
+    PIPELINE_OPTIONS=${PIPELINE_OPTIONS:+$PIPELINE_OPTIONS$separator}use_public_ips=true
+  fi
   # What is not given here is as in pipelines/dataflow/defaults.py.
   local flag variable
   while read -r flag variable; do

@@ -70,3 +70,29 @@ def storage_client(
         credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
     session = GcsSession(credentials, timeout_seconds=seconds)
     return Client(project=project, credentials=credentials, _http=session)
+
+
+def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
+    """Returns the status and the document that a service of Google Cloud answers with.
+
+    Args:
+        url: What to get.
+        anonymous: Whether to use no credentials.
+
+    Raises:
+        StorageError: It does not answer.
+    """
+    import requests
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import AuthorizedSession
+
+    try:
+        session = requests.Session()
+        if not anonymous:
+            session = AuthorizedSession(find_credentials())  # type: ignore[no-untyped-call]
+        with session:
+            answer = session.get(url, timeout=_SECONDS)
+            document = answer.json()
+    except (requests.RequestException, GoogleAuthError, ValueError) as e:
+        raise StorageError("no answer", where=url, got=str(e).splitlines()[0]) from e
+    return answer.status_code, document if isinstance(document, dict) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 from apache_beam.options.pipeline_options import (
     DebugOptions,
@@ -18,8 +19,12 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.object_names import split_path
 from gristmill.pipelines.dataflow.worker_disk import (
     DISK_GB,
+    DISK_TYPE,
     HARNESS_THREADS,
     MACHINE_TYPE,
+    MAX_WORKERS,
+    disk_type_path,
+    takes_disk_type,
 )
 from gristmill.pipelines.options.definitions import (
     ConvertOptions,
@@ -31,7 +36,11 @@ from gristmill.pipelines.options.definitions import (
 def set_defaults(
     beam_options: PipelineOptions, pipeline: str, options: Options
 ) -> None:
-    """Sets defaults for Beam options that are not given."""
+    """Sets defaults for Beam options that are not given.
+
+    Each can be turned off: `--max_num_workers=0` and `--worker_disk_type=` leave the
+    choice to Dataflow, `--use_public_ips` and `--labels=` do what they say.
+    """
     cloud = beam_options.view_as(GoogleCloudOptions)
     for name in ("project", "region"):
         if not getattr(cloud, name):
@@ -49,15 +58,37 @@ def set_defaults(
         place = hashlib.sha256(target.encode()).hexdigest()[:8]
         parts = ["gristmill", pipeline, *filter(None, [base[:30].strip("-")]), place]
         cloud.job_name = "-".join(parts)
+    cloud.labels = _labels(cloud.labels or [], pipeline)
+    _set_machine_defaults(beam_options)
+
+
+def _labels(given: Sequence[str], pipeline: str) -> list[str]:
+    """Returns the labels of a job: those given, and ours unless one given is empty."""
+    if "" in given:
+        return [label for label in given if label]
     version = re.sub("[^a-z0-9_-]+", "-", __version__.lower())
-    cloud.labels = [
-        *(cloud.labels or []),
-        f"gristmill={pipeline}",
-        f"gristmill-version={version}",
-    ]
+    # Of two with one key, Beam takes the last.
+    return [f"gristmill={pipeline}", f"gristmill-version={version}", *given]
+
+
+def _set_machine_defaults(beam_options: PipelineOptions) -> None:
+    cloud = beam_options.view_as(GoogleCloudOptions)
     workers = beam_options.view_as(WorkerOptions)
-    workers.machine_type = workers.machine_type or MACHINE_TYPE
+    # Dataflow Prime chooses machines and disks itself.
+    if "enable_prime" not in (cloud.dataflow_service_options or []):
+        workers.machine_type = workers.machine_type or MACHINE_TYPE
+        if workers.disk_type is None and takes_disk_type(workers.machine_type):
+            workers.disk_type = DISK_TYPE
+    if workers.disk_type:
+        zone = workers.worker_zone or workers.zone or ""
+        workers.disk_type = disk_type_path(
+            workers.disk_type, project=cloud.project, zone=zone
+        )
     workers.disk_size_gb = workers.disk_size_gb or DISK_GB
+    if workers.max_num_workers is None:
+        workers.max_num_workers = max(MAX_WORKERS, workers.num_workers or 0)
+    if workers.use_public_ips is None:
+        workers.use_public_ips = False
     debug = beam_options.view_as(DebugOptions)
     if debug.number_of_worker_harness_threads is None:
         debug.number_of_worker_harness_threads = HARNESS_THREADS

@@ -17,6 +17,7 @@ STAGE = WRITE | {"storage.buckets.get"}
 _BUCKET_ROLE = "roles/storage.legacyBucketReader"
 # What Dataflow's refusals name, and the role to grant on the project or the account.
 _ROLES = {
+    "compute.subnetworks.get": "roles/compute.networkViewer on the project",
     "dataflow.jobs.create": "roles/dataflow.developer on the project",
     "dataflow.jobs.get": "roles/dataflow.developer on the project",
     "dataflow.messages.list": "roles/dataflow.developer on the project",

@@ -22,6 +22,7 @@ from gristmill.pipelines.dataflow.buckets import check_buckets, uses_of
 from gristmill.pipelines.dataflow.clients import storage_client
 from gristmill.pipelines.dataflow.job_inputs import Listed, list_inputs, shard_sizes
 from gristmill.pipelines.dataflow.job_output import check_output
+from gristmill.pipelines.dataflow.network import check_private_access
 from gristmill.pipelines.dataflow.worker_disk import check_disk
 from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
 from gristmill.pipelines.options.definitions import (
@@ -54,6 +55,7 @@ def preflight(
         notes = check_buckets(
             uses, client=client, region=region, cross_region=launch.cross_region
         )
+        notes += check_private_access(workers, cloud, region=region)
         listed = list_inputs(uses, client=client)
         notes += listed.notes
     if isinstance(options, VerifyOptions):

@@ -271,9 +271,20 @@ def test_gcloud_launches_as_it_is_asked(gcloud):
     assert "error: no credentials" in run("bash", "-c", command, env=gcloud).stdout
 
 
-def test_launch_can_use_public_addresses(asked):
-    found = asked("launch_verify.sh", "gs://b/c", PUBLIC_ADDRESSES="1")
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        ("", "use_public_ips=true"),
+        ("a=1,b=2", "a=1,b=2,use_public_ips=true"),
+        ("^;^a=1,2", "^;^a=1,2;use_public_ips=true"),
+    ],
+)
+def test_launch_can_use_public_addresses(asked, given, passed):
+    more = {"PUBLIC_ADDRESSES": "1", "PIPELINE_OPTIONS": given}
+    found = asked("launch_verify.sh", "gs://b/c", **more)
     assert "--disable-public-ips" not in found
+    # Otherwise the job would have private ones.
+    assert found["--additional-pipeline-options"] == passed
 
 
 def test_launch_says_how_it_is_used():

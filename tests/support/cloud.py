@@ -50,6 +50,7 @@ class Cloud:
         self.environment = {
             "STORAGE_EMULATOR_HOST": storage.url,
             "CLOUD_STORAGE_EMULATOR_ENDPOINT": storage.url,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{dataflow.url}/compute/v1/",
             "NO_GCE_CHECK": "true",
         }
         for file in range(FILES):

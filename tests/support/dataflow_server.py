@@ -1,5 +1,7 @@
 """A small Dataflow service on loopback: jobs that are created, and end as they should.
 
+Subnetworks of Compute Engine are there as well.
+
 It runs nothing. A test takes the pipeline that was submitted and runs it itself.
 """
 
@@ -12,6 +14,7 @@ import threading
 from typing import Any
 
 _LAUNCH = re.compile(r"/v1b3/projects/[^/]+/locations/[^/]+/flexTemplates:launch")
+_SUBNETWORK = re.compile(r"/compute/v1/projects/[^/]+/regions/[^/]+/subnetworks/(.+)")
 _JOBS = re.compile(r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/]+)(/\w+)?)?")
 
 
@@ -26,6 +29,7 @@ class DataflowServer:
         errors: What the log of every job says.
         refusal: (status, message) of the answer to the creation of jobs, if refused.
         denied: Permissions that the caller does not have.
+        subnetworks: Whether those of the region have Private Google Access, by name.
     """
 
     def __init__(self, *states: str):
@@ -36,6 +40,7 @@ class DataflowServer:
         self.errors: list[str] = []
         self.refusal: tuple[int, str] | None = None
         self.denied: set[str] = set()
+        self.subnetworks = {"default": True}
         self._http = http.server.ThreadingHTTPServer(
             ("localhost", 0), type("Handler", (_Handler,), {"service": self})
         )
@@ -84,6 +89,15 @@ class DataflowServer:
             f"'{permission}' denied on project: '{project}'"
         )
 
+    def subnetwork(self, name: str) -> tuple[int, dict[str, Any]]:
+        """Returns status and document of the answer that tells of a subnetwork."""
+        permission = "compute.subnetworks.get"
+        if permission in self.denied:
+            return 403, _error(403, f"Required '{permission}' permission for {name}")
+        if name not in self.subnetworks:
+            return 404, _error(404, f"The resource {name} was not found")
+        return 200, {"name": name, "privateIpGoogleAccess": self.subnetworks[name]}
+
     def look(self, project: str, region: str, job_id: str) -> dict[str, Any]:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         about = {"id": job_id, "projectId": project, "location": region}
@@ -111,6 +125,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
+        if match := _SUBNETWORK.fullmatch(path):
+            self._send(*self.service.subnetwork(match[1]))
+            return
         self.service.requests.append((self.command, path))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if _LAUNCH.fullmatch(path):

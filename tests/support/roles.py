@@ -16,6 +16,7 @@ CONTENTS: dict[str, set[str]] = {
     "roles/artifactregistry.reader": set(),
     "roles/artifactregistry.writer": set(),
     "roles/cloudbuild.builds.editor": set(),
+    "roles/compute.networkViewer": {"compute.subnetworks.get"},
     "roles/dataflow.developer": {
         "dataflow.jobs.create",
         "dataflow.jobs.get",

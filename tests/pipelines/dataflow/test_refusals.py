@@ -209,6 +209,22 @@ REFUSALS = {
         failing,
         code=1,
     ),
+    "subnetwork": Refusal(
+        "Dataflow would not find the subnetwork",
+        (*CONVERT, "--subnetwork=mine"),
+        ("regions/us-central1/subnetworks/NAME", "correct --subnetwork"),
+    ),
+    "network": Refusal(
+        "there is no subnetwork for the workers",
+        (*CONVERT, "--network=nothing"),
+        ("subnetwork nothing in us-central1", "give --subnetwork"),
+    ),
+    "private access": Refusal(
+        "workers without public addresses would reach no service of Google",
+        (*CONVERT, "--network=closed"),
+        ("--enable-private-ip-google-access", "or give --use_public_ips"),
+        lambda cloud: cloud.dataflow.subnetworks.update(closed=False),
+    ),
     "pattern": Refusal(
         "no input file matches",
         ("convert", "gs://raw/texts/*.nope", "gs://data/x"),

@@ -1,0 +1,128 @@
+"""Options of a job that are not given: their defaults, and how to turn each off."""
+
+from __future__ import annotations
+
+import pytest
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    WorkerOptions,
+)
+
+from benchmarks.dataflow_cost import Assumptions, cost_of, measured
+from gristmill.pipelines.commands.beam_arguments import checked_options
+from gristmill.pipelines.dataflow import worker_disk
+from gristmill.pipelines.dataflow.defaults import set_defaults
+from gristmill.pipelines.options.definitions import ConvertOptions
+from tests.support.cloud import job_of, running
+
+SSD = "compute.googleapis.com/projects//zones//diskTypes/pd-ssd"
+CONVERT = ConvertOptions(input=("gs://raw/texts/*",), output="gs://data/texts")
+
+
+def with_defaults(*arguments: str) -> PipelineOptions:
+    given = ["--project=p", "--region=us-central1", *arguments]
+    options = PipelineOptions(checked_options("DataflowRunner", given))
+    set_defaults(options, "convert", CONVERT)
+    return options
+
+
+def workers(*arguments: str) -> WorkerOptions:
+    return with_defaults(*arguments).view_as(WorkerOptions)
+
+
+def test_a_job_gets_the_defaults():
+    with running() as cloud:
+        image = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"
+        done = cloud.submit("convert", *CONVERT.input, CONVERT.output, image)
+        assert done.code == 0, done.stderr
+        job = job_of(cloud)
+    (pool,) = job["environment"]["workerPools"]
+    assert pool["diskType"] == SSD
+    assert pool["diskSizeGb"] == 50
+    assert pool["autoscalingSettings"]["maxNumWorkers"] == 50
+    assert pool["ipConfiguration"] == 2  # WORKER_IP_PRIVATE
+    assert job["labels"]["gristmill"] == "convert"
+
+
+def test_the_disk_takes_what_the_machine_writes():
+    assumed = Assumptions()
+    assert ("pd-ssd", assumed.disk_gb) == (worker_disk.DISK_TYPE, worker_disk.DISK_GB)
+    assert f"e2-standard-{assumed.vcpus}" == worker_disk.MACHINE_TYPE
+    for check in ("records", "sample"):
+        cost = cost_of(10**12, measured(check))
+        assert cost.machine_mb_per_second < assumed.disk_mb_per_second
+
+
+@pytest.mark.parametrize(
+    ("arguments", "disk_type"),
+    [
+        ((), SSD),
+        (("--worker_disk_type=pd-standard",), SSD.replace("ssd", "standard")),
+        (("--disk_type=a/b",), "a/b"),
+        (
+            ("--worker_zone=us-central1-a",),
+            "compute.googleapis.com/projects/p/zones/us-central1-a/diskTypes/pd-ssd",
+        ),
+        (("--worker_disk_type=",), ""),
+        (("--machine_type=n2-custom-6-10240",), SSD),
+        (("--machine_type=custom-6-10240",), SSD),
+        (("--machine_type=n4-standard-4",), None),
+        (("--machine_type=c4a-standard-4",), None),
+        (("--dataflow_service_options=enable_prime",), None),
+    ],
+)
+def test_disk_types(arguments, disk_type):
+    assert workers(*arguments).disk_type == disk_type
+
+
+def test_prime_chooses_machines():
+    assert workers().machine_type == worker_disk.MACHINE_TYPE
+    prime = "--dataflow_service_options=enable_prime"
+    assert workers(prime).machine_type is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "most"),
+    [
+        ((), 50),
+        (("--max_num_workers=7",), 7),
+        (("--num_workers=80",), 80),
+        (("--max_num_workers=0",), 0),
+    ],
+)
+def test_the_number_of_workers_is_capped(arguments, most):
+    assert workers(*arguments).max_num_workers == most
+
+
+@pytest.mark.parametrize(
+    ("arguments", "public"),
+    [
+        ((), False),
+        (("--no_use_public_ips",), False),
+        (("--use_public_ips",), True),
+        (("--use_public_ips=true",), True),
+    ],
+)
+def test_addresses_are_private(arguments, public):
+    assert workers(*arguments).use_public_ips is public
+
+
+@pytest.mark.parametrize(
+    ("arguments", "labels"),
+    [
+        ((), ["gristmill=convert", "gristmill-version=*"]),
+        (
+            ("--labels=gristmill=mine", "--labels=a=b"),
+            ["gristmill=convert", "gristmill-version=*", "gristmill=mine", "a=b"],
+        ),
+        (("--labels=", "--labels=a=b"), ["a=b"]),
+        (("--labels=",), []),
+    ],
+)
+def test_labels(arguments, labels):
+    found = with_defaults(*arguments).view_as(GoogleCloudOptions).labels
+    version = next((label for label in found if "version" in label), "")
+    assert [
+        label.replace(version or "-", "gristmill-version=*") for label in found
+    ] == (labels)
