@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import tempfile
 import time
@@ -33,8 +34,14 @@ from gristmill.transforms.conversion.counted_parts import (
     PartCollector,
 )
 from gristmill.transforms.conversion.job_inputs import split_note
-from gristmill.transforms.conversion.same_inputs import has_other_records
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.plan_notes import plan_notes
+from gristmill.transforms.conversion.same_inputs import one_by_one
+from gristmill.transforms.conversion.shard_tasks import (
+    ShardResult,
+    ShardTask,
+    make_shards,
+    shard_tasks,
+)
 from gristmill.transforms.conversion.try_function import try_function
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
@@ -96,18 +103,20 @@ def convert(
     ]
     todo = [p.prepared for p in preparations if p.committed is None]
     replaced = [job.split for job, p in zip(jobs, preparations, strict=True) if p.aside]
-    if replaced and show_progress:
-        print(
-            f"note: split {', '.join(replaced)} stays until the new one is finished; "
-            "meanwhile both need space",
-            file=sys.stderr,
+    beforehand = [note for job in todo for note in plan_notes(job)]
+    if replaced:
+        beforehand.append(
+            f"split {', '.join(replaced)} stays until the new one is finished; "
+            "meanwhile both need space"
         )
     notes = []
     for p in preparations:
         joined = split_note(p.prepared.job, p.prepared.files)
-        if joined is not None and show_progress:
-            print(f"note: {joined}", file=sys.stderr)
+        if joined is not None:
+            beforehand.append(joined)
         notes += [*p.notes, *([joined] if joined else ()), *p.prepared.files.notes()]
+    for note in beforehand if show_progress else ():
+        print(f"note: {note}", file=sys.stderr)
     before = tuple(p.prepared.job.split for p in preparations if p.committed)
     repaired = 0
     manifest = preparations[0].committed
@@ -178,23 +187,31 @@ def _compare_shards(
     workers: int,
     show_progress: bool,
 ) -> list[int]:
-    compare = functools.partial(_compare_numbered, prepared)
+    compare = functools.partial(_compare_in_pass, prepared)
     stored_bytes = np.diff(prepared.plan.cut_bytes)
     sizes = {shard: int(stored_bytes[shard]) for shard in shards}
-    found = map_unordered(compare, shards, workers=max(1, min(workers, len(shards))))
-    changed = []
+    numbers = np.searchsorted(prepared.plan.pass_begins, shards, side="right")
+    by_pass = zip(numbers.tolist(), shards, strict=True)
+    passes = [
+        [shard for _, shard in group]
+        for _, group in itertools.groupby(by_pass, key=lambda one: one[0])
+    ]
+    found = map_unordered(compare, passes, workers=max(1, min(workers, len(passes))))
+    changed: list[int] = []
     with counter_shown(
         "comparing", "shards", len(sizes), sum(sizes.values()), show=show_progress
     ) as counter:
-        for shard, differs in found:
-            counter.add(sizes[shard], 0, sizes[shard])
-            if differs:
-                changed.append(shard)
+        for compared, others in found:
+            for shard in compared:
+                counter.add(sizes[shard], 0, sizes[shard])
+            changed += others
     return changed
 
 
-def _compare_numbered(prepared: PreparedJob, shard: int) -> tuple[int, bool]:
-    return shard, has_other_records(prepared, shard)
+def _compare_in_pass(
+    prepared: PreparedJob, shards: Sequence[int]
+) -> tuple[Sequence[int], list[int]]:
+    return shards, list(one_by_one(prepared, shards))
 
 
 def _shards_at_once(prepared: PreparedJob) -> int:
@@ -221,16 +238,21 @@ def _run_here(
     tasks = [task for job in prepared for task in shard_tasks(job)]
     threads = max(map(_shards_at_once, prepared))
     make = functools.partial(
-        make_shard, progress_dir=progress_dir, one_at_a_time=threads > 1
+        _make_shards, progress_dir=progress_dir, one_at_a_time=threads > 1
     )
     workers = min(workers, len(tasks))
-    results = map_unordered(make, tasks, workers=workers, threads=threads)
+    made = map_unordered(make, tasks, workers=workers, threads=threads)
+    results = itertools.chain.from_iterable(made)
     return commit_shards(
         jobs,
         results,
         prepared={job.job.split: job for job in prepared},
         **about,
     )
+
+
+def _make_shards(task: ShardTask, **options: Any) -> list[ShardResult]:
+    return list(make_shards(task, **options))
 
 
 def _run_beam(

@@ -1,7 +1,8 @@
 """`ConvertTFRecords`: the conversion as one Beam transform, without a shuffle of data.
 
-One element is one shard, a few hundred bytes that say which. The graph is one linear
-chain of small elements, since that is what every runner executes:
+One element is one shard, a few hundred bytes that say which, or all shards that are
+made in one pass over a compressed file. The graph is one linear chain of small
+elements, since that is what every runner executes:
 
     plan -> convert shards -> commit
     list inputs -> count parts -> plan -> convert shards -> commit
@@ -42,11 +43,12 @@ from gristmill.transforms.conversion.counted_parts import (
     GatheredCounts,
 )
 from gristmill.transforms.conversion.job_inputs import list_inputs, split_note
+from gristmill.transforms.conversion.plan_notes import plan_notes
 from gristmill.transforms.conversion.shard_tasks import (
     GatheredResults,
     ShardResult,
     ShardTask,
-    make_shard,
+    make_shards,
     shard_strides,
     shard_tasks,
     stride_tasks,
@@ -93,6 +95,8 @@ def _plan(
         else:
             prepared = plan_job(job, _list_inputs(job))
         taken = take_output(prepared, overwrite=overwrite, exchanged=exchanged)
+        for note in plan_notes(prepared) if taken.committed is None else ():
+            _log.warning("%s: %s", job.output, note)
         for task in shard_tasks(taken.prepared):
             if taken.committed is not None:
                 yield ShardResult(task, None)
@@ -100,23 +104,26 @@ def _plan(
             yield task
 
 
-def _make_shard(task: ShardTask | ShardResult, progress_dir: str | None) -> ShardResult:
-    """Makes a shard, and counts what went through."""
+def _make_shards(
+    task: ShardTask | ShardResult, progress_dir: str | None
+) -> Iterator[ShardResult]:
+    """Makes the shards of a task, and counts what went through."""
     if isinstance(task, ShardResult):
-        return task
-    result = make_shard(task, progress_dir=progress_dir)
-    if (report := result.report) is not None:
-        for name, value in (
-            ("shards", 1),
-            ("records", report.written.records),
-            ("raw-bytes", report.written.raw_bytes),
-            ("quarantined-regions", report.quarantined_regions),
-            ("dropped-records", report.dropped_records),
-            ("added-records", report.added_records),
-            ("changed-records", report.changed_records),
-        ):
-            beam.metrics.Metrics.counter("gristmill", name).inc(value)
-    return result
+        yield task
+        return
+    for result in make_shards(task, progress_dir=progress_dir):
+        if (report := result.report) is not None:
+            for name, value in (
+                ("shards", 1),
+                ("records", report.written.records),
+                ("raw-bytes", report.written.raw_bytes),
+                ("quarantined-regions", report.quarantined_regions),
+                ("dropped-records", report.dropped_records),
+                ("added-records", report.added_records),
+                ("changed-records", report.changed_records),
+            ):
+                beam.metrics.Metrics.counter("gristmill", name).inc(value)
+        yield result
 
 
 class _GatherFn(beam.CombineFn):
@@ -229,7 +236,7 @@ class ConvertTFRecords(
         tfds = None if tfds is None else path_text(tfds, "TFDS directory")
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
-            | "ConvertShards" >> beam.Map(_make_shard, self.progress_dir)
+            | "ConvertShards" >> beam.FlatMap(_make_shards, self.progress_dir)
             | "GatherResults" >> _gather(GatheredResults)
             | "Commit"
             >> beam.Map(_commit, jobs, features=features, tfds_directory=tfds)

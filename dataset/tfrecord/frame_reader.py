@@ -31,6 +31,7 @@ from gristmill.dataset.tfrecord.inflated_stream import Readable
 
 BLOCK_BYTES = 1 << 20  # Half the CPU of 4 MiB: a block stays in the cache.
 _crc32c = google_crc32c.value
+End = int | Callable[[], int | None] | None
 
 
 def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
@@ -113,13 +114,14 @@ class FrameReader:
             yield from map(Frame, *batch)
 
     def batches(
-        self, end: int | None = None, *, limit_records: int = sys.maxsize
+        self, end: End = None, *, limit_records: int = sys.maxsize
     ) -> Iterator[FrameBatch]:
         """Yields the frames that begin before `end`, those of one block at a time.
 
         Args:
             end: File offset, exclusive; None for the end of the file. The last frame
-                may reach past it: a frame belongs to the range of its first byte.
+                may reach past it: a frame belongs to the range of its first byte. Or a
+                function that returns it, None as long as it is behind what was read.
             limit_records: Frames to yield at most.
 
         Raises:
@@ -127,13 +129,17 @@ class FrameReader:
                 were yielded. The reader stays at its first byte, for `skip` or
                 `resync`.
         """
-        while limit_records > 0 and (end is None or self.offset < end):
-            if not self._fill(HEADER_BYTES):
+        while limit_records > 0 and self._is_before(end):
+            filled = self._fill(HEADER_BYTES)
+            if not self._is_before(end):
+                return
+            if not filled:
                 self._check_no_tail()
                 return
             stop = len(self._buffer) - HEADER_BYTES + 1
-            if end is not None:
-                stop = min(stop, end - self._buffer_offset)
+            known = end() if callable(end) else end
+            if known is not None:
+                stop = min(stop, known - self._buffer_offset)
             borders = self._borders(stop)[: limit_records + 1]
             batch, error = self._parse(borders)
             limit_records -= len(batch.records)
@@ -143,6 +149,10 @@ class FrameReader:
                 raise error
             if borders[-1] > len(self._buffer):
                 self._fill_record(borders[-1] - borders[-2] - FRAME_OVERHEAD_BYTES)
+
+    def _is_before(self, end: End) -> bool:
+        known = end() if callable(end) else end
+        return known is None or self.offset < known
 
     def _borders(self, stop: int) -> list[int]:
         """Returns where frames begin before `stop`, and where the last one ends.

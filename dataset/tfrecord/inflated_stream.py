@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import zlib
+from collections import deque
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from gristmill.dataset.errors import CorruptStreamError
 from gristmill.dataset.tfrecord.frames import WINDOW_BITS, Compression
+
+_BLOCK_BYTES = 1 << 20
 
 
 class Readable(Protocol):
@@ -28,9 +32,18 @@ class InflatedStream:
         stream: The compressed bytes.
         path: For messages.
         compression: `gzip` or `zlib`.
+        marks: Offsets in the compressed bytes, ascending and above 0: it is noted how
+            many decompressed bytes those before each of them hold.
     """
 
-    def __init__(self, stream: Readable, *, path: str, compression: Compression):
+    def __init__(
+        self,
+        stream: Readable,
+        *,
+        path: str,
+        compression: Compression,
+        marks: Iterable[int] = (),
+    ):
         self._stream = stream
         self._path = path
         self._window_bits = WINDOW_BITS[compression]
@@ -39,6 +52,9 @@ class InflatedStream:
         self._started = False
         self._error: CorruptStreamError | None = None
         self.compressed_bytes = 0
+        self._inflated_bytes = 0
+        self._ahead = deque(marks)
+        self._passed: dict[int, int] = {0: 0}
 
     def read(self, size: int, /) -> bytes:
         """Returns up to `size` bytes; an empty result means the end.
@@ -46,8 +62,10 @@ class InflatedStream:
         Raises CorruptStreamError if the stream is damaged here, or cut short.
         """
         while self._error is None:
+            if not self._pending and self._ahead and (data := self._drained(size)):
+                return data
             if not self._pending:
-                self._pending = self._stream.read(1 << 20)
+                self._pending = self._stream.read(self._next_bytes())
                 self.compressed_bytes += len(self._pending)
             if not self._pending:
                 if self._started and not self._inflater.eof:
@@ -57,9 +75,39 @@ class InflatedStream:
             if self._inflater.eof:
                 self._inflater = zlib.decompressobj(self._window_bits)
             data = self._inflate(size)
+            self._inflated_bytes += len(data)
             if data:
                 return data
         raise self._error
+
+    def _next_bytes(self) -> int:
+        """Returns how much to read: no further than to the next mark."""
+        if not self._ahead:
+            return _BLOCK_BYTES
+        return min(_BLOCK_BYTES, self._ahead[0] - self.compressed_bytes)
+
+    def _drained(self, size: int) -> bytes:
+        """Returns what the bytes before a mark still hold; notes the mark after that.
+
+        What so many bytes of a stream hold follows from the format, not from how much
+        was asked for at a time.
+        """
+        data: bytes = b""
+        if self.compressed_bytes == self._ahead[0]:
+            if self._started and not self._inflater.eof:
+                data = self._inflater.decompress(b"", size)
+                self._inflated_bytes += len(data)
+            if not data:
+                self._passed[self._ahead.popleft()] = self._inflated_bytes
+        return data
+
+    def inflated_offset(self, mark: int) -> int | None:
+        """Returns how many decompressed bytes are before a mark.
+
+        None as long as no byte behind it was asked for: then it is behind all that were
+        returned.
+        """
+        return self._passed.get(mark)
 
     def _inflate(self, size: int) -> bytes:
         before = self._inflater.copy()

@@ -85,8 +85,6 @@ def inputs(tmp_path_factory) -> pathlib.Path:
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
 @pytest.mark.parametrize("group_size", [1, 5])
 def test_every_row_is_found_in_its_source(inputs, tmp_path, plan, group_size):
-    if plan == ("num_shards", 7):  # Compressed files are not cut by bytes.
-        plan = ("num_shards", 4)
     writer = WriterOptions(group_size=group_size, compression="zstd:3")
     convert(job_of(inputs, tmp_path / "out", plan=plan, writer=writer))
     batches = batches_of(tmp_path / "out")

@@ -18,7 +18,7 @@ from gristmill.transforms.conversion.commit_shards import (
 )
 from gristmill.transforms.conversion.shard_tasks import (
     ShardTask,
-    make_shard,
+    make_shards,
     shard_tasks,
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -66,10 +66,10 @@ def convert(
         tasks: Shards to make first, such as in another order, or some of them twice.
         **options: As `begin_job` takes them.
     """
-    results = [make_shard(task) for task in tasks or ()]
+    results = [made for task in tasks or () for made in make_shards(task)]
     for job in jobs:
-        tasks = list(shard_tasks(prepared_of(job, **options)))
-        results += map(make_shard, tasks)
+        for task in shard_tasks(prepared_of(job, **options)):
+            results += make_shards(task)
     return commit_shards(jobs, results)
 
 

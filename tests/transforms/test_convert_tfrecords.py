@@ -22,7 +22,7 @@ from gristmill.transforms.conversion.commit_shards import (
     commit_shards,
 )
 from gristmill.transforms.conversion.shard_tasks import (
-    make_shard,
+    make_shards,
     shard_strides,
     shard_tasks,
     stride_tasks,
@@ -64,6 +64,8 @@ def inputs(tmp_path_factory) -> tuple[pathlib.Path, list[bytes]]:
     write_tfrecords(folder / "a", parts[0])
     write_tfrecords(folder / "b", parts[1])
     write_tfrecords(folder / "c", parts[2], compression="GZIP")
+    parts.append(varied_records(600, seed=3))  # Cut by both plans.
+    write_tfrecords(folder / "d", parts[3], compression="ZLIB")
     return folder, [record for part in parts for record in part]
 
 
@@ -119,10 +121,12 @@ class TestDeterminism:
         job = job_of(inputs[0], tmp_path / "out", plan=PLANS[0])
         prepared = prepared_of(job)
         strides = list(shard_strides(prepared, max_strides=max_strides))
-        assert len(strides) == min(max_strides, prepared.plan.shards)
+        passes = len(prepared.plan.pass_begins)
+        assert passes < prepared.plan.shards
+        assert len(strides) == min(max_strides, passes)
         tasks = [task for stride in strides for task in stride_tasks(stride)]
         assert sorted(tasks) == list(shard_tasks(prepared))
-        commit_shards([job], map(make_shard, tasks))
+        commit_shards([job], [made for task in tasks for made in make_shards(task)])
         assert contents(tmp_path / "out") == reference[PLANS[0][0]]
 
 
@@ -308,7 +312,7 @@ class TestPickle:
             for value in vars(convert_tfrecords).values()
             if getattr(value, "__module__", None) == convert_tfrecords.__name__
         ]
-        assert {"_plan", "_make_shard", "_GatherFn"} <= {f.__name__ for f in found}
+        assert {"_plan", "_make_shards", "_GatherFn"} <= {f.__name__ for f in found}
         for function in found:
             assert pickle.loads(pickle.dumps(function)) is function
 

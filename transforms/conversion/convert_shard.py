@@ -25,6 +25,7 @@ from gristmill.transforms.jobs.map_function import RecordFunction, call, load_fu
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Quarantine
+from gristmill.transforms.sources.file_pass import KeptPass
 from gristmill.transforms.sources.tfrecord_range import RangeReader, find_first_frame
 
 # How much of the ranges after the one that is read is fetched: files can be small.
@@ -61,6 +62,7 @@ def convert_shard(
     *,
     place: ShardPlace | None = None,
     exact_begin_bytes: int | None = None,
+    kept: KeptPass | None = None,
     progress: Progress | None = None,
     cpu_lock: AbstractContextManager[Any] | None = None,
 ) -> ShardReport:
@@ -74,6 +76,8 @@ def convert_shard(
         place: What is there already; by default that is looked up.
         exact_begin_bytes: Where the first frame of its first range begins, if that is
             known; otherwise the range is searched for it.
+        kept: Has the pass over a compressed file in which earlier shards were made, and
+            gets that of this shard. By default the file is read from its begin.
         progress: Called after each block that was read.
         cpu_lock: Held while the shard is converted, not while storage is waited for.
 
@@ -96,6 +100,7 @@ def convert_shard(
         shard,
         ranges,
         place=place,
+        kept=kept,
         progress=progress,
         cpu_lock=nullcontext() if cpu_lock is None else cpu_lock,
     )
@@ -117,6 +122,7 @@ def _convert(
     exact_begin_bytes: int | None,
     *,
     place: ShardPlace,
+    kept: KeptPass | None,
     progress: Progress | None,
     cpu_lock: AbstractContextManager[Any],
 ) -> ShardReport:
@@ -136,6 +142,7 @@ def _convert(
             exact_begin_bytes,
             quarantine if job.on_corrupt == "quarantine" else None,
             tally,
+            kept,
         )
         begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
         with cpu_lock, ShardWriter(local, options=job.writer) as writer:
@@ -166,13 +173,14 @@ def _convert(
 
 
 def read_again(
-    prepared: PreparedJob, report: ShardReport
+    prepared: PreparedJob, report: ShardReport, *, kept: KeptPass | None = None
 ) -> tuple[RecordsDigest, tuple[SourceSpan, ...]]:
     """Reads what a finished shard was made of, as it is now.
 
     Args:
         prepared: The job.
         report: Of the shard.
+        kept: As for `convert_shard`.
 
     Returns:
         What the report would say was read, and where.
@@ -188,7 +196,7 @@ def read_again(
         begin = report.spans[0].start_bytes
         if begin is None:
             begin = ranges[0].end_bytes  # All is in a record that begins before.
-    for _, batch in _batches(prepared, ranges, begin, DamageHandler(), tally):
+    for _, batch in _batches(prepared, ranges, begin, DamageHandler(), tally, kept):
         tally.count(batch)
     return tally.read, tuple(tally.spans)
 
@@ -229,6 +237,7 @@ def _batches(
     exact_begin_bytes: int | None,
     on_damage: DamageHandler | None,
     tally: _Tally,
+    kept: KeptPass | None,
 ) -> Iterator[tuple[str, FrameBatch]]:
     """Yields the frames of all ranges a block at a time, each with its file."""
     readers = (
@@ -237,6 +246,8 @@ def _batches(
             source,
             on_damage=on_damage,
             first_frame_bytes=exact_begin_bytes if number == 0 else None,
+            cuts=prepared.plan.cuts_within(source.file_index),
+            kept=kept,
         )
         for number, source in enumerate(ranges)
     )

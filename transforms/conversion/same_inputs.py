@@ -8,10 +8,12 @@ were made of is read again: if it is the same, they stay.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 
 from gristmill.dataset.errors import CorruptInputError, JobChangedError, some_of
 from gristmill.transforms.conversion.convert_shard import finished_shard, read_again
 from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.sources.file_pass import KeptPass
 
 # Returns those of some shards that were made of other records than are there.
 CompareShards = Callable[[PreparedJob, Sequence[int]], Iterable[int]]
@@ -59,16 +61,27 @@ def check_same_inputs(
 
 
 def one_by_one(prepared: PreparedJob, shards: Iterable[int]) -> Iterable[int]:
-    """Yields the shards that were made of other records than are there."""
-    return (shard for shard in shards if has_other_records(prepared, shard))
+    """Yields the shards that were made of other records than are there.
+
+    A compressed file is read once for all shards that follow each other.
+    """
+    with closing(KeptPass()) as kept:
+        for shard in shards:
+            if has_other_records(prepared, shard, kept=kept):
+                yield shard
 
 
-def has_other_records(prepared: PreparedJob, shard: int) -> bool:
-    """Tells whether a shard is finished, and was made of other records."""
+def has_other_records(
+    prepared: PreparedJob, shard: int, *, kept: KeptPass | None = None
+) -> bool:
+    """Tells whether a shard is finished, and was made of other records.
+
+    `kept` is as for `convert_shard`.
+    """
     report = finished_shard(prepared, shard)
     if report is None:
         return False
     try:
-        return read_again(prepared, report) != (report.read, report.spans)
+        return read_again(prepared, report, kept=kept) != (report.read, report.spans)
     except CorruptInputError:
         return True

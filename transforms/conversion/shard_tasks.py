@@ -1,6 +1,7 @@
 """The shards of a job as tasks: small elements for a pipeline or a process pool.
 
-The results of many shards are gathered as columns.
+A task is one shard, or all that are made in one pass over a compressed file. The
+results of many shards are gathered as columns.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import posixpath
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Self
+from contextlib import closing
+from typing import Any, NamedTuple, Self
 
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.errors import JobChangedError
@@ -20,12 +22,16 @@ from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.conversion.convert_shard import Progress, convert_shard
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
+from gristmill.transforms.sources.file_pass import KeptPass
 
 _CPU_LOCK = threading.Lock()
 
 
 class ShardTask(NamedTuple):
-    """One shard to make, by reference to the job described beside its output."""
+    """A shard to make, and those of the same pass that follow it.
+
+    It refers to the job that is described beside its output.
+    """
 
     output: str
     name: str
@@ -60,44 +66,64 @@ class ShardResult(NamedTuple):
 
 
 def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
-    """Yields a task for each shard of a job."""
+    """Yields a task for each pass of a job, by its first shard."""
     job = prepared.job
-    for shard in range(prepared.plan.shards):
+    for shard in prepared.plan.pass_begins.tolist():
         yield ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
 
 
-Stride = tuple[ShardTask, range]  # A task, and the shards that it stands for.
+Stride = tuple[ShardTask, range]  # A task, and the passes that it stands for.
 
 
 def shard_strides(
     prepared: PreparedJob, *, max_strides: int = 4096
 ) -> Iterator[Stride]:
-    """Yields the shards of a job as few elements, for graphs that hold them all.
+    """Yields the tasks of a job as few elements, for graphs that hold them all.
 
     Args:
         prepared: The job.
         max_strides: Most elements to yield.
     """
-    shards = prepared.plan.shards
-    step = min(shards, max_strides)
-    for task in itertools.islice(shard_tasks(prepared), step):
-        yield task, range(task.shard, shards, step)
+    passes = len(prepared.plan.pass_begins)
+    step = min(passes, max_strides)
+    for first, task in enumerate(itertools.islice(shard_tasks(prepared), step)):
+        yield task, range(first, passes, step)
 
 
 def stride_tasks(stride: Stride) -> Iterator[ShardTask]:
-    """Yields a task for each of the shards."""
-    first, shards = stride
-    for shard in shards:
-        yield first._replace(shard=shard)
+    """Yields a task for each of the passes."""
+    first, passes = stride
+    begins = first.prepared.plan.pass_begins
+    for number in passes:
+        yield first._replace(shard=int(begins[number]))
+
+
+def make_shards(task: ShardTask, **options: Any) -> Iterator[ShardResult]:
+    """Makes the shards of a task, those that an earlier run has not made.
+
+    A compressed file is read once, from its begin to the last shard that is missing.
+
+    Args:
+        task: The first shard.
+        **options: As `make_shard` takes them.
+    """
+    with closing(KeptPass()) as kept:
+        for shard in task.prepared.plan.pass_of(task.shard):
+            yield make_shard(task._replace(shard=shard), kept=kept, **options)
 
 
 def make_shard(
-    task: ShardTask, *, progress_dir: str | None = None, one_at_a_time: bool = False
+    task: ShardTask,
+    *,
+    kept: KeptPass | None = None,
+    progress_dir: str | None = None,
+    one_at_a_time: bool = False,
 ) -> ShardResult:
-    """Makes a shard unless an earlier run has.
+    """Makes one shard unless an earlier run has.
 
     Args:
         task: Which shard.
+        kept: As for `convert_shard`.
         progress_dir: A directory of this machine for progress files, or None.
         one_at_a_time: Whether only one thread of this process converts at a time.
             The others wait for storage: one shard is published while the next one is
@@ -127,6 +153,7 @@ def make_shard(
             prepared,
             task.shard,
             place=place,
+            kept=kept,
             progress=progress,
             cpu_lock=_CPU_LOCK if one_at_a_time else None,
         )

@@ -226,7 +226,10 @@ class PreparedJob:
         """Says what another job, described beside the output, has different."""
         differences = option_differences(found.job.options(), self.job.options())
         differences += found.files.differences(self.files)
-        return "; ".join(differences) or "the plan of shards differs"
+        return "; ".join(differences) or (
+            f"the plan of shards differs: that job has {found.plan.shards:,} shards, "
+            f"this one {self.plan.shards:,}, as when another release has planned it"
+        )
 
 
 def missing_list(output: str, name: str, split: str) -> InvalidDatasetError:

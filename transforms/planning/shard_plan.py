@@ -10,6 +10,10 @@ files   |-------- a --------|--- b ---|------------ c ------------|
 cuts    0             1              2              3             4
 shards  |----- 0 -----|----- 1 ------|----- 2 ------|----- 3 -----|
 ```
+
+Positions count bytes as they are stored, also those of compressed files: a cut within
+one is where so many of its bytes have been decompressed. Such a file can only be read
+from its begin, so the shards that begin in it are made in one pass over it.
 """
 
 from __future__ import annotations
@@ -75,11 +79,12 @@ class PlanOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceRange:
-    """A part of one input file. Offsets count decompressed bytes.
+    """A part of one input file. Offsets count bytes as they are stored.
 
     Attributes:
         file_index: Which file, in the sorted list.
-        begin_bytes: Where the range begins.
+        begin_bytes: Where the range begins: for a compressed file, behind what so many
+            of its bytes hold.
         end_bytes: Where it ends, exclusive; -1 for the end of a compressed file.
         exact: Whether a frame is known to begin at `begin_bytes`.
         skip_records: Good records to pass over at the beginning.
@@ -121,6 +126,33 @@ class ShardPlan:
     def _file_ends(self) -> Int64:
         return np.cumsum(self.sizes)
 
+    @functools.cached_property
+    def pass_begins(self) -> Int64:
+        """The first shards of all passes: int64 [passes], ascending.
+
+        A pass makes the shards that begin in the same compressed file, or one shard.
+        """
+        files = np.searchsorted(self._file_ends, self.cut_bytes[:-1], side="right")
+        whole = np.append(self.splittable, True)[files]
+        goes_on = (files[1:] == files[:-1]) & ~whole[1:]
+        return np.flatnonzero(np.append(self.shards > 0, ~goes_on))
+
+    def pass_of(self, shard: int) -> range:
+        """Returns the shards of a pass from one of them on, to the last."""
+        begins = self.pass_begins
+        after = int(np.searchsorted(begins, shard, side="right"))
+        return range(shard, int(begins[after]) if after < len(begins) else self.shards)
+
+    def cuts_within(self, file: int) -> list[int]:
+        """Returns where a compressed file is cut: offsets in it, ascending."""
+        if self.splittable[file]:
+            return []
+        end = int(self._file_ends[file])
+        begin = end - int(self.sizes[file])
+        first, last = np.searchsorted(self.cut_bytes, (begin, end), side="right")
+        cuts = self.cut_bytes[first:last] - begin
+        return [cut for cut in cuts.tolist() if cut < end - begin]
+
     def ranges(self, shard: int) -> tuple[SourceRange, ...]:
         """Returns the parts of input files that make a shard, in order."""
         first, last = (int(cut) for cut in self.cut_bytes[shard : shard + 2])
@@ -146,7 +178,7 @@ class ShardPlan:
                     file_index=file,
                     begin_bytes=begin,
                     end_bytes=end,
-                    exact=begin == 0 or self.counted,
+                    exact=begin == 0 or self.counted or not self.splittable[file],
                     skip_records=skip if file == begin_file else 0,
                     extra_records=extra if is_last else 0,
                 )
@@ -165,7 +197,7 @@ def plan_by_bytes(
         splittable: bool [files], whether reading can begin in the middle.
 
     Raises:
-        InputError: Compressed files cannot be cut into that many shards.
+        InputError: There are fewer bytes than shards.
     """
     total = int(sizes.sum())
     edges = np.concatenate(([0], np.cumsum(sizes)))
@@ -196,11 +228,16 @@ def _even_cuts(total: int, count: int) -> Int64:
 
 
 def _snap(cuts: Int64, edges: Int64, splittable: npt.NDArray[np.bool_]) -> Int64:
-    """Moves cuts that fall into a file that must stay whole to its nearer end."""
+    """Moves cuts in compressed files to the file's nearer end, if that is near.
+
+    That is, at most half a shard away. So a file that is no larger than a shard stays
+    whole, and of larger ones next to each other few share a shard.
+    """
     files = _file_at(cuts, edges)
     begins, ends = edges[files], edges[files + 1]
     nearer = np.where(cuts - begins <= ends - cuts, begins, ends)
-    return np.where(splittable[files], cuts, nearer)
+    is_far = np.abs(cuts - nearer) > edges[-1] // (2 * max(1, len(cuts) - 1))
+    return np.where(splittable[files] | is_far, cuts, nearer)
 
 
 def _distinct_cuts(
@@ -211,26 +248,25 @@ def _distinct_cuts(
     Raises:
         InputError: There are not so many places where the files can be cut.
     """
-    sizes = np.diff(edges)
-    # Places are numbered: each byte of a file is one, a compressed file only one.
-    places = np.where(splittable, sizes, sizes > 0)
-    place_edges = np.concatenate(([0], np.cumsum(places)))
-    if count > max(1, place_edges[-1]):
+    sizes, total = np.diff(edges), int(edges[-1])
+    if count > max(1, total):
         raise InputError(
             f"cannot make {count:,} shards of these files",
-            expected=f"at most {place_edges[-1]:,}: one for each compressed file, and "
-            "one for each byte of the others",
-            got=f"{len(sizes):,} files, {int((~splittable).sum()):,} of them "
-            f"compressed, {edges[-1]:,} bytes in all",
-            cure="ask for fewer with --num-shards, or use --records-per-shard, which "
-            "also cuts compressed files",
+            expected=f"at most {total:,}: one for each byte",
+            got=f"{len(sizes):,} files, {total:,} bytes in all",
+            cure="ask for fewer with --num-shards",
         )
-    cuts = _even_cuts(int(edges[-1]), count)
+    # Places are numbered: each byte of a file is one, but a compressed file that is no
+    # larger than a shard has only one.
+    can_be_cut = splittable | (sizes > total // count)
+    places = np.where(can_be_cut, sizes, sizes > 0)
+    place_edges = np.concatenate(([0], np.cumsum(places)))
+    cuts = _even_cuts(total, count)
     if count == 1:
         return cuts
     cuts = _snap(cuts, edges, splittable)
     files = _file_at(cuts, edges)
-    within = np.where(splittable[files], cuts - edges[files], cuts > edges[files])
+    within = np.where(can_be_cut[files], cuts - edges[files], cuts > edges[files])
     wanted = place_edges[files] + within
     # Strictly rising numbers: what is added to 0, 1, 2, ... must not fall.
     numbers = np.arange(count + 1, dtype=np.int64)
@@ -238,7 +274,7 @@ def _distinct_cuts(
     found = np.minimum(rising, place_edges[-1] - count) + numbers
     files = _file_at(found, place_edges)
     within = found - place_edges[files]
-    moved: Int64 = np.where(splittable[files], within, within * sizes[files])
+    moved: Int64 = np.where(can_be_cut[files], within, within * sizes[files])
     return edges[files] + moved
 
 

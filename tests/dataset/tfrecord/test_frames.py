@@ -424,6 +424,35 @@ class TestCompressed:
             assert records_of(reader) == GOLDEN_RECORDS * 2
             assert stream.compressed_bytes == len(data)
 
+    @pytest.mark.parametrize("compression", ["gzip", "zlib"])
+    @pytest.mark.parametrize("asked", [1, 7, 1 << 20])
+    def test_what_a_part_of_a_stream_holds(self, compression, asked):
+        pack = gzip.compress if compression == "gzip" else zlib.compress
+        pieces = [b"word %d " % (n % 9) + bytes(n % 400) for n in range(60)]
+        data = pack(b"".join(pieces)) + pack(b"") + pack(random.Random(1).randbytes(99))
+        marks = range(1, len(data) + 1)
+        stream = InflatedStream(
+            DribblingStream(data, 1 << 20),
+            path="in",
+            compression=compression,
+            marks=marks,
+        )
+        returned, known = 0, 0
+        while piece := stream.read(asked):
+            # A mark is known before a byte behind it is returned.
+            while known < len(marks) and stream.inflated_offset(known + 1) is not None:
+                known += 1
+                assert stream.inflated_offset(known) <= returned
+            returned += len(piece)
+        # All of the stream's state in one call, for each of its beginnings.
+        for mark in marks:
+            held, rest = b"", data[:mark]
+            while rest:
+                inflater = zlib.decompressobj(31 if compression == "gzip" else 15)
+                held += inflater.decompress(rest)
+                rest = inflater.unused_data
+            assert stream.inflated_offset(mark) == len(held)
+
     @pytest.mark.parametrize(
         ("data", "compression"), [(GOLDEN_GZIP, "gzip"), (GOLDEN_ZLIB, "zlib")]
     )

@@ -12,6 +12,7 @@ import pathlib
 import random
 import re
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -164,7 +165,10 @@ def test_the_same_records_go_on(job, inputs, change: str, committed: bool):
 
 @pytest.mark.parametrize(
     "source",
-    ["damaged", "gzip", "nested", "deep", "mapped", "counted", "a payload of ranges"],
+    [
+        *("damaged", "gzip", "zlib in shards", "nested", "deep", "mapped", "counted"),
+        "a payload of ranges",
+    ],
 )
 def test_whatever_the_shards_were_made_of(tmp_path, source: str):
     chance = random.Random(3)
@@ -178,6 +182,8 @@ def test_whatever_the_shards_were_made_of(tmp_path, source: str):
     elif source == "gzip":
         data = gzip.compress(data)
         options["plan"] = ("num_shards", 1)
+    elif source == "zlib in shards":
+        data = zlib.compress(data)
     elif source == "mapped":
         records = [repr(record).encode() for record in records]
         options["map"] = "tests.transforms.conversion.test_same_inputs:as_text"

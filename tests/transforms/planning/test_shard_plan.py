@@ -38,8 +38,8 @@ def plan_of(options: PlanOptions, files: Files) -> ShardPlan:
     )
 
 
-def places(files: Files) -> int:
-    return sum(size if cut else size > 0 for size, cut in files)
+def total_of(files: Files) -> int:
+    return sum(size for size, _ in files)
 
 
 def owners(plan: ShardPlan) -> dict[tuple[int, int], list[int]]:
@@ -66,7 +66,7 @@ class TestPlanByBytes:
             plan = plan_of(options, files)
         except InputError:
             assert options.kind == "num_shards"
-            assert options.value > max(1, places(files))
+            assert options.value > max(1, total_of(files))
             return
         shards = [shard for _, shard in sorted(owners(plan).items())]
         assert all(len(found) == 1 for found in shards)
@@ -85,14 +85,15 @@ class TestPlanByBytes:
             )
             for number, part in enumerate(ranges):
                 size, cut = files[part.file_index]
-                assert part.exact == (part.begin_bytes == 0)
+                assert part.exact == (part.begin_bytes == 0 or not cut)
                 assert (part.skip_records, part.extra_records) == (0, 0)
                 # Only the first range of a shard can begin within a file.
                 assert part.begin_bytes == 0 or number == 0
+                end = part.end_bytes
                 if not cut:
-                    assert (part.begin_bytes, part.end_bytes) == (0, -1)
-                else:
-                    assert 0 <= part.begin_bytes < part.end_bytes <= size
+                    assert end != size
+                    end = size if end < 0 else end
+                assert 0 <= part.begin_bytes < end <= size
 
     @given(options=PLANS, files=FILES)
     def test_number_of_shards(self, options, files):
@@ -113,6 +114,50 @@ class TestPlanByBytes:
                 assert plan.shards == max(1, -(-total // options.value))
                 assert np.diff(plan.cut_bytes).max() <= options.value
 
+    @given(options=PLANS, files=FILES)
+    def test_compressed_files_stay_whole_up_to_the_size_of_a_shard(
+        self, options, files
+    ):
+        try:
+            plan = plan_of(options, files)
+        except InputError:
+            return
+        total = total_of(files)
+        if options.kind == "match_shards" or not total:
+            return
+        if options.kind == "num_shards":
+            shard_bytes = total // options.value
+        else:
+            shard_bytes = total // -(-total // options.value)
+            # Of files that stay whole or not: never as large as a large file.
+            assert np.diff(plan.cut_bytes).max() <= 2 * options.value
+        for file, (size, cut) in enumerate(files):
+            if cut or size <= shard_bytes:
+                assert plan.cuts_within(file) == []
+            begin = sum(size for size, _ in files[:file])
+            cuts = [c - begin for c in plan.cut_bytes if begin < c < begin + size]
+            assert cut or plan.cuts_within(file) == cuts
+
+    @given(options=PLANS, files=FILES)
+    def test_passes_are_the_shards_that_begin_in_one_compressed_file(
+        self, options, files
+    ):
+        try:
+            plan = plan_of(options, files)
+        except InputError:
+            return
+        found = [list(plan.pass_of(shard)) for shard in plan.pass_begins.tolist()]
+        assert list(itertools.chain(*found)) == list(range(plan.shards))
+        begun: list[int] = []
+        for shards in found:
+            begins = [plan.ranges(shard)[:1] for shard in shards]
+            first = {part.file_index for part, *_ in filter(None, begins)}
+            if len(shards) > 1:
+                (file,) = first
+                assert not files[file][1]
+            begun += [file for file in first if not files[file][1]]
+        assert len(begun) == len(set(begun))  # No file is in two passes.
+
     @given(files=FILES)
     def test_matching_shards_hold_one_file_each(self, files):
         plan = plan_of(PlanOptions(kind="match_shards", value=None), files)
@@ -128,7 +173,7 @@ class TestPlanByBytes:
     @given(files=FILES, count=st.integers(1, 12))
     def test_shards_of_files_that_can_be_cut_are_even(self, files, count):
         files = [(size, True) for size, _ in files]
-        if places(files) < count:
+        if total_of(files) < count:
             return
         plan = plan_of(PlanOptions(kind="num_shards", value=count), files)
         sizes = np.diff(plan.cut_bytes)
@@ -137,14 +182,17 @@ class TestPlanByBytes:
     @pytest.mark.parametrize(
         ("sizes", "count", "cuts"),
         [
-            ([100, 1, 1], 3, [0, 100, 101, 102]),
-            ([1, 1, 100], 3, [0, 1, 2, 102]),
-            ([1, 100, 1], 3, [0, 1, 101, 102]),
+            ([100, 1, 1], 3, [0, 34, 68, 102]),
+            ([1, 1, 100], 3, [0, 34, 68, 102]),
+            ([90, 90, 90], 4, [0, 90, 135, 180, 270]),
+            ([70, 10, 70, 10], 4, [0, 40, 80, 120, 160]),
+            ([100], 100, list(range(101))),
             ([50, 0, 50, 0], 2, [0, 50, 100]),
             ([10, 10, 10, 10], 2, [0, 20, 40]),
+            ([10, 10, 10, 10], 3, [0, 10, 30, 40]),
         ],
     )
-    def test_compressed_files_give_as_many_shards_as_there_are(
+    def test_compressed_files_are_cut_where_they_are_larger_than_a_shard(
         self, sizes, count, cuts
     ):
         files = [(size, size == 0) for size in sizes]
@@ -154,15 +202,14 @@ class TestPlanByBytes:
     def test_too_many_shards_are_refused_with_numbers(self):
         with pytest.raises(InputError) as caught:
             plan_of(
-                PlanOptions(kind="num_shards", value=4),
+                PlanOptions(kind="num_shards", value=1006),
                 [(1000, False), (0, True), (5, False)],
             )
         message = str(caught.value)
-        assert "cannot make 4 shards" in message
-        assert "at most 2" in message
-        assert "3 files, 2 of them compressed, 1,005 bytes" in message
+        assert "cannot make 1,006 shards" in message
+        assert "at most 1,005" in message
+        assert "3 files, 1,005 bytes" in message
         assert "--num-shards" in message
-        assert "--records-per-shard" in message
 
     def test_absurdly_many_shards_are_refused_before_they_are_laid_out(self):
         with peak_memory() as peak, pytest.raises(InputError):

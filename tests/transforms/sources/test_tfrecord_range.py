@@ -1,4 +1,7 @@
-"""Ranges of files, read one by one: together they are the file, wherever it is cut."""
+"""Ranges of files, read one by one: together they are the file, wherever it is cut.
+
+Covers: transforms/sources/file_pass.py.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ from gristmill.dataset.storage.lookup import version_of
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.file_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.tfrecord_range import RangeReader, find_first_frame
 from tests.support.conversion import nested_records
@@ -305,6 +309,120 @@ class TestSkipAndExtra:
         stops = [part.span.stop_bytes for part in parts]
         assert [part.span.start_bytes for part in parts] == [0, *stops[:-1]]
         assert [part.span.whole for part in parts] == [False, False, True]
+
+
+def read_compressed(
+    path: pathlib.Path, cuts: list[int], kind: str, *, keep: bool, once: bool
+) -> tuple[list[Read], int]:
+    """Reads a compressed file in ranges; returns how often it was opened.
+
+    Args:
+        path: The file.
+        cuts: Where it is cut, in stored bytes.
+        kind: How it is compressed.
+        keep: Whether damage is kept, and no error.
+        once: Whether one range goes on where the one before it ended.
+    """
+    kept = KeptPass() if once else None
+    opened = []
+    true_open = LocalStorage.open
+
+    def open_counted(self, path, **options):
+        opened.append(path)
+        return true_open(self, path, **options)
+
+    edges = [0, *cuts, -1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStorage, "open", open_counted)
+        reads = [
+            read_range(
+                path,
+                begin,
+                end,
+                keep=keep,
+                exact=True,
+                compression=kind,
+                cuts=cuts,
+                kept=kept,
+            )
+            for begin, end in itertools.pairwise(edges)
+        ]
+    if kept is not None:
+        kept.close()
+    return reads, len(opened)
+
+
+class TestCutsInCompressedFiles:
+    @given(
+        records=small_records(),
+        members=st.integers(1, 3),
+        kind=st.sampled_from(["gzip", "zlib"]),
+        seed=st.integers(0, 1000),
+    )
+    def test_every_record_is_in_one_range_wherever_it_is_cut(
+        self, records, members, kind, seed
+    ):
+        pack = gzip.compress if kind == "gzip" else zlib.compress
+        chance = random.Random(seed)
+        data = frames_of(records)
+        edges = sorted(chance.randint(0, len(data)) for _ in range(members - 1))
+        stored = b"".join(
+            pack(data[begin:end], chance.randrange(10))
+            for begin, end in itertools.pairwise([0, *edges, len(data)])
+        )
+        count = chance.randrange(1, min(8, len(stored)))
+        cuts = sorted(chance.sample(range(1, len(stored)), count))
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "in")
+            path.write_bytes(stored)
+            each, opened = read_compressed(path, cuts, kind, keep=False, once=False)
+            assert opened == len(cuts) + 1
+            once, opened = read_compressed(path, cuts, kind, keep=False, once=True)
+            assert opened == 1
+        assert once == each
+        assert [record for read in once for record in read.records] == records
+        stops = [read.span.stop_bytes for read in once]
+        assert [read.span.start_bytes for read in once] == [0, *stops[:-1]]
+        assert [read.span.whole for read in once] == [False] * len(cuts) + [True]
+
+    @given(seed=st.integers(0, 10_000), inside=st.booleans())
+    def test_damage_is_set_aside_once_wherever_the_file_is_cut(self, seed, inside):
+        chance = random.Random(seed)
+        records = [chance.randbytes(chance.randrange(900)) for _ in range(60)]
+        data = bytearray(frames_of(records))
+        if inside:  # Before it was compressed: it can be read on behind.
+            for _ in range(3):
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        stored = bytearray(zlib.compress(bytes(data)))
+        if not inside:
+            stored[chance.randrange(2, len(stored))] ^= 1 << chance.randrange(8)
+        cuts = sorted(chance.sample(range(1, len(stored)), 6))
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "in")
+            path.write_bytes(bytes(stored))
+            (whole,), _ = read_compressed(path, [], "zlib", keep=True, once=False)
+            each, _ = read_compressed(path, cuts, "zlib", keep=True, once=False)
+            once, _ = read_compressed(path, cuts, "zlib", keep=True, once=True)
+        assert once == each
+        assert [record for read in once for record in read.records] == whole.records
+        assert [region for read in once for region in read.regions] == whole.regions
+        stops = [read.span.stop_bytes for read in once]
+        assert [read.span.start_bytes for read in once] == [0, *stops[:-1]]
+        assert once[-1].span.whole
+
+    def test_ranges_that_were_read_before_are_passed_over(self, path):
+        records = [random.Random(n).randbytes(2000) for n in range(40)]
+        path.write_bytes(gzip.compress(frames_of(records)))
+        cuts = [10_000, 30_000, 50_000]
+        reads, _ = read_compressed(path, cuts, "gzip", keep=False, once=False)
+        kept = KeptPass()
+        options = {"exact": True, "compression": "gzip", "cuts": cuts, "kept": kept}
+        assert read_range(path, 10_000, 30_000, **options) == reads[1]
+        assert read_range(path, 50_000, -1, **options) == reads[3]
+        # And one that lies before what is kept.
+        read_range(path, 30_000, 50_000, **options)
+        assert read_range(path, 10_000, 30_000, **options) == reads[1]
+        kept.close()
 
 
 class TestWrittenMeanwhile:

@@ -1,0 +1,293 @@
+"""Large compressed inputs: many shards in one pass over the file, whatever happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import pathlib
+import random
+import shutil
+import signal
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.errors import CorruptInputError, JobChangedError
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.transforms.conversion.begin_job import take_output
+from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
+from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
+from gristmill.transforms.sources.file_pass import KeptPass
+from tests.support.conversion import (
+    contents,
+    convert,
+    job_of,
+    prepared_of,
+    quarantined,
+    read_output,
+    varied_records,
+)
+from tests.support.kills import Killer
+from tests.support.records import frames_of
+
+SHARDS = 20
+RECORDS = varied_records(3000, seed=1)
+PLANS = [
+    ("num_shards", SHARDS),
+    ("shard_bytes", 100_000),
+    ("records_per_shard", 140),
+]
+
+
+@pytest.fixture
+def path(tmp_path) -> pathlib.Path:
+    path = tmp_path / "in.tfrecord.gz"
+    path.write_bytes(gzip.compress(frames_of(RECORDS)))
+    return path
+
+
+@pytest.fixture
+def read_bytes(path, monkeypatch) -> Iterator[list[int]]:
+    """What was read of the input: the number of bytes, one for each read."""
+    found: list[int] = []
+    true_open = LocalStorage.open
+
+    def open_counted(storage, opened, **options):
+        file = true_open(storage, opened, **options)
+        if opened == str(path):
+            true_read = file.read
+
+            class Counted:
+                def read(self, size=-1):
+                    data = true_read(size)
+                    found.append(len(data))
+                    return data
+
+                def __getattr__(self, name):
+                    return getattr(file, name)
+
+            return Counted()
+        return file
+
+    monkeypatch.setattr(LocalStorage, "open", open_counted)
+    return found
+
+
+def states(output: pathlib.Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path): (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in output.rglob("*.array_record-*")
+    }
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
+@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+def test_one_pass_makes_all_shards(path, tmp_path, read_bytes, plan, kind) -> None:
+    if kind == "zlib":
+        path.write_bytes(zlib.compress(frames_of(RECORDS)))
+    prepared = prepared_of(job_of(path, tmp_path / "out", plan=plan))
+    assert prepared.plan.shards >= 10
+    read_bytes.clear()
+    (task,) = shard_tasks(prepared)
+    assert len(list(make_shards(task))) == prepared.plan.shards
+    assert sum(read_bytes) == path.stat().st_size
+    convert(prepared.job)
+    assert read_output(tmp_path / "out") == RECORDS
+    if plan[0] != "records_per_shard":
+        # By stored bytes, and so by records' bytes where all compress alike.
+        sizes = [file.stat().st_size for file in tmp_path.glob("out/data-train.array*")]
+        assert max(sizes) < 2 * np.mean(sizes)
+
+
+def test_only_missing_shards_are_written_again(path, tmp_path, read_bytes) -> None:
+    job = job_of(path, tmp_path / "out", plan=PLANS[0])
+    prepared = prepared_of(job)
+    for shard in (0, 1, 2, 9, SHARDS - 1):
+        convert_shard(prepared, shard)
+    before = states(tmp_path / "out")
+    read_bytes.clear()
+    convert(job)
+    assert sum(read_bytes) <= path.stat().st_size + 32  # The head, to recognise it.
+    assert before.items() <= states(tmp_path / "out").items()
+    undisturbed = dataclasses.replace(job, output=str(tmp_path / "undisturbed"))
+    convert(undisturbed)
+    assert contents(tmp_path / "out") == contents(undisturbed.output)
+
+
+def keep_most(record: bytes) -> bytes | None:
+    return None if record.startswith(b"17") else record + b"!"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["shard-size", "records-per-shard"])
+def test_a_killed_command_goes_on(tmp_path, kind: str) -> None:
+    records = [b"%d " % n + random.Random(n).randbytes(300) for n in range(600)]
+    data = bytearray(frames_of(records))
+    for record in (3, 290, 571):
+        data[len(frames_of(records[:record])) + 40] ^= 1
+    path = tmp_path / "in.gz"
+    path.write_bytes(gzip.compress(bytes(data)))
+    size = {"shard-size": 20_000, "records-per-shard": 61}[kind]
+
+    def command(output: pathlib.Path) -> list[str]:
+        return [
+            *("convert", str(path), str(output), "--name", "data", f"--{kind}"),
+            *(str(size), "--workers", "1", "--on-corrupt", "quarantine"),
+            *("--map", "tests.behaviour.test_compressed:keep_most"),
+        ]
+
+    with Killer(tmp_path) as killer:
+        assert killer.run(command(tmp_path / "undisturbed")).status == 0
+        expected = contents(tmp_path / "undisturbed")
+        assert len(expected) > 2 * 9
+        left = set()
+        for kill_at in (8, 24, 41, 60, 77):
+            output = tmp_path / str(kill_at)
+            ended = killer.run(command(output), kill_at=kill_at)
+            assert ended.status == -signal.SIGKILL, ended.error
+            before = states(output)
+            finished = {name for name in before if _is_finished(output, name)}
+            left.add(len(finished))
+            # Again, and killed in one of the shards that are missing.
+            killer.run(command(output), kill_at=25, after=True)
+            ended = killer.run(command(output))
+            assert ended.status == 0, ended.error
+            after = states(output)
+            assert all(after[name] == before[name] for name in finished)
+            assert contents(output) == expected
+    assert len(left) == 5  # They were killed at different shards.
+    good = [record for n, record in enumerate(records) if n not in (3, 290, 571)]
+    mapped = [m for m in map(keep_most, good) if m is not None]
+    assert read_output(tmp_path / "undisturbed") == mapped
+    assert len(quarantined(tmp_path / "undisturbed")) == 3
+
+
+def _is_finished(output: pathlib.Path, shard: str) -> bool:
+    name = pathlib.Path(shard).name.removesuffix(".index")
+    return (output / "index" / f"{name}.index").exists()
+
+
+def test_a_worker_and_its_replacement_at_once(path, tmp_path) -> None:
+    job = job_of(path, tmp_path / "out", plan=PLANS[0])
+    (task,) = shard_tasks(prepared_of(job))
+    stalled, replacement = make_shards(task), make_shards(task)
+    first = [next(stalled), next(stalled)]
+    second = [next(replacement) for _ in range(5)]
+    assert second[:2] == first
+    # It goes on with shards that the other has made meanwhile, and overtakes it.
+    first += [next(stalled) for _ in range(8)]
+    made = second + list(replacement)
+    assert made == first + list(stalled)
+    assert [result.task.shard for result in made] == list(range(SHARDS))
+    undisturbed = dataclasses.replace(job, output=str(tmp_path / "undisturbed"))
+    convert(undisturbed)
+    convert(job)
+    assert contents(tmp_path / "out") == contents(undisturbed.output)
+
+
+def test_two_workers_write_the_same_shard_at_once(path, tmp_path) -> None:
+    """Each looks before the other has published."""
+    job = job_of(path, tmp_path / "out", plan=PLANS[0])
+    prepared = prepared_of(job)
+    places = [ShardPlace.at(job.output, prepared.shard_path(0)) for _ in range(2)]
+    with closing(KeptPass()) as one, closing(KeptPass()) as other:
+        for place, kept in zip(places, (one, other), strict=True):
+            convert_shard(prepared, 0, place=place, kept=kept)
+        assert convert_shard(prepared, 1, kept=one) == convert_shard(
+            prepared, 1, kept=other
+        )
+    convert(job)
+    assert read_output(job.output) == RECORDS
+
+
+@pytest.mark.slow
+def test_files_are_converted_side_by_side(tmp_path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(4):
+        pack = gzip.compress if number % 2 else zlib.compress
+        part = RECORDS[number * 700 : (number + 1) * 700]
+        (folder / f"{number}").write_bytes(pack(frames_of(part)))
+    for plan in PLANS:
+        job = job_of(folder, tmp_path / plan[0], plan=plan)
+        assert len(list(shard_tasks(prepared_of(job)))) == 4
+        convert(job)
+        assert read_output(job.output) == RECORDS[:2800]
+    workers = dataclasses.replace(job, output=str(tmp_path / "workers"))
+    run_conversion([workers], workers=2)
+    assert contents(workers.output) == contents(job.output)
+
+
+def test_damage_ends_the_work_with_the_shards_before_it(path, tmp_path) -> None:
+    data = bytearray(frames_of(RECORDS))
+    data[len(frames_of(RECORDS[:2000])) + 3] ^= 1
+    path.write_bytes(gzip.compress(bytes(data)))
+    job = job_of(path, tmp_path / "out", plan=PLANS[0])
+    with pytest.raises(CorruptInputError, match="byte offset"):
+        convert(job)
+    prepared = prepared_of(job)
+    finished = [s for s in range(SHARDS) if finished_shard(prepared, s) is not None]
+    assert 5 < len(finished) < SHARDS
+    assert finished == list(range(len(finished)))
+    convert(dataclasses.replace(job, on_corrupt="quarantine"))
+    assert read_output(job.output) == RECORDS[:2000] + RECORDS[2001:]
+
+
+def test_damage_is_counted_over_all_shards(path, tmp_path) -> None:
+    data = bytearray(frames_of(RECORDS))
+    for record in (100, 1500, 2900):
+        data[len(frames_of(RECORDS[:record])) + 3] ^= 1
+    path.write_bytes(gzip.compress(bytes(data)))
+    job = job_of(path, tmp_path / "out", plan=PLANS[0], on_corrupt="quarantine")
+    with pytest.raises(CorruptInputError, match="--max-corrupt"):
+        convert(dataclasses.replace(job, max_corrupt=2))
+    convert(dataclasses.replace(job, max_corrupt=3))
+    split = open_manifest(job.output).splits["train"]
+    assert split.quarantined_regions == 3
+
+
+class TestEarlierReleases:
+    """They made one shard of a compressed file, where shards were cut by bytes."""
+
+    @staticmethod
+    def begun(job: ConversionJob) -> None:
+        prepared = prepared_of(job)
+        cuts = np.array([0, int(prepared.plan.cut_bytes[-1])])
+        plan = dataclasses.replace(
+            prepared.plan, cut_bytes=cuts, cut_records=np.zeros(2, np.int64)
+        )
+        earlier = dataclasses.replace(prepared, plan=plan)
+        shutil.rmtree(job.output)
+        take_output(earlier)
+        convert_shard(earlier, 0)
+
+    def test_a_job_with_another_plan_is_refused(self, path, tmp_path) -> None:
+        job = job_of(path, tmp_path / "out", plan=PLANS[1])
+        self.begun(job)
+        before = contents(job.output)
+        with pytest.raises(JobChangedError) as caught:
+            convert(job)
+        assert "the plan of shards differs: that job has 1 shards" in str(caught.value)
+        assert "another release" in str(caught.value)
+        assert "--overwrite" in str(caught.value)
+        assert contents(job.output) == before
+        convert(job, overwrite=True)
+        assert read_output(job.output) == RECORDS
+
+    def test_plans_of_small_files_are_the_same(self, tmp_path) -> None:
+        sizes = np.array([90, 20, 100, 60, 30, 40, 100, 70], np.int64)
+        whole = np.zeros(len(sizes), bool)
+        for kind, value, cuts in (
+            ("shard_bytes", 130, [0, 110, 270, 340, 510]),
+            ("num_shards", 4, [0, 110, 270, 340, 510]),
+        ):
+            options = PlanOptions(kind=kind, value=value)
+            assert plan_by_bytes(options, sizes, whole).cut_bytes.tolist() == cuts

@@ -1,0 +1,237 @@
+"""One pass over an input file: its good frames in order, and the damage in between."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from gristmill.dataset.errors import (
+    CorruptFrameError,
+    CorruptStreamError,
+    FalseStartError,
+)
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.tfrecord.frame_reader import End, FrameReader
+from gristmill.dataset.tfrecord.frames import FrameBatch
+from gristmill.dataset.tfrecord.inflated_stream import InflatedStream
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.input_files import InputFile
+
+_BLOCK_BYTES = 4 << 20
+_CHECK_BYTES = 1 << 16
+
+
+class FilePass:
+    """Reads the good frames of an input file, in order, from where it begins.
+
+    Memory: one block or one record, whichever is larger.
+
+    Args:
+        file: The file.
+        opened: Its bytes from `begin` on. The pass closes it.
+        begin: Where a plain file is entered; 0 for a compressed file.
+        end: Where reading ends that is repeated, as far as that is known.
+        searched: Whether the first frame was searched for: what seems to be damaged is
+            a false start then.
+        marks: Offsets in a compressed file that `place` will be asked for, ascending.
+
+    Attributes:
+        reader: Where the pass is.
+        records: Good records that were passed.
+        lost: Whether the rest of a compressed file cannot be read.
+    """
+
+    def __init__(
+        self,
+        file: InputFile,
+        opened: BinaryIO,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        searched: bool = False,
+        marks: Sequence[int] = (),
+    ):
+        self._file, self._opened = file, opened
+        self._end, self._searched, self._marks = end, searched, marks
+        # Offsets in a compressed file say nothing of those of its frames.
+        self._plain = file.compression == "none"
+        self._doubted = -1  # Where something seemed to be damaged last.
+        self._intact = False  # Known of a compressed file.
+        self._inflated = None if self._plain else self._inflating(opened, marks)
+        self.lost = False
+        self.records = 0
+        self.reader = FrameReader(
+            opened if self._inflated is None else self._inflated,
+            path=file.path,
+            offset=begin,
+            size_bytes=file.size_bytes if self._plain else None,
+        )
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._opened.close()
+
+    def place(self, stored: int) -> End:
+        """Returns where a position in the file as it is stored is among its frames.
+
+        Args:
+            stored: The position; -1 for the end of the file.
+        """
+        if stored < 0:
+            return None
+        return stored if self._plain else functools.partial(self._inflated_to, stored)
+
+    def _inflated_to(self, mark: int) -> int | None:
+        # Asked of the present stream: another is read when something seems damaged.
+        return self._inflated.inflated_offset(mark) if self._inflated else None
+
+    def good(
+        self,
+        end: End = None,
+        *,
+        limit_records: int = sys.maxsize,
+        on_damage: DamageHandler | None,
+    ) -> Iterator[FrameBatch]:
+        """Yields good frames that begin before `end`, those of one block at a time.
+
+        Args:
+            end: As for `FrameReader.batches`.
+            limit_records: How many at most.
+            on_damage: Takes damaged regions; None makes them errors.
+
+        Raises:
+            CorruptFrameError: The file is damaged, and there is no `on_damage`.
+            FalseStartError: It seems to be, after a search for the first frame.
+        """
+        while not self.lost:
+            try:
+                for batch in self.reader.batches(end, limit_records=limit_records):
+                    limit_records -= len(batch.records)
+                    self.records += len(batch.records)
+                    yield batch
+            except CorruptFrameError as error:
+                if self._searched:
+                    raise FalseStartError(str(error)) from error
+                if self._read_again():
+                    continue
+                if on_damage is None:
+                    raise
+                self._pass_damage(error, on_damage)
+            else:
+                return
+
+    def _open(self, offset: int = 0, end: int | None = None) -> BinaryIO:
+        return storage_for(self._file.path).open(
+            self._file.path, offset=offset, end=end, version=self._file.version
+        )
+
+    def _inflating(self, file: BinaryIO, marks: Sequence[int] = ()) -> InflatedStream:
+        path, compression = self._file.path, self._file.compression
+        return InflatedStream(file, path=path, compression=compression, marks=marks)
+
+    def _read_again(self) -> bool:
+        """Lets the reader read once more what seems to be damaged.
+
+        It may have been damaged in transit: a bucket gives no checksum of a part of an
+        object. What is good the second time is used.
+        """
+        offset = self.reader.offset
+        if offset == self._doubted or not storage_for(self._file.path).remote:
+            return False
+        self._doubted = offset
+        if self._plain:
+            end = None if self._end is None else max(offset, self._end)
+            self.reader.restart(self._open(offset, end))
+            return True
+        stream = self._inflating(self._open(), self._marks)
+        try:
+            while offset and (piece := stream.read(min(offset, _CHECK_BYTES))):
+                offset -= len(piece)
+        except CorruptStreamError:
+            return False
+        self._inflated = stream
+        self.reader.restart(stream)
+        return True
+
+    def _pass_damage(self, error: CorruptFrameError, handler: DamageHandler) -> None:
+        reader = self.reader
+        begin = self._lost_from(error.offset)
+        if begin is not None:
+            handler.begin(error, self._file.path, compressed_begin_bytes=begin)
+            with self._open(begin) as file:
+                while piece := file.read(_BLOCK_BYTES):
+                    handler.add(piece)
+            handler.end(self._file.size_bytes)
+            self.lost = True
+            return
+        handler.begin(error, self._file.path)
+        # A record with a good length ends where it says, unless bytes were lost or
+        # inserted in it: then no frame begins there.
+        if error.end is not None and reader.frame_at(error.end):
+            reader.skip(error.end, handler.add)
+        else:
+            reader.skip(error.offset + 1, handler.add)
+            reader.resync(sink=handler.add)
+        handler.end(reader.offset)
+
+    def _lost_from(self, offset: int) -> int | None:
+        """Tells whether a compressed file can be read on behind damage.
+
+        Where the compression is intact, the records were damaged before: the frames
+        behind are good. Otherwise nothing behind can be trusted, not even a frame
+        whose checksums fit: a damaged stream often repeats earlier data.
+
+        Returns:
+            None if it can be read on, else about where `offset` is in the file as it
+            is stored, not behind it.
+        """
+        if self._plain or self._intact:
+            return None
+        with self._open() as file:
+            stream = self._inflating(file)
+            position = begin = 0
+            try:
+                while data := stream.read(_CHECK_BYTES):
+                    position += len(data)
+                    if position <= offset:
+                        begin = stream.compressed_offset
+            except CorruptStreamError:
+                return begin
+        self._intact = True
+        return None
+
+
+class KeptPass:
+    """Keeps the pass over a compressed file, from one of its ranges to the next."""
+
+    def __init__(self) -> None:
+        self._kept: FilePass | None = None
+        self._file = -1
+        self._reached = 0, 0
+
+    def has(self, source: SourceRange) -> bool:
+        """Tells whether a pass is kept that has not gone past the begin of a range."""
+        begin = source.begin_bytes, source.skip_records
+        return source.file_index == self._file and self._reached <= begin
+
+    def take(self, source: SourceRange) -> FilePass | None:
+        """Returns the pass in which a range can be read, if there is one."""
+        if not self.has(source):
+            return None
+        kept, self._kept, self._file = self._kept, None, -1
+        return kept
+
+    def keep(self, done: FilePass, source: SourceRange) -> None:
+        """Keeps a pass in which a range was read."""
+        self.close()
+        self._kept, self._file = done, source.file_index
+        self._reached = source.end_bytes, source.extra_records
+
+    def close(self) -> None:
+        """Closes the file of the pass that is kept."""
+        if self._kept is not None:
+            self._kept.close()
+        self._kept, self._file = None, -1
