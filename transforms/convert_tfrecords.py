@@ -179,10 +179,10 @@ class ConvertTFRecords(
     Guarantees: bounded; a shard is made at least once and its bytes depend on the job
     alone, so retries and duplicates do no harm; records keep the order of the sorted
     inputs; the dataset appears only if every input byte is accounted for. As many
-    shards are made at once as the runner has threads. Memory per shard in flight: one
-    block of input and output, and some 30 bytes a record of the shard; from and to a
-    bucket also up to 24 MiB of input fetched ahead, and 16 MiB of an upload. Disk:
-    the shard.
+    shards are made at once as the runner has threads, of a compressed file one. Memory
+    per shard in flight: one block of input and output, and some 30 bytes a record of
+    the shard; from and to a bucket also up to 24 MiB of input fetched ahead, and 16 MiB
+    of an upload. Disk: the shard.
 
     Attributes:
         jobs: One for each split, with the same output and name.

@@ -93,7 +93,8 @@ class ConvertOptions:
     shard_size: str | None = option(
         "text",
         "Input per shard",
-        "Input bytes per shard, such as 1GiB.",
+        "Input bytes per shard, such as 1GiB. Compressed files count as they are "
+        "stored.",
         shown="256MiB",
         metavar="SIZE",
         regex=_SIZE,

@@ -8,8 +8,10 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import pathlib
+import random
 import tempfile
 import threading
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -37,6 +39,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     GatheredResults,
     ShardResult,
     make_shard,
+    make_shards,
     shard_tasks,
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -225,6 +228,34 @@ def test_finished_shards_are_kept(server: GcsServer, local: pathlib.Path) -> Non
     again = begin_job(job)
     assert again.committed is not None
     assert not [kind for kind, _, _ in server.log if kind in ("insert", "start")]
+
+
+def test_a_compressed_object_is_read_once_for_all_shards(server: GcsServer) -> None:
+    records = [random.Random(n).randbytes(700) for n in range(3000)]
+    data = zlib.compress(frames_of(records))
+    server.objects.put("in", "large.gz", data)
+    job = dataclasses.replace(
+        job_of("gs://in", "gs://out/c4", shards=9), inputs=("gs://in/large.gz",)
+    )
+    (task,) = shard_tasks(begin_job(job).prepared)
+    made = make_shards(task)
+    before = server.sent_bytes
+    assert [next(made).task.shard for _ in range(4)] == [0, 1, 2, 3]
+    made.close()
+    # Another worker goes on; a part is damaged on the way to it, and read again.
+    between = server.sent_bytes
+    server.fail("flip", "media", skip=2)
+    server.log.clear()
+    results = list(make_shards(task))
+    written = [name for kind, name, _ in server.log if kind in ("insert", "start")]
+    assert len(written) == 2 * 5
+    assert not server.faults[0].times
+    # What was fetched ahead, and the indexes of finished shards, come on top of it.
+    assert between - before < 1.1 * len(data)
+    assert server.sent_bytes - between < 2.2 * len(data)
+    commit_shards([job], results)
+    shards = shards_of("gs://out/c4").values()
+    assert [record for data in shards for record in decode_file(data)] == records
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ class TestDeterminism:
         assert passes < prepared.plan.shards
         assert len(strides) == min(max_strides, passes)
         tasks = [task for stride in strides for task in stride_tasks(stride)]
-        assert sorted(tasks) == list(shard_tasks(prepared))
+        assert sorted(tasks) == sorted(shard_tasks(prepared))
         commit_shards([job], [made for task in tasks for made in make_shards(task)])
         assert contents(tmp_path / "out") == reference[PLANS[0][0]]
 

@@ -6,7 +6,6 @@ results of many shards are gathered as columns.
 
 from __future__ import annotations
 
-import itertools
 import os
 import posixpath
 import threading
@@ -14,6 +13,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.errors import JobChangedError
@@ -66,10 +67,16 @@ class ShardResult(NamedTuple):
 
 
 def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
-    """Yields a task for each pass of a job, by its first shard."""
+    """Yields a task for each pass of a job: those that make most shards first."""
+    plan = prepared.plan
+    order = np.argsort(-np.diff(plan.pass_begins, append=plan.shards), kind="stable")
+    for shard in plan.pass_begins[order].tolist():
+        yield _task_of(prepared, shard)
+
+
+def _task_of(prepared: PreparedJob, shard: int) -> ShardTask:
     job = prepared.job
-    for shard in prepared.plan.pass_begins.tolist():
-        yield ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
+    return ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
 
 
 Stride = tuple[ShardTask, range]  # A task, and the passes that it stands for.
@@ -84,10 +91,10 @@ def shard_strides(
         prepared: The job.
         max_strides: Most elements to yield.
     """
-    passes = len(prepared.plan.pass_begins)
-    step = min(passes, max_strides)
-    for first, task in enumerate(itertools.islice(shard_tasks(prepared), step)):
-        yield task, range(first, passes, step)
+    begins = prepared.plan.pass_begins
+    step = min(len(begins), max_strides)
+    for first, shard in enumerate(begins[:step].tolist()):
+        yield _task_of(prepared, shard), range(first, len(begins), step)
 
 
 def stride_tasks(stride: Stride) -> Iterator[ShardTask]:

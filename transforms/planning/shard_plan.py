@@ -54,7 +54,7 @@ class PlanOptions:
 
     Attributes:
         kind: `match_shards`, one shard an input file; `num_shards`; `shard_bytes`, of
-            input for each shard; `records_per_shard`.
+            input for each shard, as it is stored; `records_per_shard`.
         value: The number that goes with it; None for `match_shards`.
     """
 
