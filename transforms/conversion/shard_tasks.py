@@ -114,14 +114,17 @@ def make_shards(task: ShardTask, **options: Any) -> Iterator[ShardResult]:
         task: The first shard.
         **options: As `make_shard` takes them.
     """
+    prepared = task.prepared  # Asks the storage: once a pass.
     with closing(KeptPass()) as kept:
-        for shard in task.prepared.plan.pass_of(task.shard):
-            yield make_shard(task._replace(shard=shard), kept=kept, **options)
+        for shard in prepared.plan.pass_of(task.shard):
+            one = task._replace(shard=shard)
+            yield make_shard(one, prepared=prepared, kept=kept, **options)
 
 
 def make_shard(
     task: ShardTask,
     *,
+    prepared: PreparedJob | None = None,
     kept: KeptPass | None = None,
     progress_dir: str | None = None,
     one_at_a_time: bool = False,
@@ -130,13 +133,14 @@ def make_shard(
 
     Args:
         task: Which shard.
+        prepared: Its job, where it was loaded.
         kept: As for `convert_shard`.
         progress_dir: A directory of this machine for progress files, or None.
         one_at_a_time: Whether only one thread of this process converts at a time.
             The others wait for storage: one shard is published while the next one is
             converted.
     """
-    prepared = task.prepared
+    prepared = task.prepared if prepared is None else prepared
     output = prepared.job.output
     place = ShardPlace.at(output, prepared.shard_path(task.shard))
     report = place.report()
