@@ -32,7 +32,6 @@ fi
 defaults=(
   --staging-location "gs://$BUCKET/gristmill-tmp/staging"
   --temp-location "gs://$BUCKET/gristmill-tmp"
-  --worker-machine-type e2-standard-4
   --max-workers 50
   --disable-public-ips
 )

@@ -13,7 +13,6 @@ resource "google_storage_bucket_object" "templates" {
     defaultEnvironment = {
       additionalUserLabels = { gristmill = each.key }
       ipConfiguration      = "WORKER_IP_PRIVATE"
-      machineType          = var.machine_type
       maxWorkers           = var.max_workers
       serviceAccountEmail  = google_service_account.worker.email
       stagingLocation      = "gs://${google_storage_bucket.temporary.name}/gristmill-tmp/staging"

@@ -53,12 +53,6 @@ variable "max_workers" {
   default     = 50
 }
 
-variable "machine_type" {
-  description = "Machine type of workers, unless a job says otherwise."
-  type        = string
-  default     = "e2-standard-4"
-}
-
 variable "temporary_days" {
   description = "Days after which temporary files are deleted. Longer than any job runs."
   type        = number
@@ -72,7 +66,7 @@ variable "kms_key" {
 }
 
 variable "subnetwork" {
-  description = "Existing subnetwork with Private Google Access, such as one of a Shared VPC: projects/HOST/regions/REGION/subnetworks/NAME. One is created if none is given."
+  description = "Existing subnetwork with Private Google Access, such as one of a Shared VPC: https://www.googleapis.com/compute/v1/projects/HOST/regions/REGION/subnetworks/NAME. One is created if none is given."
   type        = string
   default     = null
 }

@@ -110,7 +110,6 @@ def test_build_makes_the_image_and_templates(gcloud, docker):
         assert written["defaultEnvironment"] == {
             "additionalUserLabels": {"gristmill": pipeline},
             "ipConfiguration": "WORKER_IP_PRIVATE",
-            "machineType": worker_disk.MACHINE_TYPE,
             "maxWorkers": 50,
             "serviceAccountEmail": account,
             "subnetwork": "mine",

@@ -16,7 +16,6 @@ import pytest
 from google.cloud.dataflow_v1beta3.types import ContainerSpec
 from google.protobuf import json_format
 
-from gristmill.pipelines.dataflow import worker_disk
 from gristmill.pipelines.options.definitions import PIPELINES
 from gristmill.pipelines.options.generated_files import metadata
 from tests.support.terraform_provider import TerraformProvider
@@ -25,6 +24,7 @@ from tests.support.tools import ROOT, run
 FOLDER = ROOT / "deploy" / "terraform"
 WORKER = "serviceAccount:gristmill-worker@my-project.iam.gserviceaccount.com"
 BUILD = "serviceAccount:gristmill-build@my-project.iam.gserviceaccount.com"
+COMPUTE = "https://www.googleapis.com/compute/v1"
 VARIABLES = {
     "project": "my-project",
     "region": "us-central1",
@@ -230,7 +230,8 @@ def test_plan_makes_what_the_guide_makes_by_hand(terraform):
     assert (images["repository_id"], images["format"]) == ("gristmill", "DOCKER")
     services = {v["service"] for v in found["google_project_service"].values()}
     guide = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\w+\.googleapis\.com", guide)) <= services
+    once = guide[guide.index("## Once") : guide.index("## Convert")]
+    assert set(re.findall(r"\w+\.googleapis\.com", once)) <= services
     lines = found["outputs"]["environment"]["value"].splitlines()
     said = dict(line.removeprefix("export ").split("=", 1) for line in lines)
     assert said == {
@@ -258,7 +259,6 @@ def test_plan_writes_the_templates(terraform):
         assert template["defaultEnvironment"] == {
             "additionalUserLabels": {"gristmill": pipeline},
             "ipConfiguration": "WORKER_IP_PRIVATE",
-            "machineType": worker_disk.MACHINE_TYPE,
             "maxWorkers": 50,
             "serviceAccountEmail": WORKER.removeprefix("serviceAccount:"),
             "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",
@@ -269,7 +269,7 @@ def test_plan_writes_the_templates(terraform):
 
 def test_plan_with_a_key_and_another_subnetwork(terraform):
     key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
-    shared = "projects/host/regions/us-central1/subnetworks/shared"
+    shared = f"{COMPUTE}/projects/host/regions/us-central1/subnetworks/shared"
     found = plan(terraform, kms_key=key, subnetwork=shared, image=None)
     assert "google_compute_network" not in found
     assert "google_storage_bucket_object" not in found
