@@ -18,6 +18,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable, columns_of, total_digest
 
 _BLOCK_REPORTS = 4096
+_FEW_REPORTS = 64
 
 # Fields of a report that are not in the table of shards.
 _MORE_COLUMNS = {
@@ -168,7 +169,9 @@ class ReportCollector:
             self._pending = []
 
     def __getstate__(self) -> dict[str, Any]:
-        self._pack()
+        # Of a bundle of few shards: as columns these would take more, and longer.
+        if len(self._pending) >= _FEW_REPORTS:
+            self._pack()
         return self.__dict__
 
 

@@ -30,6 +30,7 @@ NO_FRAME = -1  # No frame begins in the part.
 DOUBTED = -2  # What was found may be no frame: only the parts before can tell.
 
 _BLOCK_PARTS = 4096
+_FEW_PARTS = 64
 _VERSION = 1
 _PART_COLUMNS = {
     "number": "<i8",
@@ -155,7 +156,9 @@ class PartCollector:
             self._pending = []
 
     def __getstate__(self) -> dict[str, Any]:
-        self._pack()
+        # Of a bundle of few parts: as columns these would take more, and longer.
+        if len(self._pending) >= _FEW_PARTS:
+            self._pack()
         return self.__dict__
 
 

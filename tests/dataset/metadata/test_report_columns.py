@@ -75,6 +75,18 @@ def test_a_report_takes_little():
     assert len(pickle.dumps(collector)) < 5000 * 130
 
 
+def test_reports_that_arrive_one_by_one_are_joined():
+    # As from bundles of one shard each: as columns, each would take six kilobytes.
+    whole = ReportCollector(JOB)
+    made = reports_of(1000)
+    for each in made:
+        one = pickle.dumps(collected([each], job=JOB))
+        assert len(one) < 1500
+        whole.extend(pickle.loads(one))
+    assert len(pickle.dumps(whole)) < 1000 * 130
+    assert list(whole.reports()) == made
+
+
 @pytest.mark.parametrize("mapped", [False, True])
 def test_shards_that_do_not_hold_what_was_read(mapped):
     made = reports_of(6)

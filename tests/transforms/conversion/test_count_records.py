@@ -16,6 +16,7 @@ import pytest
 
 from gristmill.dataset.errors import CorruptInputError, DataLossError
 from gristmill.transforms.conversion import count_records
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.count_records import (
     count_part,
     count_tasks,
@@ -177,6 +178,25 @@ def test_damage_in_any_part(tmp_path, monkeypatch, near_bytes):
     assert read_output(job.output) == good
 
 
+def test_a_conversion_that_ends_while_it_counts_leaves_nothing(inputs, tmp_path):
+    job = by_records(inputs, tmp_path / "out", allow_empty_files=True)
+
+    def count_some(job, files):
+        for task in itertools.islice(count_tasks(job, files), 2):
+            count_part(job, task)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin_job(job, count_files=count_some)
+    assert not pathlib.Path(job.output).exists()
+    convert(job)
+    other = by_records(inputs, tmp_path / "other", allow_empty_files=True)
+    convert(other)
+    shards = [path for path in contents(job.output) if "array_record" in path]
+    assert shards
+    assert all(contents(job.output)[s] == contents(other.output)[s] for s in shards)
+
+
 def test_a_part_that_nobody_counted_is_missed(inputs, tmp_path):
     job = by_records(inputs, tmp_path / "out", allow_empty_files=True)
     parts = counted(job, part_bytes=_PART_BYTES)
@@ -222,3 +242,12 @@ def test_elements_are_small(tmp_path):
             assert len(coder.encode(task)) <= 200 + len(task.path)
             assert len(coder.encode(part)) <= 200 + len(task.path)
     assert len(coder.encode(collected)) <= 100 * shards
+    # Also if they arrive one by one, from bundles of one part each.
+    one_by_one = GatheredCounts()
+    for _ in range(500):
+        one = GatheredCounts()
+        one.add(part)
+        encoded = coder.encode(one)
+        assert len(encoded) <= 400 + len(task.path)
+        one_by_one.extend(coder.decode(encoded))
+    assert len(coder.encode(one_by_one)) <= 100 * 500
