@@ -235,12 +235,12 @@ def _run_here(
     workers: int,
     **about: Any,
 ) -> ConversionResult:
-    tasks = [task for job in prepared for task in shard_tasks(job)]
+    tasks = itertools.chain.from_iterable(map(shard_tasks, prepared))
     threads = max(map(_shards_at_once, prepared))
     make = functools.partial(
         _make_shards, progress_dir=progress_dir, one_at_a_time=threads > 1
     )
-    workers = min(workers, len(tasks))
+    workers = min(workers, sum(len(job.plan.pass_begins) for job in prepared))
     made = map_unordered(make, tasks, workers=workers, threads=threads)
     results = itertools.chain.from_iterable(made)
     return commit_shards(
