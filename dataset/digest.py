@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Iterable
 from typing import Self
 
@@ -10,6 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 _MASK = (1 << 64) - 1
+_PACKED = struct.Struct("<qqQQ")
+# A packed digest, as a row of an array.
+DIGEST_ROW = np.dtype(
+    [("records", "<i8"), ("raw_bytes", "<i8"), ("low", "<u8"), ("high", "<u8")]
+)
 # Keys of the two lanes: fractional bits of sqrt(2) and sqrt(3), as in SHA-512.
 _LANE_KEYS = (0x6A09E667F3BCC908, 0xBB67AE8584CAA73B)
 
@@ -62,15 +68,31 @@ class RecordsDigest:
             raise ValueError(f"{len(crc32cs)} checksums but {len(lengths)} lengths")
         # The upper bits of lengths of 4 GiB and more are lost: no record is that long.
         words = crc32cs.astype(np.uint64) | (lengths.astype(np.uint64) << np.uint64(32))
+        return cls.of_words(words)
+
+    @classmethod
+    def of_words(cls, words: npt.NDArray[np.uint64]) -> Self:
+        """Returns the digest of records given by checksum and length in one number.
+
+        Args:
+            words: uint64 [records], for each record its crc32c, and its length in
+                bytes times 2**32.
+        """
         low, high = (
             int(np.sum(_mix(words, key), dtype=np.uint64)) for key in _LANE_KEYS
         )
-        return cls(
-            records=len(lengths),
-            raw_bytes=int(np.sum(lengths, dtype=np.int64)),
-            low=low,
-            high=high,
-        )
+        raw_bytes = int(np.sum(words >> np.uint64(32), dtype=np.uint64))
+        return cls(records=len(words), raw_bytes=raw_bytes, low=low, high=high)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Returns what `pack` packed."""
+        records, raw_bytes, low, high = _PACKED.unpack(data)
+        return cls(records=records, raw_bytes=raw_bytes, low=low, high=high)
+
+    def pack(self) -> bytes:
+        """Returns 32 bytes: one row of an array of `DIGEST_ROW`."""
+        return _PACKED.pack(self.records, self.raw_bytes, self.low, self.high)
 
     @classmethod
     def total(cls, parts: Iterable[RecordsDigest]) -> Self:

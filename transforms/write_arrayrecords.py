@@ -1,10 +1,14 @@
 """`WriteArrayRecords`: any PCollection of records as a split of a committed dataset.
 
-    records -> groups by hash -> count -> plan shards -> shuffle -> write -> commit
+    records -> groups by hash ------------------> shuffle -> write -> gather -> commit
+                        |-> count -> plan -> tasks --^
 
 Records cannot be written as they come: a runner may deliver them in another order, in
 other bundles, or twice. After the shuffle a group is complete, and its shards are
 sorted, so that what is written depends on the records alone.
+
+The plan reaches the groups through the shuffle as well, as a small task for each: no
+group is complete before there is a plan, and no worker has to hold all of it.
 """
 
 from __future__ import annotations
@@ -17,113 +21,143 @@ from typing import Any
 import apache_beam as beam
 import google_crc32c
 import numpy as np
-from apache_beam.transforms.combiners import ToListCombineFn
-from apache_beam.transforms.window import GlobalWindow, GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
+from apache_beam.transforms.window import GlobalWindows
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.graph.applied import check_collection, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sink
 from gristmill.transforms.planning.write_plan import (
     Key,
+    PlannedWrite,
     WriteJob,
-    WritePlan,
-    encode_key,
-    group_of,
+    pack_count,
 )
 from gristmill.transforms.writing.begin_write import begin_write
-from gristmill.transforms.writing.commit_write import WriteResult, commit_write
-from gristmill.transforms.writing.write_group import Record, write_group
-
-Element = bytes | tuple[Key, bytes]
+from gristmill.transforms.writing.commit_write import (
+    WriteResult,
+    commit_write,
+    pack_report,
+)
+from gristmill.transforms.writing.group_elements import (
+    Element,
+    assign_pair,
+    assign_record,
+    encode_task,
+    not_a_record,
+    record_of,
+    split_pair,
+)
+from gristmill.transforms.writing.write_group import write_group
 
 # As Beam checks it where the pipeline is built.
 _HintedKey: Any = Key | np.integer
 
-_DIGESTS = "digests"
-_FLUSH_RECORDS = 1 << 16
+_WAITING_RECORDS = 256  # Of a group: more are counted faster, and take more memory.
 
 
-def _split_element(element: Element, *, keyed: bool) -> tuple[bytes | None, bytes]:
-    """Returns encoded key, if there are keys, and record."""
-    key, record = None, element
-    if keyed and isinstance(element, tuple) and len(element) == 2:
-        key, record = encode_key(element[0]), element[1]
-    if not isinstance(record, bytes) or (keyed and key is None):
-        raise InputError(
-            "element cannot be written as a record",
-            expected="(key, bytes)" if keyed else "bytes",
-            got=f"{type(element).__name__} {element!r:.100}",
-            cure="map elements to bytes first, such as with SerializeToString(); for "
-            "(key, bytes), give keyed=True",
-        )
-    return key, record
-
-
-class _AssignGroupsFn(beam.DoFn):
-    """Gives every record its group, and counts what each group gets."""
+class _AssignFn(beam.DoFn):
+    """Gives every record its group."""
 
     def __init__(self, *, keyed: bool):
-        self._keyed = keyed
+        self._assign = assign_pair if keyed else assign_record
 
-    def start_bundle(self) -> None:
-        self._counts: dict[int, tuple[array.array[int], array.array[int]]] = {}
-        self._waiting = 0
+    def process(self, element: Any, groups: int) -> tuple[tuple[int, bytes]]:
+        return (self._assign(element, groups),)
 
-    def process(self, element: Element, groups: int) -> Iterator[Any]:
-        key, record = _split_element(element, keyed=self._keyed)
-        group = group_of(record if key is None else key, groups)
-        if group not in self._counts:
-            self._counts[group] = array.array("I"), array.array("q")
-        crc32cs, lengths = self._counts[group]
-        crc32cs.append(google_crc32c.value(record))
-        lengths.append(len(record))
-        yield group, record if key is None else (key, record)
-        self._waiting += 1
-        if self._waiting >= _FLUSH_RECORDS:
-            for counted in self._flush():
-                yield beam.pvalue.TaggedOutput(_DIGESTS, counted)
 
-    def finish_bundle(self) -> Iterator[Any]:
-        window = GlobalWindow()
-        for counted in self._flush():
-            value = WindowedValue(counted, window.max_timestamp(), (window,))
-            yield beam.pvalue.TaggedOutput(_DIGESTS, value)
+class _ChecksumFn(beam.DoFn):
+    """Gives crc32c and length of records as one number, by group."""
 
-    def _flush(self) -> Iterator[tuple[int, RecordsDigest]]:
-        counts, self._counts, self._waiting = self._counts, {}, 0
-        for group, (crc32cs, lengths) in counts.items():
-            yield (
-                group,
-                RecordsDigest.of(
-                    np.frombuffer(crc32cs, np.uint32), np.frombuffer(lengths, np.int64)
-                ),
-            )
+    def process(self, assigned: tuple[int, bytes]) -> tuple[tuple[int, int]]:
+        group, element = assigned
+        record = record_of(element)
+        return ((group, google_crc32c.value(record) | len(record) << 32),)
+
+
+class _CountFn(beam.CombineFn):
+    """Counts records given by checksum and length: gives packed digests.
+
+    An accumulator is a digest and the records that are not in it yet, or a packed
+    digest.
+    """
+
+    def create_accumulator(self) -> list[Any]:
+        return [RecordsDigest(), array.array("Q")]
+
+    def add_input(self, counted: list[Any], word: int) -> list[Any]:
+        words = counted[1]
+        words.append(word)
+        if len(words) >= _WAITING_RECORDS:
+            counted[:] = self._total(counted), array.array("Q")
+        return counted
+
+    def compact(self, counted: list[Any]) -> bytes:
+        return self._total(counted).pack()
+
+    def merge_accumulators(self, parts: Iterable[list[Any] | bytes]) -> list[Any]:
+        return [RecordsDigest.total(map(self._total, parts)), array.array("Q")]
+
+    def extract_output(self, counted: list[Any] | bytes) -> bytes:
+        return self._total(counted).pack()
+
+    def _total(self, counted: list[Any] | bytes) -> RecordsDigest:
+        if isinstance(counted, bytes):
+            return RecordsDigest.unpack(counted)
+        words = np.frombuffer(counted[1], np.uint64)
+        return RecordsDigest.total([counted[0], RecordsDigest.of_words(words)])
+
+
+class _GatherFn(beam.CombineFn):
+    """Gathers rows: those of millions of shards become one element."""
+
+    def create_accumulator(self) -> bytearray:
+        return bytearray()
+
+    def add_input(self, rows: bytearray, row: bytes) -> bytearray:
+        rows += row
+        return rows
+
+    def merge_accumulators(self, parts: Iterable[bytearray]) -> bytearray:
+        return bytearray().join(parts)
+
+    def extract_output(self, rows: bytearray) -> bytes:
+        return bytes(rows)
+
+
+def _plan(
+    gathered: tuple[bytes, bytes], groups: int, job: WriteJob, *, overwrite: bool
+) -> Iterator[tuple[int, bytes]]:
+    plan = begin_write(job, gathered[1], groups=groups, overwrite=overwrite)
+    for group, task in plan.tasks():
+        yield group, encode_task(task)
 
 
 def _write_group(
-    element: tuple[int, Iterable[Record]], plan: WritePlan
-) -> Iterator[ShardReport]:
-    group, records = element
-    for report in write_group(plan, group, records):
+    element: tuple[int, Iterable[Any]], job: WriteJob
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yields, by write, a row for each shard, and an empty one if none is made."""
+    write, reports = write_group(job, *element)
+    for report in reports:
         for name, value in (
             ("shards", 1),
             ("records", report.written.records),
             ("raw-bytes", report.written.raw_bytes),
         ):
             beam.metrics.Metrics.counter("gristmill", name).inc(value)
-        yield report
+        yield write.reference, pack_report(report)
+    if not reports:
+        yield write.reference, b""
 
 
-def _commit(reports: list[ShardReport], plan: WritePlan) -> WriteResult:
-    result = commit_write(plan, reports)
+def _commit(gathered: tuple[bytes, bytes], job: WriteJob) -> WriteResult:
+    reference, rows = gathered
+    result = commit_write(PlannedWrite.of(job, reference), rows)
     report_sink(result.output)
     return result
 
@@ -160,7 +194,8 @@ class WriteArrayRecords(
     - Parallelism: one worker a group: `num_shards`, or as many groups as shards.
     - Memory per group in flight: some 130 bytes a record (180 and the key with keys),
       no matter how long records are. Disk: the group's records, and one shard.
-    - Runners: needs side inputs, which Beam's DaskRunner does not have.
+    - Runners: all that have a shuffle. There are no tagged outputs, and no side input
+      but, without `num_shards`, the number of groups.
 
     Attributes:
         output: The dataset's directory.
@@ -234,30 +269,41 @@ class WriteArrayRecords(
                 expected="a bounded PCollection",
                 cure="write each window by a batch pipeline of its own",
             )
-        job, overwrite = self._job, self.overwrite
-        records = records | "ForgetWindows" >> beam.WindowInto(GlobalWindows())
+        job, keyed = self._job, self.keyed
+        if not records.windowing.is_default():
+            records = records | "ForgetWindows" >> beam.WindowInto(GlobalWindows())
         groups = self._groups(records)
         assigned = records | "AssignGroups" >> beam.ParDo(
-            _AssignGroupsFn(keyed=self.keyed), groups=groups
-        ).with_outputs(_DIGESTS, main="records")
-        plan = beam.pvalue.AsSingleton(
-            assigned[_DIGESTS]
-            | "CountGroups" >> beam.CombinePerKey(RecordsDigest.total)
-            | "GatherCounts" >> beam.CombineGlobally(ToListCombineFn())
+            _AssignFn(keyed=keyed), groups
+        ).with_output_types(tuple[int, bytes])
+        counts = (
+            assigned
+            | "Checksum" >> beam.ParDo(_ChecksumFn()).with_output_types(tuple[int, int])  # type: ignore[no-untyped-call]
+            | "CountGroups" >> beam.CombinePerKey(_CountFn())  # type: ignore[no-untyped-call]
+        )
+        none = records.pipeline | "NoRecords" >> beam.Create(
+            [(0, RecordsDigest().pack())]
+        )
+        tasks = (
+            # The count of no records: without any, there is a plan all the same.
+            (counts, none)
+            | "AllCounts" >> beam.Flatten()
+            | "CountRows" >> beam.MapTuple(lambda *count: (b"", pack_count(*count)))
+            | "GatherCounts" >> beam.CombinePerKey(_GatherFn())  # type: ignore[no-untyped-call]
             | "PlanShards"
-            >> beam.Map(
-                lambda digests, groups: begin_write(
-                    job, digests, groups=groups, overwrite=overwrite
-                ),
-                groups=groups,
-            )
+            >> beam.FlatMap(
+                _plan, groups, job, overwrite=self.overwrite
+            ).with_output_types(tuple[int, bytes])
         )
         written: beam.PCollection[WriteResult] = (
-            assigned["records"]
+            # A group is complete when its task is there, which takes the plan.
+            (assigned, tasks)
+            | "WithTasks" >> beam.Flatten()
             | "GroupRecords" >> beam.GroupByKey()
-            | "WriteShards" >> beam.FlatMap(_write_group, plan=plan)
-            | "GatherReports" >> beam.CombineGlobally(ToListCombineFn())
-            | "Commit" >> beam.Map(_commit, plan=plan)
+            | "WriteShards"
+            >> beam.FlatMap(_write_group, job).with_output_types(tuple[bytes, bytes])
+            | "GatherReports" >> beam.CombinePerKey(_GatherFn())  # type: ignore[no-untyped-call]
+            | "Commit" >> beam.Map(_commit, job)
         )
         return written
 
@@ -266,13 +312,19 @@ class WriteArrayRecords(
         job = self._job
         if job.num_shards is not None:
             return job.num_shards
+        sizes = records | "Measure" >> beam.Map(_raw_bytes, keyed=self.keyed)
+        none = records.pipeline | "NoBytes" >> beam.Create([0])
         return beam.pvalue.AsSingleton(
-            records
-            | "Measure" >> beam.Map(_raw_bytes, keyed=self.keyed)
-            | "SumUp" >> beam.CombineGlobally(sum)
+            (sizes, none)
+            | "AllSizes" >> beam.Flatten()
+            | "SumUp" >> beam.CombineGlobally(sum).without_defaults()
             | "CountShards" >> beam.Map(job.groups)
         )
 
 
-def _raw_bytes(element: Element, *, keyed: bool) -> int:
-    return len(_split_element(element, keyed=keyed)[1])
+def _raw_bytes(element: Any, *, keyed: bool) -> int:
+    if keyed:
+        return len(split_pair(element)[1])
+    if not isinstance(element, bytes):
+        raise not_a_record(element, keyed=False)
+    return len(element)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gristmill.dataset.errors import InvalidDatasetError, StorageMissingError
 from gristmill.dataset.metadata import layout
@@ -57,17 +57,19 @@ def list_shards(
     split: str,
     *,
     others: Iterable[str] = (),
-    keep: Iterable[str] = (),
+    keep: Callable[[str], bool] | None = None,
 ) -> list[FileInfo]:
     """Lists the shards of a split, their indexes, and what was set aside for them.
 
-    They are all that TFDS's names give to the split, and `others`, without `keep`.
+    They are all that TFDS's names give to the split, and `others`, without those for
+    which `keep` returns true.
     """
-    prefix, others, keep = shard_prefix(name, split), set(others), set(keep)
+    prefix, others = shard_prefix(name, split), set(others)
     return [
         info
         for info, shard in shard_files(output)
-        if (shard in others or shard.startswith(prefix)) and shard not in keep
+        if (shard in others or shard.startswith(prefix))
+        and not (keep is not None and keep(shard))
     ]
 
 

@@ -253,6 +253,24 @@ class ShardTable:
         columns["span_ends"] = np.cumsum(counts).astype("<i8")
         return cls(paths=[report.path for report in reports], columns=columns)
 
+    @classmethod
+    def of_columns(
+        cls, paths: Sequence[str], columns: Mapping[str, npt.NDArray[Any]]
+    ) -> Self:
+        """Builds the table of shards that come from no files, from columns.
+
+        Args:
+            paths: Relative to the dataset.
+            columns: Numbers of each shard by name; those that are not there are 0.
+        """
+        shards = len(paths)
+        full = {
+            name: np.asarray(columns.get(name, np.zeros(shards)), dtype)
+            for name, dtype in _SHARD_COLUMNS.items()
+        }
+        full |= {name: np.zeros(0, dtype) for name, dtype in _SPAN_COLUMNS.items()}
+        return cls(paths=paths, columns=full | {"span_ends": np.zeros(shards, "<i8")})
+
     def encode(self) -> bytes:
         """Returns the table as the bytes of its file."""
         blob, ends = encode_texts(self.paths)

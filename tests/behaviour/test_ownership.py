@@ -77,7 +77,7 @@ def write_over(folder: pathlib.Path) -> None:
         keyed=False,
         writer=WriterOptions(),
     )
-    begin_write(job, [], groups=1, overwrite=True)
+    begin_write(job, b"", groups=1, overwrite=True)
 
 
 def by_input(

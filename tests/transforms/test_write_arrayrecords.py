@@ -1,7 +1,8 @@
 """WriteArrayRecords: all records, once, in bytes that depend on them alone.
 
 Covers: dataset/commit/write_marker.py, transforms/writing/begin_write.py,
-transforms/writing/commit_write.py, transforms/writing/write_group.py.
+transforms/writing/commit_write.py, transforms/writing/group_elements.py,
+transforms/writing/write_group.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dataclasses
 import itertools
 import pathlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -27,20 +28,33 @@ from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.metadata.shard_index import map_index
+from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.planning.write_plan import (
+    GroupTask,
+    PlannedWrite,
     WriteJob,
     WritePlan,
     content_hash,
-    encode_key,
-    group_of,
+    pack_count,
 )
 from gristmill.transforms.writing.begin_write import begin_write
-from gristmill.transforms.writing.commit_write import WriteResult, commit_write
-from gristmill.transforms.writing.write_group import write_group
+from gristmill.transforms.writing.commit_write import (
+    WriteResult,
+    commit_write,
+    pack_report,
+)
+from gristmill.transforms.writing.group_elements import (
+    assign_pair,
+    assign_record,
+    encode_task,
+    task_of,
+)
+from gristmill.transforms.writing.write_group import GroupResult, write_group
 from tests.support.conversion import contents, convert, job_of, read_output
+from tests.support.graphs import graph_of
 from tests.support.memory import limited_memory, peak_memory
 from tests.support.pipelines import (
     BUNDLE_BASED,
@@ -90,6 +104,11 @@ def job(output: pathlib.Path, **options: Any) -> WriteJob:
     return WriteJob(**defaults | options)
 
 
+def count(records: list[bytes], group: int = 0) -> bytes:
+    """Counts records as they are gathered for the plan."""
+    return pack_count(group, digest_of(records).pack())
+
+
 def plan_of(
     output: pathlib.Path,
     records: list[bytes],
@@ -99,15 +118,34 @@ def plan_of(
 ) -> WritePlan:
     made = job(output, **options)
     groups = made.groups(sum(map(len, records)))
-    digests = [(group_of(r, groups), digest_of([r])) for r in records]
-    return begin_write(made, digests, groups=groups, overwrite=overwrite)
+    counts = b"".join(count([r], assign_record(r, groups)[0]) for r in records)
+    return begin_write(made, counts, groups=groups, overwrite=overwrite)
 
 
 def groups_of(plan: WritePlan, records: list[bytes]) -> dict[int, list[bytes]]:
     groups: dict[int, list[bytes]] = {}
     for record in records:
-        groups.setdefault(group_of(record, len(plan.digests)), []).append(record)
+        group, _ = assign_record(record, len(plan.parts))
+        groups.setdefault(group, []).append(record)
     return groups
+
+
+def write_one(
+    plan: WritePlan, group: int, records: Iterable[bytes], *, listed: bool = True
+) -> GroupResult:
+    """Writes a group, given as a list or read once, with the task in the middle."""
+    made = dataclasses.replace(plan.write.job, output=plan.write.dataset)
+    task = encode_task(dict(plan.tasks())[group])
+    elements = (assign_record(record, 1)[1] for record in records)
+    elements = itertools.chain(itertools.islice(elements, 3), [task], elements)
+    return write_group(made, group, list(elements) if listed else elements)
+
+
+def rows_of(plan: WritePlan, records: list[bytes]) -> bytes:
+    """Writes all groups, and returns what is gathered of them."""
+    groups = groups_of(plan, records)
+    results = [write_one(plan, g, groups.get(g, [])) for g in range(len(plan.parts))]
+    return b"".join(pack_report(r) for result in results for r in result.reports)
 
 
 def write_plainly(
@@ -115,9 +153,7 @@ def write_plainly(
 ) -> WriteResult:
     """Writes with the plain functions, as the transform would."""
     plan = plan_of(output, records, **options)
-    groups = groups_of(plan, records).items()
-    reports = [r for number, group in groups for r in write_group(plan, number, group)]
-    return commit_write(plan, reports)
+    return commit_write(plan.write, rows_of(plan, records))
 
 
 def shard_contents(output: pathlib.Path, split: str = "train") -> list[list[bytes]]:
@@ -167,7 +203,7 @@ def test_order_and_placement_by_content(tmp_path: pathlib.Path) -> None:
     assert len(shards) == 5
     for number, records in enumerate(shards):
         assert records == sorted(records, key=content_hash)
-        assert {group_of(record, 5) for record in records} <= {number}
+        assert {assign_record(record, 5)[0] for record in records} <= {number}
     # The hash spreads the records evenly enough.
     assert all(90 < len(records) < 200 for records in shards)
 
@@ -191,7 +227,7 @@ def test_keys_decide_shard_and_order(tmp_path: pathlib.Path, key_of: Any) -> Non
     for number, records in enumerate(shards):
         found = [keys[record] for record in records]
         assert found == sorted(found)
-        assert {group_of(encode_key(key), 4) for key in found} == {number}
+        assert {assign_pair((key, b""), 4)[0] for key in found} == {number}
 
 
 def test_shard_bytes_bounds_every_shard(tmp_path: pathlib.Path) -> None:
@@ -373,8 +409,8 @@ def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
     out = tmp_path / "out"
     plan = plan_of(out, RECORDS, num_shards=4)
     groups = groups_of(plan, RECORDS)
-    list(write_group(plan, 0, groups[0]))
-    list(write_group(plan, 2, groups[2]))
+    write_one(plan, 0, groups[0])
+    write_one(plan, 2, groups[2])
     assert not (out / "dataset.json").exists()
     before = {path: path.stat() for path in out.glob("*.array_record-*")}
     assert sorted(path.name for path in before) == [
@@ -392,7 +428,7 @@ def test_crash_of_another_write_leaves_no_strays(tmp_path: pathlib.Path) -> None
     """Globs would find the shards of both."""
     out = tmp_path / "out"
     plan = plan_of(out, RECORDS, num_shards=4)
-    list(write_group(plan, 0, groups_of(plan, RECORDS)[0]))
+    write_one(plan, 0, groups_of(plan, RECORDS)[0])
     write_plainly(out, RECORDS[:500], num_shards=3)
     assert len(list(out.glob("*.array_record*"))) == 3
     assert len(list((out / "index").glob("*.index"))) == 3
@@ -404,16 +440,20 @@ def test_late_attempts_do_no_harm(tmp_path: pathlib.Path) -> None:
     out = tmp_path / "out"
     plan = plan_of(out, RECORDS, num_shards=2)
     groups = groups_of(plan, RECORDS)
-    reports = [r for group in (0, 1) for r in write_group(plan, group, groups[group])]
-    commit_write(plan, [*reports, *reports[:1]])
+    rows = rows_of(plan, RECORDS)
+    (path,) = (report.path for report in write_one(plan, 0, groups[0]).reports)
+    commit_write(plan.write, rows * 2)
     kept = contents(out)
-    pairs = list(enumerate(plan.digests))
+    counts = b"".join(count(groups[group], group) for group in (0, 1))
     for overwrite in (False, True):
-        again = begin_write(plan.job, pairs, groups=2, overwrite=overwrite)
-        assert again == dataclasses.replace(plan, committed=True)
-        assert list(write_group(again, 0, groups[0])) == []
-    assert [r.path for r in write_group(plan, 0, groups[0])] == [reports[0].path]
-    assert commit_write(plan, reports).records == len(RECORDS)
+        again = begin_write(plan.write.job, counts, groups=2, overwrite=overwrite)
+        assert again.write == dataclasses.replace(plan.write, committed=True)
+        for listed in (False, True):
+            result = write_one(again, 0, groups[0], listed=listed)
+            assert result == GroupResult(again.write, ())
+            (report,) = write_one(plan, 0, groups[0], listed=listed).reports
+            assert report.path == path
+    assert commit_write(plan.write, rows).records == len(RECORDS)
     assert contents(out) == kept
 
 
@@ -429,13 +469,11 @@ def test_a_write_that_begins_at_the_commit_of_another_is_left_alone(
         return manifest
 
     plan = plan_of(out, RECORDS, num_shards=2)
-    groups = groups_of(plan, RECORDS).items()
-    reports = [r for number, group in groups for r in write_group(plan, number, group)]
-    assert commit_write(plan, reports, commit=commit_then_begin).records == len(RECORDS)
+    rows = rows_of(plan, RECORDS)
+    result = commit_write(plan.write, rows, commit=commit_then_begin)
+    assert result.records == len(RECORDS)
     (plan,) = begun
-    groups = groups_of(plan, RECORDS[:500]).items()
-    reports = [r for number, group in groups for r in write_group(plan, number, group)]
-    assert commit_write(plan, reports).records == 500
+    assert commit_write(plan.write, rows_of(plan, RECORDS[:500])).records == 500
     assert_whole(out)
 
 
@@ -443,12 +481,14 @@ def test_records_that_change_when_repeated_are_noticed(tmp_path: pathlib.Path) -
     plan = plan_of(tmp_path / "out", RECORDS, num_shards=2)
     groups = groups_of(plan, RECORDS)
     with pytest.raises(DataLossError, match=r"(?s)counted before.*Reshuffle"):
-        list(write_group(plan, 0, groups[0][:-1]))
+        write_one(plan, 0, groups[0][:-1])
     with pytest.raises(DataLossError, match="counted before"):
-        list(write_group(plan, 0, [*groups[0][:-1], groups[0][-1] + b"!"]))
-    reports = list(write_group(plan, 1, groups[1]))
+        write_one(plan, 0, [*groups[0][:-1], groups[0][-1] + b"!"])
+    with pytest.raises(DataLossError, match="without its task"):
+        write_group(plan.write.job, 0, iter(assign_record(r, 1)[1] for r in groups[0]))
+    (report,) = write_one(plan, 1, groups[1]).reports
     with pytest.raises(DataLossError, match=r"(?s)not all records.*00000-of-00002"):
-        commit_write(plan, reports)
+        commit_write(plan.write, pack_report(report))
     assert not (tmp_path / "out" / "dataset.json").exists()
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
@@ -469,36 +509,111 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
     writer = WriterOptions(compression="uncompressed")
     plan = begin_write(
         job(tmp_path / "out", shard_bytes=150_000_000, writer=writer),
-        [(0, digest)],
+        pack_count(0, digest.pack()),
         groups=1,
     )
-    list(write_group(plan_of(tmp_path / "warm", [b""]), 0, [b""]))  # Imports.
+    write_one(plan_of(tmp_path / "warm", [b""]), 0, [b""])  # Imports.
     with limited_memory(120 << 20):
-        reports = list(write_group(plan, 0, random_records(count, size)))
-    assert len(reports) == 2
-    assert commit_write(plan, reports).records == count
+        result = write_one(plan, 0, random_records(count, size), listed=False)
+    assert len(result.reports) == 2
+    rows = b"".join(map(pack_report, result.reports))
+    assert commit_write(plan.write, rows).records == count
 
 
 @pytest.mark.alone
 @pytest.mark.slow
 def test_memory_a_record_is_bounded(tmp_path: pathlib.Path) -> None:
     """What is kept of each record is small, and stated."""
-    count = 100_000
-    records = [b"%06d" % number for number in range(count)]
+    number = 100_000
+    records = [b"%06d" % number for number in range(number)]
     writer = WriterOptions(group_size=1000)
-    job = plan_of(tmp_path / "out", records[:1], writer=writer).job
-    digests = [(0, digest_of(records))]
-    plan = begin_write(job, digests, groups=1, overwrite=True)
+    job = plan_of(tmp_path / "out", records[:1], writer=writer).write.job
+    plan = begin_write(job, count(records), groups=1, overwrite=True)
     with peak_memory() as peak:
-        list(write_group(plan, 0, iter(records)))
-    assert peak.bytes < 160 * count
+        write_one(plan, 0, records, listed=False)
+    assert peak.bytes < 160 * number
 
 
 def test_equal_records_spread_by_keys_of_their_own(tmp_path: pathlib.Path) -> None:
     """As docs/transforms.md advises: without keys, equal records are in one group."""
     equal = [b"same"] * 2000
     plain = plan_of(tmp_path / "plain", equal, num_shards=4)
-    assert sorted(digest.records for digest in plain.digests) == [0, 0, 0, 2000]
+    assert sorted(plain.digests["records"].tolist()) == [0, 0, 0, 2000]
     keyed = [(f"raw/part {offset}", record) for offset, record in enumerate(equal)]
     write(tmp_path / "keyed", keyed, keyed=True, num_shards=4)
     assert all(400 < len(shard) < 600 for shard in shard_contents(tmp_path / "keyed"))
+
+
+def test_graph_has_no_lists_in_side_inputs() -> None:
+    """A number at most, and nothing that some runner does not have."""
+    records = beam.Create([b"a"])
+    graph = graph_of(records | WriteArrayRecords("out", num_shards=3))
+    assert graph.side_inputs == ()
+    graph = graph_of(records | WriteArrayRecords("out"))
+    takers = [name.rpartition("/")[2] for name in graph.side_inputs]
+    assert takers == ["AssignGroups", "PlanShards"]
+    given = {name.split("/")[1] for name in graph.leaves if "CountShards" in name}
+    assert len(given) == 1  # From which both take it.
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_outputs_have_no_tags(keyed: bool) -> None:
+    pipeline = beam.Pipeline()
+    elements = [(1, b"a")] if keyed else [b"a"]
+    out = WriteArrayRecords("out", num_shards=3, keyed=keyed)
+    _ = pipeline | beam.Create(elements) | out
+    transforms = pipeline.to_runner_api().components.transforms.values()
+    assert all(len(node.outputs) <= 1 for node in transforms)
+
+
+def test_elements_are_small() -> None:
+    """Of a write of four million shards, in a split that they replace."""
+    many = 4_000_000
+    job = WriteJob(
+        output="gs://bucket/some/where",
+        name="c4",
+        split="train",
+        num_shards=None,
+        shard_bytes=256 << 20,
+        keyed=False,
+        writer=WriterOptions(),
+    )
+    total = RecordsDigest(records=1 << 40, raw_bytes=1 << 50, low=1 << 63, high=7)
+    write = PlannedWrite(job=job, fingerprint="0" * 16, shards=many, total=total)
+    write = write.put_aside()
+    assert PlannedWrite.of(job, write.reference) == write
+    task = GroupTask(write.reference, many - 1, 1, total.pack())
+    report = ShardReport(
+        path=write.shard_path(many - 1),
+        shard_index=many - 1,
+        job=write.fingerprint,
+        file_bytes=1 << 28,
+        file_crc32c=(1 << 32) - 1,
+        read=total,
+        written=total,
+    )
+    row = pack_report(report)
+    assert task_of(encode_task(task)) == task
+    pair = beam.coders.registry.get_coder(tuple[bytes, bytes])
+    grouped = beam.coders.registry.get_coder(tuple[int, bytes])
+    assert len(grouped.encode((many, encode_task(task)))) <= 200
+    assert len(pair.encode((write.reference, row))) <= 200
+    # What one element holds of each group, and of each shard.
+    assert len(pack_count(0, total.pack())) <= 100
+    assert len(row) <= 100
+
+
+def test_names_of_shards_are_known() -> None:
+    made = PlannedWrite(
+        job=job(pathlib.Path("out")), fingerprint="", shards=12, total=RecordsDigest()
+    )
+    assert all(made.has_shard(made.shard_path(shard)) for shard in range(12))
+    for name in (
+        *("data-train.array_record-00012-of-00012", "data-train", ""),
+        *(
+            "data-train.array_record-3-of-00012",
+            "data-test.array_record-00003-of-00012",
+        ),
+        *("data-train.array_record-00003-of-00013", "data-train.array_record--1-of-12"),
+    ):
+        assert not made.has_shard(name)

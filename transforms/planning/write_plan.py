@@ -13,20 +13,23 @@ shards  |   0   |   1   |  2  |  3  |  4  |      of 5
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import math
-from typing import Any
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.commit.aside import Aside
 from gristmill.dataset.commit.write_marker import WriteMarker
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.digest import DIGEST_ROW, RecordsDigest
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_table import total_digest
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, check_positive
 
 # A hash makes groups of uneven size. With an aim below the bound, only few of them have
@@ -80,20 +83,35 @@ class WriteJob:
         return fields | {"writer": self.writer.as_dict()}
 
 
+# Counted records as they are gathered: the group, and the digest.
+COUNT_ROW = np.dtype([("group", "<i8"), ("digest", DIGEST_ROW)])
+_PACKED_COUNT = struct.Struct("<q32s")
+_BLOCK_GROUPS = 1 << 16
+
+# A write as elements name it: fingerprint, number of shards, digest of all records,
+# whether it is committed, and whether it replaces a split.
+_REFERENCE = struct.Struct("<16sq32s??")
+_TASK = struct.Struct(f"<{_REFERENCE.size}sqq32s")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WritePlan:
-    """A job, and the records of each group as they were counted.
+class PlannedWrite:
+    """A write whose shards are planned. It does not grow with their number.
 
     Attributes:
         job: The job.
-        digests: [groups], digest of the records of each group.
+        fingerprint: 16 hex digits over all that decides the bytes of the shards.
+        shards: Number of shards.
+        total: Digest of all records.
         committed: Whether the dataset holds exactly this already.
         replaces_in: The dataset's directory, if the job's output is a directory in it:
             the new files replace those of a split at the commit.
     """
 
     job: WriteJob
-    digests: tuple[RecordsDigest, ...]
+    fingerprint: str
+    shards: int
+    total: RecordsDigest
     committed: bool = False
     replaces_in: str | None = None
 
@@ -102,35 +120,17 @@ class WritePlan:
         """The dataset's directory."""
         return self.replaces_in or self.job.output
 
-    def parts(self, group: int) -> int:
-        """Returns how many shards a group makes: one at least."""
-        digest, bound = self.digests[group], self.job.shard_bytes
-        if bound is None:
-            return 1
-        return max(1, min(-(-digest.raw_bytes // bound), digest.records))
-
-    @functools.cached_property
-    def _first_shards(self) -> list[int]:
-        parts = [self.parts(group) for group in range(len(self.digests))]
-        return [0, *np.cumsum(parts).tolist()]
-
-    @property
-    def shards(self) -> int:
-        """Number of shards."""
-        return self._first_shards[-1]
-
-    def shards_of(self, group: int) -> range:
-        """Returns the numbers of the shards that a group makes."""
-        return range(*self._first_shards[group : group + 2])
-
     def shard_path(self, shard: int) -> str:
         """Returns the path of a shard, relative to the dataset."""
         return layout.shard_name(self.job.name, self.job.split, shard, self.shards)
 
-    @functools.cached_property
-    def total(self) -> RecordsDigest:
-        """Digest of all records."""
-        return RecordsDigest.total(self.digests)
+    def has_shard(self, path: str) -> bool:
+        """Returns whether a path is that of one of the shards."""
+        number = path.rpartition("-of-")[0].rpartition("-")[2]
+        if not (number.isascii() and number.isdigit()):
+            return False
+        shard = int(number)
+        return shard < self.shards and path == self.shard_path(shard)
 
     @property
     def marker(self) -> WriteMarker:
@@ -154,15 +154,144 @@ class WritePlan:
             fingerprint=self.fingerprint,
         )
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """16 hex digits over all that decides the bytes of the shards."""
-        hasher = hashlib.sha256(json.dumps(self.job.options(), sort_keys=True).encode())
-        for digest in self.digests:
-            hasher.update(
-                f"{digest.records} {digest.raw_bytes} {digest.hex}\n".encode()
-            )
-        return hasher.hexdigest()[:16]
+    def put_aside(self) -> Self:
+        """Returns the same write into the directory beside the split."""
+        job = dataclasses.replace(self.job, output=self.aside.path)
+        return dataclasses.replace(self, job=job, replaces_in=self.dataset)
+
+    @property
+    def reference(self) -> bytes:
+        """The write as a small element, for those who know the job."""
+        return _REFERENCE.pack(
+            self.fingerprint.encode(),
+            self.shards,
+            self.total.pack(),
+            self.committed,
+            self.replaces_in is not None,
+        )
+
+    @classmethod
+    def of(cls, job: WriteJob, reference: bytes) -> Self:
+        """Returns the write that a reference means.
+
+        Args:
+            job: Its job, as it was given.
+            reference: The reference.
+        """
+        fingerprint, shards, total, committed, aside = _REFERENCE.unpack(reference)
+        write = cls(
+            job=job,
+            fingerprint=fingerprint.decode(),
+            shards=shards,
+            total=RecordsDigest.unpack(total),
+            committed=committed,
+        )
+        return write.put_aside() if aside else write
+
+
+class GroupTask(NamedTuple):
+    """One group to write: it goes through the shuffle with the records of the group.
+
+    Attributes:
+        reference: The write.
+        first_shard: The first shard that the group makes.
+        parts: How many it makes.
+        digest: Packed digest of its records.
+    """
+
+    reference: bytes
+    first_shard: int
+    parts: int
+    digest: bytes
+
+    def pack(self) -> bytes:
+        """Returns the task as 108 bytes."""
+        return _TASK.pack(*self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Returns what `pack` packed."""
+        return cls(*_TASK.unpack(data))
+
+    @property
+    def shards(self) -> range:
+        """The numbers of the shards that the group makes."""
+        return range(self.first_shard, self.first_shard + self.parts)
+
+    @property
+    def counted(self) -> RecordsDigest:
+        """Digest of its records, as they were counted."""
+        return RecordsDigest.unpack(self.digest)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class WritePlan:
+    """A write, and the records of each group as they were counted.
+
+    Attributes:
+        write: The write.
+        digests: `DIGEST_ROW` [groups], digests of the records of each group.
+        parts: int64 [groups], how many shards each makes: one at least.
+    """
+
+    write: PlannedWrite
+    digests: npt.NDArray[Any]
+    parts: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, job: WriteJob, counts: bytes, *, groups: int) -> Self:
+        """Plans a write.
+
+        Args:
+            job: The job.
+            counts: Rows of `COUNT_ROW` in any order; a group can be there in parts, or
+                not at all.
+            groups: Number of groups.
+        """
+        counted = np.frombuffer(counts, COUNT_ROW)
+        digests = np.zeros(groups, DIGEST_ROW)
+        for name in DIGEST_ROW.names or ():
+            np.add.at(digests[name], counted["group"], counted["digest"][name])
+        parts = np.ones(groups, np.int64)
+        if job.shard_bytes is not None:
+            full = -(-digests["raw_bytes"] // job.shard_bytes)
+            parts = np.maximum(1, np.minimum(full, digests["records"]))
+        write = PlannedWrite(
+            job=job,
+            fingerprint=_fingerprint(job, digests),
+            shards=int(parts.sum()),
+            total=total_digest(*(digests[name] for name in DIGEST_ROW.names or ())),
+        )
+        return cls(write=write, digests=digests, parts=parts)
+
+    def tasks(self) -> Iterator[tuple[int, GroupTask]]:
+        """Yields every group with its task."""
+        reference = self.write.reference
+        firsts = np.cumsum(self.parts) - self.parts
+        for begin in range(0, len(self.parts), _BLOCK_GROUPS):
+            block = slice(begin, begin + _BLOCK_GROUPS)
+            columns = firsts[block].tolist(), self.parts[block].tolist()
+            packed = self.digests[block].tobytes()
+            size = DIGEST_ROW.itemsize
+            for row, (first, parts) in enumerate(zip(*columns, strict=True)):
+                digest = packed[row * size : (row + 1) * size]
+                yield begin + row, GroupTask(reference, first, parts, digest)
+
+
+def _fingerprint(job: WriteJob, digests: npt.NDArray[Any]) -> str:
+    hasher = hashlib.sha256(json.dumps(job.options(), sort_keys=True).encode())
+    for begin in range(0, len(digests), _BLOCK_GROUPS):
+        rows = digests[begin : begin + _BLOCK_GROUPS].tolist()
+        text = "".join(
+            f"{n} {size} {high:016x}{low:016x}\n" for n, size, low, high in rows
+        )
+        hasher.update(text.encode())
+    return hasher.hexdigest()[:16]
+
+
+def pack_count(group: int, digest: bytes) -> bytes:
+    """Returns a row of `COUNT_ROW`, given the packed digest of a group."""
+    return _PACKED_COUNT.pack(group, digest)
 
 
 def content_hash(record: bytes) -> bytes:
@@ -193,11 +322,11 @@ def encode_key(key: Key) -> bytes:
     )
 
 
-def group_of(token: bytes, groups: int) -> int:
+def group_of(place: bytes, groups: int) -> int:
     """Returns the group of a record.
 
     Args:
-        token: Its encoded key, or else the record itself.
+        place: `content_hash` of its encoded key, or else of the record itself.
         groups: Number of groups.
     """
-    return int.from_bytes(content_hash(token)[:8], "big") % groups
+    return int.from_bytes(place[:8], "big") % groups

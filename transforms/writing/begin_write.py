@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.commit.leftovers import delete_leftovers
@@ -19,7 +18,6 @@ from gristmill.dataset.commit.split_files import (
     list_shards,
     remove_split,
 )
-from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
@@ -33,15 +31,15 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import option_differences
 from gristmill.transforms.jobs.empty_claim import delete_shards, unfinished_shards
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
-from gristmill.transforms.planning.write_plan import WriteJob, WritePlan
+from gristmill.transforms.planning.write_plan import (
+    PlannedWrite,
+    WriteJob,
+    WritePlan,
+)
 
 
 def begin_write(
-    job: WriteJob,
-    digests: Iterable[tuple[int, RecordsDigest]],
-    *,
-    groups: int,
-    overwrite: bool = False,
+    job: WriteJob, counts: bytes, *, groups: int, overwrite: bool = False
 ) -> WritePlan:
     """Plans the shards, and takes possession of the output.
 
@@ -50,8 +48,7 @@ def begin_write(
 
     Args:
         job: The job.
-        digests: Group and digest of its records, in any order; a group can be there in
-            parts, or not at all.
+        counts: The records of the groups, as `WritePlan.of` takes them.
         groups: Number of groups.
         overwrite: Whether to replace what the output holds of the split.
 
@@ -60,13 +57,16 @@ def begin_write(
         JobChangedError: The output holds the split with other records or options.
     """
     finish_exchange(job.output, or_give_up=overwrite)
-    by_group = [RecordsDigest()] * groups
-    for group, digest in digests:
-        by_group[group] += digest
-    plan = WritePlan(job=job, digests=tuple(by_group))
+    plan = WritePlan.of(job, counts, groups=groups)
+    return dataclasses.replace(plan, write=_take(plan.write, overwrite=overwrite))
+
+
+def _take(write: PlannedWrite, *, overwrite: bool) -> PlannedWrite:
+    """Takes possession of the output, and returns where to write."""
+    job = write.job
     read = read_replaced_manifest if overwrite else read_versioned_manifest
     manifest, version = read(job.output)
-    marker = plan.marker
+    marker = write.marker
     seen = marker.load()
     if manifest is not None:
         check_dataset_name(job.output, manifest, job.name)
@@ -74,7 +74,7 @@ def begin_write(
     # Files that were lost since are written again with `overwrite`.
     if split and marker.made(split) and not check_split(job.output, split):
         delete_leftovers(job.output, job.name, [job.split])
-        return dataclasses.replace(plan, committed=True)
+        return dataclasses.replace(write, committed=True)
     if overwrite:
         if not marker.is_own(seen):
             where = job.output, job.name, job.split
@@ -82,39 +82,37 @@ def begin_write(
             shards |= committed_shards(job.output, manifest, job.split)
             check_removal(*where, manifest=manifest, shards=shards)
             if is_readable(*where, manifest=manifest, shards=shards):
-                return _begin_aside(plan, replaced=split)
+                return _begin_aside(write, replaced=split)
             remove_split(*where, manifest=manifest, version=version, shards=shards)
             seen = None
     else:
-        _check_free(plan, manifest, seen)
-    return _begin(plan, seen)
+        _check_free(write, manifest, seen)
+    return _begin(write, seen)
 
 
-def _begin(plan: WritePlan, seen: Content | None) -> WritePlan:
+def _begin(write: PlannedWrite, seen: Content | None) -> PlannedWrite:
     """Stores the marker, and deletes what an earlier attempt left."""
-    job = plan.job
+    job = write.job
     version = seen.version if seen else ""
-    plan.marker.store(options=job.options(), replaces=version)
+    write.marker.store(options=job.options(), replaces=version)
     # Readers find shards by a pattern: what an earlier attempt left must not be there.
-    keep = [plan.shard_path(shard) for shard in range(plan.shards)]
-    stale = list_shards(job.output, job.name, job.split, keep=keep)
+    stale = list_shards(job.output, job.name, job.split, keep=write.has_shard)
     storage_for(job.output).delete_all(stale)
-    return plan
+    return write
 
 
-def _begin_aside(plan: WritePlan, *, replaced: Split | None) -> WritePlan:
+def _begin_aside(write: PlannedWrite, *, replaced: Split | None) -> PlannedWrite:
     """Lets the shards be written beside the split that they replace."""
-    plan.aside.check_space(_expected_bytes(plan, replaced))
-    plan.aside.take()
-    job = dataclasses.replace(plan.job, output=plan.aside.path)
-    own = dataclasses.replace(plan, job=job, replaces_in=plan.dataset)
+    write.aside.check_space(_expected_bytes(write, replaced))
+    write.aside.take()
+    own = write.put_aside()
     return _begin(own, own.marker.load())
 
 
 def _check_free(
-    plan: WritePlan, manifest: Manifest | None, marker: Content | None
+    write: PlannedWrite, manifest: Manifest | None, marker: Content | None
 ) -> None:
-    job = plan.job
+    job = write.job
     split = None if manifest is None else manifest.splits.get(job.split)
     cure = "choose another split or output, or replace it with overwrite=True"
     if split is not None:
@@ -122,10 +120,10 @@ def _check_free(
         # A conversion has options of its own.
         before = {name: old.get(name, value) for name, value in options.items()}
         changed = option_differences(before, options)
-        if split.records_digest != plan.total.hex:
+        if split.records_digest != write.total.hex:
             changed.append(
                 f"there were {split.records:,} records, digest {split.records_digest}; "
-                f"there are {plan.total.records:,}, digest {plan.total.hex}"
+                f"there are {write.total.records:,}, digest {write.total.hex}"
             )
         raise JobChangedError(
             "the output holds this split already, from another source",
@@ -154,12 +152,12 @@ def _check_free(
         check_no_strangers(*where)
 
 
-def _expected_bytes(plan: WritePlan, replaced: Split | None) -> int | None:
+def _expected_bytes(write: PlannedWrite, replaced: Split | None) -> int | None:
     """Returns the size that the shards should have, known from a split like it."""
     if replaced is None or not replaced.raw_bytes:
         return None
     options = replaced.source.get("options")
-    writer = plan.job.options()["writer"]
+    writer = write.job.options()["writer"]
     if not isinstance(options, dict) or options.get("writer") != writer:
         return None
-    return int(plan.total.raw_bytes * replaced.file_bytes / replaced.raw_bytes)
+    return int(write.total.raw_bytes * replaced.file_bytes / replaced.raw_bytes)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.commit.exchange import finish_exchange
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.digest import DIGEST_ROW
 from gristmill.dataset.errors import DataLossError, StorageChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
@@ -19,8 +23,7 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import version_of
-from gristmill.transforms.planning.write_plan import WritePlan
-from gristmill.transforms.writing.write_group import write_group
+from gristmill.transforms.planning.write_plan import PlannedWrite
 
 
 class WriteResult(NamedTuple):
@@ -45,20 +48,39 @@ class WriteResult(NamedTuple):
     committed_before: bool
 
 
+# What is gathered of each shard for the commit.
+SHARD_ROW = np.dtype(
+    [
+        ("shard", "<i8"),
+        ("file_bytes", "<i8"),
+        ("file_crc32c", "<u4"),
+        ("digest", DIGEST_ROW),
+    ]
+)
+_PACKED = struct.Struct("<qqI32s")
+
+
+def pack_report(report: ShardReport) -> bytes:
+    """Returns a row of `SHARD_ROW`."""
+    return _PACKED.pack(
+        report.shard_index,
+        report.file_bytes,
+        report.file_crc32c,
+        report.written.pack(),
+    )
+
+
 def commit_write(
-    plan: WritePlan,
-    reports: Iterable[ShardReport],
+    write: PlannedWrite,
+    rows: bytes,
     *,
     commit: Callable[..., Manifest] = commit_dataset,
 ) -> WriteResult:
     """Checks that all records are in the shards, and commits the dataset.
 
-    A group without records never reaches `write_group` through a shuffle: its empty
-    shards are written here.
-
     Args:
-        plan: The plan.
-        reports: Of the shards, in any order; a shard may be there twice.
+        write: The write.
+        rows: Rows of `SHARD_ROW`, in any order; a shard may be there twice.
         commit: Commits the split, called as `commit_dataset` is.
 
     Raises:
@@ -66,30 +88,30 @@ def commit_write(
         JobChangedError: Another write has taken over the output.
         StorageChangedError: It has written the table meanwhile.
     """
-    job = plan.job
-    finish_exchange(plan.dataset)  # Of an earlier attempt at this very commit, perhaps.
-    if plan.committed or _is_exchanged(plan):
-        return _result(plan, open_manifest(plan.dataset))
-    by_shard = {report.shard_index: report for report in reports}
-    for group, digest in enumerate(plan.digests):
-        if not digest.records:
-            by_shard |= {r.shard_index: r for r in write_group(plan, group, ())}
-    missing = sorted(set(range(plan.shards)) - by_shard.keys())
-    written = RecordsDigest.total(report.written for report in by_shard.values())
-    if missing or written != plan.total:
+    job = write.job
+    finish_exchange(
+        write.dataset
+    )  # Of an earlier attempt at this very commit, perhaps.
+    if write.committed or _is_exchanged(write):
+        return _result(write, open_manifest(write.dataset))
+    found = np.frombuffer(rows, SHARD_ROW)
+    shards, first = np.unique(found["shard"], return_index=True)
+    table = _table(write, found[first])
+    written = table.digest()
+    if len(table) != write.shards or written != write.total:
+        missing = np.setdiff1d(np.arange(write.shards), shards)
         raise DataLossError(
             "not all records arrived in the shards",
             where=f"{job.output}, split {job.split}"
-            + (f", {plan.shard_path(missing[0])}" if missing else ""),
-            expected=f"{plan.shards:,} shards, {plan.total.summary}",
-            got=f"{len(by_shard):,} shards, {written.summary}",
+            + (f", {write.shard_path(int(missing[0]))}" if len(missing) else ""),
+            expected=f"{write.shards:,} shards, {write.total.summary}",
+            got=f"{len(table):,} shards, {written.summary}",
             cure="run again; if it repeats, please report it",
         )
-    table = ShardTable.of([by_shard[shard] for shard in range(plan.shards)])
     place = layout.join(job.output, layout.table_path(job.name, job.split))
     seen = version_of(place)
     # In this order: a write that takes over the output later is not written over.
-    marker = plan.marker
+    marker = write.marker
     version = marker.check_current()
     split = write_table(
         job.output,
@@ -98,19 +120,19 @@ def commit_write(
         table,
         replaces=seen,
         writer_options=job.writer.described,
-        source={"write": plan.fingerprint, "options": job.options()},
+        source={"write": write.fingerprint, "options": job.options()},
     )
 
-    aside = plan.replaces_in is not None
+    aside = write.replaces_in is not None
 
     def check() -> None:
         marker.check_current()
         if aside:
-            plan.aside.check()
+            write.aside.check()
         check_files(job.output, {job.split: split})
 
     manifest = commit(
-        plan.dataset,
+        write.dataset,
         job.name,
         {job.split: split},
         aside=[job.split] if aside else [],
@@ -120,27 +142,42 @@ def commit_write(
     with contextlib.suppress(StorageChangedError):
         if version and not aside:
             marker.remove(version)
-    return _result(plan, manifest)
+    return _result(write, manifest)
 
 
-def _is_exchanged(plan: WritePlan) -> bool:
+def _is_exchanged(write: PlannedWrite) -> bool:
     """Tells whether an earlier attempt has put the shards into their places."""
-    if plan.replaces_in is None or plan.marker.load() is not None:
+    if write.replaces_in is None or write.marker.load() is not None:
         return False
-    manifest = read_manifest(plan.dataset)
-    return manifest is not None and plan.marker.made(
-        manifest.splits.get(plan.job.split)
+    manifest = read_manifest(write.dataset)
+    return manifest is not None and write.marker.made(
+        manifest.splits.get(write.job.split)
     )
 
 
-def _result(plan: WritePlan, manifest: Manifest) -> WriteResult:
-    split = manifest.splits[plan.job.split]
+def _table(write: PlannedWrite, rows: npt.NDArray[Any]) -> ShardTable:
+    digest = rows["digest"]
+    return ShardTable.of_columns(
+        [write.shard_path(shard) for shard in rows["shard"].tolist()],
+        {
+            "records": digest["records"],
+            "raw_bytes": digest["raw_bytes"],
+            "file_bytes": rows["file_bytes"],
+            "file_crc32c": rows["file_crc32c"],
+            "digest_low": digest["low"],
+            "digest_high": digest["high"],
+        },
+    )
+
+
+def _result(write: PlannedWrite, manifest: Manifest) -> WriteResult:
+    split = manifest.splits[write.job.split]
     return WriteResult(
-        output=plan.dataset,
-        split=plan.job.split,
+        output=write.dataset,
+        split=write.job.split,
         shards=split.shards,
         records=split.records,
         raw_bytes=split.raw_bytes,
         file_bytes=split.file_bytes,
-        committed_before=plan.committed,
+        committed_before=write.committed,
     )

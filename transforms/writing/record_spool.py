@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, StorageError
-from gristmill.transforms.planning.write_plan import content_hash
 
 _BATCH_RECORDS = 1024
 _BATCH_BYTES = 4 << 20
@@ -65,11 +64,12 @@ class RecordSpool:
             "and for its own file",
         )
 
-    def add(self, record: bytes, order_key: bytes | None = None) -> None:
+    def add(self, record: bytes, place: bytes, order_key: bytes | None = None) -> None:
         """Takes one record.
 
         Args:
             record: The record.
+            place: The hash of its content.
             order_key: What it is sorted by before its content. For all records or none.
         """
         try:
@@ -78,7 +78,7 @@ class RecordSpool:
             raise self._failed(e) from e
         self._offsets.append(self._offsets[-1] + len(record))
         self._crc32cs.append(google_crc32c.value(record))
-        self._hashes += content_hash(record)
+        self._hashes += place
         if order_key is not None:
             self._keys.append(order_key)
 

@@ -6,8 +6,9 @@ repeated, or runs twice at once, writes the same bytes under the same names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,78 +19,132 @@ from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.planning.write_plan import WritePlan
+from gristmill.transforms.planning.write_plan import (
+    GroupTask,
+    PlannedWrite,
+    WriteJob,
+    content_hash,
+)
+from gristmill.transforms.writing.group_elements import (
+    KEYED_RECORD,
+    RECORD,
+    RECORD_BEGIN,
+    key_and_record,
+    task_of,
+)
 from gristmill.transforms.writing.record_spool import RecordSpool
 
-Record = bytes | tuple[bytes, bytes]
+
+class GroupResult(NamedTuple):
+    """What became of a group.
+
+    Attributes:
+        write: The write that it belongs to.
+        reports: What was counted, one shard after the other. None of a write that is
+            committed already.
+    """
+
+    write: PlannedWrite
+    reports: tuple[ShardReport, ...]
 
 
-def write_group(
-    plan: WritePlan, group: int, records: Iterable[Record]
-) -> Iterator[ShardReport]:
+def write_group(job: WriteJob, group: int, elements: Iterable[bytes]) -> GroupResult:
     """Writes all shards of a group, unless they are there already.
 
     Memory: some 130 bytes a record of the group (180 and the key with keys), and a few
     megabytes. Disk: the group's records, and one shard.
 
     Args:
-        plan: The plan.
+        job: The job.
         group: Number of the group.
-        records: Its records in any order; with keys, (encoded key, record) each. They
-            are read once.
-
-    Yields:
-        What was counted, one shard after the other.
+        elements: Its records in any order, and its task anywhere among them, as
+            `group_elements` makes them. They are read once, or not at all if they are
+            a list, and the shards are there.
 
     Raises:
         DataLossError: The records are not those that were counted for the plan.
         JobChangedError: Another write has taken over the output.
         StorageError: Reading or writing failed.
     """
-    job = plan.job
-    if plan.committed:
-        return
-    shards = plan.shards_of(group)
-    # Where shards replace others, a repeated attempt may find them in their places.
-    for output in dict.fromkeys((plan.dataset, job.output)):
-        places = [ShardPlace.at(output, plan.shard_path(shard)) for shard in shards]
-        there = [place.finished(plan.fingerprint) for place in places]
-        finished = [report for report in there if report is not None]
-        if len(finished) == len(shards):
-            yield from finished
-            return
-    storage = storage_for(job.output)
+    found = None
+    if isinstance(elements, list):
+        tasks = (task for element in reversed(elements) if (task := task_of(element)))
+        found = next((_Found.of(job, task) for task in tasks), None)
+        if found is not None and found.result is not None:
+            return found.result
     temporary = layout.temporary_dir(job.output, job.name, job.split)
+    storage = storage_for(job.output)
     with storage.temporary(temporary) as path, closing(RecordSpool(path)) as spool:
-        for record in records:
-            if isinstance(record, bytes):
-                spool.add(record)
-            else:
-                spool.add(record[1], record[0])
-        if spool.digest != plan.digests[group]:
+        for element in elements:
+            if element[0] == RECORD:
+                spool.add(element[RECORD_BEGIN:], element[1:RECORD_BEGIN])
+            elif element[0] == KEYED_RECORD:
+                key, record = key_and_record(element)
+                spool.add(record, content_hash(record), key)
+            elif found is None:
+                found = _Found.of(job, GroupTask.unpack(element[1:]))
+        if found is None:
             raise DataLossError(
-                "records of a group are not those that were counted before",
+                "a group of records came without its task",
                 where=f"{job.output}, split {job.split}, group {group}",
-                expected=plan.digests[group].summary,
                 got=spool.digest.summary,
-                cure="make sure that the steps before give the same records when they "
-                "are repeated, or put a beam.Reshuffle() before the write",
+                cure="run again; if it repeats, please report it",
             )
-        order = spool.order()
-        cuts = spool.cuts(order, len(shards))
-        for part, (shard, place) in enumerate(zip(shards, places, strict=True)):
-            rows = order[slice(*cuts[part : part + 2])]
-            yield _write_shard(plan, shard, place, spool, rows)
+        return found.result or _write(found, group, spool)
+
+
+class _Found(NamedTuple):
+    """What there is of a group; the result, if that is all of it."""
+
+    task: GroupTask
+    write: PlannedWrite
+    places: list[ShardPlace]
+    result: GroupResult | None
+
+    @classmethod
+    def of(cls, job: WriteJob, task: GroupTask) -> Self:
+        write = PlannedWrite.of(job, task.reference)
+        if write.committed:
+            return cls(task, write, [], GroupResult(write, ()))
+        # Where shards replace others, a repeated attempt may find them in their places.
+        for output in dict.fromkeys((write.dataset, write.job.output)):
+            paths = map(write.shard_path, task.shards)
+            places = [ShardPlace.at(output, path) for path in paths]
+            there = [place.finished(write.fingerprint) for place in places]
+            finished = tuple(report for report in there if report is not None)
+            if len(finished) == len(places):
+                return cls(task, write, places, GroupResult(write, finished))
+        return cls(task, write, places, None)
+
+
+def _write(found: _Found, group: int, spool: RecordSpool) -> GroupResult:
+    task, write, places, _ = found
+    if spool.digest != task.counted:
+        raise DataLossError(
+            "records of a group are not those that were counted before",
+            where=f"{write.job.output}, split {write.job.split}, group {group}",
+            expected=task.counted.summary,
+            got=spool.digest.summary,
+            cure="make sure that the steps before give the same records when they "
+            "are repeated, or put a beam.Reshuffle() before the write",
+        )
+    order = spool.order()
+    cuts = spool.cuts(order, len(places))
+    reports = []
+    for part, (shard, place) in enumerate(zip(task.shards, places, strict=True)):
+        rows = order[slice(*cuts[part : part + 2])]
+        reports.append(_write_shard(write, shard, place, spool, rows))
+    return GroupResult(write, tuple(reports))
 
 
 def _write_shard(
-    plan: WritePlan,
+    write: PlannedWrite,
     shard: int,
     place: ShardPlace,
     spool: RecordSpool,
     order: npt.NDArray[np.int64],
 ) -> ShardReport:
-    job = plan.job
+    job = write.job
     temporary = layout.temporary_dir(job.output, job.name, job.split)
     with storage_for(job.output).temporary(temporary) as local:
         with ShardWriter(local, options=job.writer) as writer:
@@ -99,12 +154,12 @@ def _write_shard(
         report = ShardReport(
             path=place.path,
             shard_index=shard,
-            job=plan.fingerprint,
+            job=write.fingerprint,
             file_bytes=written.file_bytes,
             file_crc32c=written.file_crc32c,
             read=written.digest,
             written=written.digest,
         )
-        plan.marker.check_current()  # Another write may have begun.
+        write.marker.check_current()  # Another write may have begun.
         place.publish(local, written, report)
     return report

@@ -23,7 +23,7 @@ from tests.support.records import AWKWARD_RECORDS, checksums
 def sorted_records(path: pathlib.Path, records: list[bytes]) -> list[bytes]:
     with closing(RecordSpool(str(path))) as spool:
         for record in records:
-            spool.add(record)
+            spool.add(record, content_hash(record))
         return [r for batch, _ in spool.batches(spool.order()) for r in batch]
 
 
@@ -43,7 +43,7 @@ def test_keys_come_before_contents(
     path = tmp_path_factory.getbasetemp() / "spool"
     with closing(RecordSpool(str(path))) as spool:
         for key, record in pairs:
-            spool.add(record, key)
+            spool.add(record, content_hash(record), key)
         found = [r for batch, _ in spool.batches(spool.order()) for r in batch]
         lengths = np.array([len(record) for _, record in pairs], np.int64)
         crc32cs = checksums([record for _, record in pairs])
@@ -59,7 +59,7 @@ def test_parts_share_the_bytes(
     path = tmp_path_factory.getbasetemp() / "spool"
     with closing(RecordSpool(str(path))) as spool:
         for length in lengths:
-            spool.add(bytes(length))
+            spool.add(bytes(length), content_hash(bytes(length)))
         order = spool.order()
         cuts = spool.cuts(order, parts)
         assert len(cuts) == parts + 1
@@ -76,7 +76,7 @@ def test_batches_are_small_and_carry_checksums(tmp_path: pathlib.Path) -> None:
     records = [bytes([n % 251]) * 100_000 for n in range(200)]
     with closing(RecordSpool(str(tmp_path / "spool"))) as spool:
         for record in records:
-            spool.add(record)
+            spool.add(record, content_hash(record))
         batches = list(spool.batches(np.arange(200)))
     assert [record for batch, _ in batches for record in batch] == records
     assert [c for _, batch in batches for c in batch] == checksums(records).tolist()
@@ -88,7 +88,7 @@ def test_what_the_disk_loses_is_noticed(tmp_path: pathlib.Path, damage: str) -> 
     path = tmp_path / "spool"
     with closing(RecordSpool(str(path))) as spool:
         for _ in range(100):
-            spool.add(bytes(100_000))
+            spool.add(bytes(100_000), bytes(16))
         list(spool.batches(np.arange(0)))  # All is in the file now.
         if damage == "cut":
             os.truncate(path, 5_000_000)
@@ -107,4 +107,4 @@ def test_place_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
         pytest.raises(StorageError, match=r"(?s)space.*free some"),
         closing(RecordSpool("/dev/full")) as spool,
     ):
-        spool.add(bytes(3_000_000))
+        spool.add(bytes(3_000_000), bytes(16))
