@@ -1,0 +1,180 @@
+"""Commands in any order that crash or meet faults: a dataset is what one has made."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.loader import open as open_dataset
+from gristmill.pipelines.convert import convert
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from tests.support.conversion import job_of
+from tests.support.gcs_server import GcsServer
+from tests.support.records import frames_of, text_records
+
+# The last two have shards of the same sizes; the first has damage.
+RECORDS = [text_records(count, seed=count) for count in (7, 30, 50)]
+RECORDS += [[], [record[::-1] for record in RECORDS[2]]]
+FAULTS = ("503", "lost", "reset", "412", "500", "cut", "429", "403")
+OPERATIONS = ("insert", "copy", "delete", "stat", "media", "list", "")
+TOLD = "is being replaced"
+
+Content = tuple[list[bytes], int] | str  # Records and number of shards, or TOLD.
+
+
+class CrashError(BaseException):
+    """Ends a command between two steps, as `kill -9` does."""
+
+
+class Steps:
+    """Counts what a storage changes, and crashes at one of these steps."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, kind: type, moves: str):
+        self.left, self.after = 0, False
+        for name in ("write", "publish", "delete", "delete_tree", moves):
+            patch.setattr(kind, name, self._counted(getattr(kind, name)))
+
+    def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            self.left -= 1
+            last = not self.left
+            if last and not self.after:
+                raise CrashError
+            result = method(*args, **options)
+            if last:
+                raise CrashError
+            return result
+
+        return step
+
+
+class Command(NamedTuple):
+    """A conversion of some splits."""
+
+    jobs: list[ConversionJob]
+    made: dict[str, Content]
+    overwrite: bool
+
+
+def command_of(chance: random.Random, folder: pathlib.Path, output: str) -> Command:
+    jobs, made = [], {}
+    for split in chance.sample(["train", "test"], chance.choice((1, 1, 2))):
+        number = chance.randrange(len(RECORDS))
+        shards = chance.choice((1, 2, 3, 5)) if RECORDS[number] else 1
+        plan = ("num_shards", shards)
+        options = {"split": split, "plan": plan, "on_corrupt": "quarantine"}
+        jobs.append(job_of(folder / f"in-{number}", output, **options))
+        made[split] = RECORDS[number], shards
+    return Command(jobs, made, chance.random() < 0.75)
+
+
+def what_is_there(output: str) -> dict[str, Content]:
+    manifest = read_manifest(output)
+    if manifest is None:
+        return {}
+    found: dict[str, Content] = dict.fromkeys(manifest.replacing, TOLD)
+    for name, split in manifest.splits.items():
+        dataset = open_dataset(output, name, cache_dir="")
+        found[name] = dataset.read(range(len(dataset))), split.shards
+    return found
+
+
+def run(command: Command) -> bool:
+    """Returns whether a command said that it was done."""
+    try:
+        convert(command.jobs, overwrite=command.overwrite)
+    except (CrashError, GristmillError):
+        return False
+    return True
+
+
+def check(
+    output: str,
+    command: Command,
+    before: dict[str, Content],
+    coming: dict[str, list[Content]],
+    *,
+    done: bool,
+) -> dict[str, Content]:
+    """Checks what a command has left, and returns it.
+
+    Args:
+        output: The dataset.
+        command: The command.
+        before: What was there.
+        coming: What exchanges that were not finished can bring. It is updated.
+        done: Whether the command said that it was done.
+    """
+    now = what_is_there(output)
+    for split in {*before, *now}:
+        allowed = [before.get(split), *coming.get(split, ())]
+        if split in command.made:
+            allowed += [command.made[split], *([] if done else [TOLD])]
+        assert now.get(split) in allowed, split
+        if now.get(split) != TOLD:
+            coming.pop(split, None)
+        elif split in command.made:
+            coming.setdefault(split, []).append(command.made[split])
+        assert now.get(split) is not None or before.get(split) is None
+    if done:
+        assert command.made.items() <= now.items()
+        found = verify(output, workers=1)
+        assert found.findings == ()
+        aside = tuple(f".new-data-{split}/" for split in command.made)
+        left = [path for path in found.leftovers if path.startswith(aside)]
+        assert not (command.overwrite and left)
+    return now
+
+
+@pytest.mark.parametrize("seed", [0], ids="seed{}".format)
+@pytest.mark.parametrize(
+    ("place", "rounds"),
+    [
+        *(("local", 15), ("gs", 8)),
+        *(pytest.param(p, 60, marks=pytest.mark.slow) for p in ("local", "gs")),
+        *(pytest.param(p, 1000, marks=pytest.mark.soak) for p in ("local", "gs")),
+    ],
+)
+def test_a_dataset_is_what_a_command_has_made(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    rounds: int,
+    seed: int,
+) -> None:
+    chance = random.Random(f"{seed} {rounds}")
+    for number, records in enumerate(RECORDS):
+        junk = b"" if number else b"junk"
+        (tmp_path / f"in-{number}").write_bytes(junk + frames_of(records))
+    output, kind, moves = str(tmp_path / "out"), LocalStorage, "_move"
+    with GcsServer("bucket") as server:
+        if place == "gs":
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            output, kind, moves = "gs://bucket/out", GcsStorage, "_copy"
+        steps = Steps(monkeypatch, kind, moves)
+        before: dict[str, Content] = {}
+        coming: dict[str, list[Content]] = {}
+        command = command_of(chance, tmp_path, output)
+        for _ in range(rounds):
+            if chance.random() < 0.75:  # Otherwise the same once more.
+                command = command_of(chance, tmp_path, output)
+            if place == "gs" and chance.random() < 0.5:
+                operation = chance.choice(OPERATIONS)
+                skip = chance.randrange(30 if operation else 90)
+                server.fail(chance.choice(FAULTS), operation, skip=skip)
+            else:
+                steps.left = chance.randrange(60) if chance.random() < 0.8 else 0
+            steps.after = chance.random() < 0.5
+            done = run(command)
+            steps.left = 0
+            server.faults.clear()
+            before = check(output, command, before, coming, done=done)
