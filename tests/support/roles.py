@@ -96,3 +96,16 @@ def permissions_of(*accounts: str) -> set[tuple[str, str]]:
         for grant in rows
         for permission in CONTENTS[grant.role]
     }
+
+
+def bucket_permissions(*accounts: str) -> dict[str, set[str]]:
+    """Returns the permissions that the roles of accounts grant, by bucket."""
+    return by_bucket(permissions_of(*accounts))
+
+
+def by_bucket(granted: set[tuple[str, str]]) -> dict[str, set[str]]:
+    """Returns permissions by bucket, of (permission, resource)."""
+    return {
+        bucket: {name for name, resource in granted if resource == place}
+        for place, bucket in BUCKETS.items()
+    }

@@ -40,10 +40,7 @@ def cloud(services: Cloud):
 
 def grant(cloud: Cloud, granted: set[tuple[str, str]]) -> None:
     """Lets the caller have these permissions, by resource, and no others."""
-    cloud.storage.objects.granted = {
-        bucket: {name for name, resource in granted if resource == place}
-        for place, bucket in roles.BUCKETS.items()
-    }
+    cloud.storage.objects.granted = roles.by_bucket(granted)
     others = {row.permission for row in ASKED if row.resource not in roles.BUCKETS}
     cloud.dataflow.denied = others - {name for name, _ in granted}
 

@@ -17,7 +17,7 @@ import tarfile
 import pytest
 
 import gristmill
-from tests.support import image, shared
+from tests.support import image, roles, shared
 from tests.support.cloud import (
     FILES,
     RECORDS,
@@ -55,6 +55,7 @@ def said_unfinished(text: str) -> None:
 
 @pytest.mark.slow
 def test_a_job_is_asked_for_with_all_options(cloud: Cloud):
+    cloud.dataflow.subnetworks = {"my-network": True}
     done = cloud.submit(
         *CONVERT,
         *("--worker_machine_type", "n2-standard-8", "--labels=team=data"),
@@ -309,7 +310,10 @@ def test_what_was_submitted_would_run(cloud: Cloud, worker: pathlib.Path):
 
     assert cloud.submit(*CONVERT).code == 0
     staged = cloud.staged(job_of(cloud))
+    # With no more than the roles of deploy/iam.md.
+    cloud.storage.objects.granted = roles.bucket_permissions("workers' service account")
     assert run_staged(staged["pipeline.pb"], worker) == "DONE"
+    cloud.storage.objects.granted = None
     assert cloud.files("gs://data/texts") == expected
     status = cloud.gristmill("status", "gs://data/texts")
     assert "committed" in status.stdout
