@@ -55,7 +55,7 @@ from gristmill.transforms.conversion.shard_tasks import (
 )
 from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
 from gristmill.transforms.conversion.writer_silence import silence_notes
-from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sink, report_sources
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
@@ -207,6 +207,7 @@ class ConvertTFRecords(
     def __post_init__(self) -> None:
         super().__init__()
         set_types(self, gives=ConversionResult)
+        check_known(self)
         check_jobs(self.jobs)
 
     def display_data(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import apache_beam as beam
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.paths import StrPath, path_texts
-from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sink, report_sources
 from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
@@ -91,6 +91,7 @@ class IndexArrayRecords(
         super().__init__()
         set_types(self, gives=Manifest)
         self._files = path_texts(self.files, "file")
+        check_known(self)
         if not self._files:
             raise InputError(
                 "no files given", cure="give paths or patterns of ArrayRecord files"

@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.graph.applied import check_collection, set_types
+from gristmill.transforms.graph.applied import check_collection, check_known, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.planning.shard_plan import check_positive
 from gristmill.transforms.read_arrayrecords import ShardRecord, read_sources
@@ -57,6 +57,7 @@ class ReadAllTFRecords(
         super().__init__()
         gives = SourceRecord if self.with_source else bytes
         set_types(self, takes=_HintedPath, gives=gives)
+        check_known(self)
         check_positive(range_bytes=self.range_bytes)
 
     def display_data(self) -> dict[str, Any]:
@@ -112,6 +113,7 @@ class ReadAllArrayRecords(
         super().__init__()
         gives = ShardRecord if self.with_index else bytes
         set_types(self, takes=_HintedPath, gives=gives)
+        check_known(self)
         check_positive(range_bytes=self.range_bytes)
 
     def display_data(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import apache_beam as beam
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
-from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sources
 from gristmill.transforms.graph.record_coder import register
@@ -134,6 +134,7 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
                 "no dataset or files given",
                 cure="give a dataset's directory, or paths of ArrayRecord files",
             )
+        check_known(self)
         check_positive(range_bytes=self.range_bytes)
 
     def display_data(self) -> dict[str, Any]:

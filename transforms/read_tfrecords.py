@@ -30,7 +30,7 @@ from gristmill.dataset.errors import DataLossError, InputError
 from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.paths import StrPath, path_texts
-from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sources
 from gristmill.transforms.graph.record_coder import register
@@ -252,6 +252,7 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
         super().__init__()
         set_types(self, gives=SourceRecord if self.with_source else bytes)
         self._patterns = path_texts(self.patterns, "input")
+        check_known(self)
         if not self._patterns:
             raise InputError(
                 "no input files given", cure="give paths or patterns of TFRecord files"

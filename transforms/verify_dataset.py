@@ -12,7 +12,7 @@ from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.checking.metadata import VerifyTask, plan_verify
 from gristmill.transforms.checking.result import GatheredChecks, VerifyResult
 from gristmill.transforms.checking.shard import ShardCheck, verify_shard
-from gristmill.transforms.graph.applied import check_begin, set_types
+from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sources
 
@@ -95,6 +95,7 @@ class VerifyDataset(
         super().__init__()
         set_types(self, gives=VerifyResult)
         self._dataset = path_text(self.dataset, "dataset")
+        check_known(self)
 
     def display_data(self) -> dict[str, Any]:
         """Returns what a runner's page shows."""

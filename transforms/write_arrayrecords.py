@@ -29,7 +29,7 @@ from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.graph.applied import check_collection, set_types
+from gristmill.transforms.graph.applied import check_collection, check_known, set_types
 from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sink
 from gristmill.transforms.planning.write_plan import (
@@ -230,6 +230,7 @@ class WriteArrayRecords(
         takes = tuple[_HintedKey, bytes] if self.keyed else bytes
         set_types(self, takes=takes, gives=WriteResult)
         output = path_text(self.output, "output")
+        check_known(self)
         self._job = WriteJob(
             output=output.rstrip("/") or output,
             name=layout.base_name(output) if self.name is None else self.name,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.options.value_provider import ValueProvider
 
 from gristmill.dataset.errors import InputError
 
@@ -24,6 +26,28 @@ def set_types(
     transform.with_output_types(gives)
     if takes is not None:
         transform.with_input_types(takes)
+
+
+def check_known(transform: beam.PTransform[Any, Any]) -> None:
+    """Checks that the options of a transform are values that are known now.
+
+    Args:
+        transform: A dataclass.
+
+    Raises:
+        InputError: An option is a ValueProvider or a PCollection, or holds one.
+    """
+    for field in dataclasses.fields(transform):  # type: ignore[arg-type]
+        value = getattr(transform, field.name)
+        held = value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(one, (ValueProvider, beam.pvalue.PValue)) for one in held):
+            raise InputError(
+                f"{field.name} of {type(transform).__name__} is not known yet",
+                expected="a value",
+                got=repr(value),
+                cure="give values that are known where the pipeline is built: no "
+                "ValueProvider (a Flex template gives values), and no PCollection",
+            )
 
 
 def check_begin(

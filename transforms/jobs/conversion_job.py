@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
@@ -128,6 +128,14 @@ def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
     Raises:
         InputError: They do not.
     """
+    given = jobs if isinstance(jobs, Sequence) else (jobs,)
+    if given is not jobs or not all(isinstance(job, ConversionJob) for job in given):
+        raise InputError(
+            "jobs are not conversions",
+            expected="jobs=(ConversionJob(...),), one for each split",
+            got=repr(jobs)[:200],
+            cure="give a tuple of jobs",
+        )
     if not jobs:
         raise InputError("no conversion given", cure="give one job for each split")
     if len({(job.output, job.name) for job in jobs}) != 1:

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Literal
+import operator
+from typing import Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +34,22 @@ PlanKind = Literal["match_shards", "num_shards", "shard_bytes", "records_per_sha
 DEFAULT_SHARD_BYTES = 256 << 20  # 256 MiB
 
 
-def check_positive(**options: int | None) -> None:
+def check_positive(**options: SupportsIndex | None) -> None:
     """Checks that options are positive numbers, where they are given.
 
     Raises:
         InputError: One is not.
     """
     for name, value in options.items():
-        if value is not None and value < 1:
+        try:
+            number = 1 if value is None else operator.index(value)
+        except TypeError as e:
+            raise InputError(
+                f"{name} is not a whole number",
+                got=repr(value),
+                cure=f"give 1 or more, or leave {name} out",
+            ) from e
+        if number < 1:
             raise InputError(
                 f"{name} must be positive",
                 got=value,

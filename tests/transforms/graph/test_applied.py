@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -17,6 +18,8 @@ from gristmill.transforms import (
     ConversionResult,
     ConvertTFRecords,
     IndexArrayRecords,
+    ReadAllArrayRecords,
+    ReadAllTFRecords,
     ReadArrayRecords,
     ReadTFRecords,
     ShardRecord,
@@ -125,3 +128,68 @@ def test_values_of_later_are_refused(make, given) -> None:
     with pytest.raises(InputError, match="is not a path") as caught:
         make(given)
     assert "no ValueProvider" in str(caught.value)
+
+
+PATHS = {"patterns", "source", "output", "dataset", "files", "tfds_directory"}
+TRANSFORMS = {
+    ReadTFRecords: {"patterns": "in"},
+    ReadArrayRecords: {"source": "in"},
+    ReadAllTFRecords: {},
+    ReadAllArrayRecords: {},
+    WriteArrayRecords: {"output": "out"},
+    ConvertTFRecords: {"jobs": (JOB,)},
+    IndexArrayRecords: {"files": "in"},
+    VerifyDataset: {"dataset": "in"},
+}
+OPTIONS = [
+    pytest.param(make, given, field.name, id=f"{make.__name__}-{field.name}")
+    for make, given in TRANSFORMS.items()
+    for field in dataclasses.fields(make)
+]
+
+
+@pytest.mark.parametrize(("make", "given", "option"), OPTIONS)
+def test_no_option_may_be_known_later(make, given, option: str) -> None:
+    """Of all transforms, whatever options they will have."""
+    later = [
+        StaticValueProvider(str, "in"),
+        RuntimeValueProvider("in", str, "default"),
+        beam.Pipeline() | beam.Create(["in"]),
+    ]
+    for value in (*later, later[:1]):
+        with pytest.raises(InputError, match=r"not (a path|known yet)") as caught:
+            make(**{**given, option: value})
+        assert "no ValueProvider" in str(caught.value)
+        assert caught.value.cure
+
+
+@pytest.mark.parametrize(("make", "given", "option"), OPTIONS)
+def test_every_path_may_be_one_of_pathlib(make, given, option: str) -> None:
+    if option not in PATHS:
+        return
+    pipeline: Any = beam.Pipeline()
+    if make is WriteArrayRecords:
+        pipeline = pipeline | beam.Create([b"a"])
+    made = make(**{**given, option: pathlib.Path("in")})
+    assert pipeline | made
+    made.display_data()
+
+
+@pytest.mark.parametrize("value", ["5", 2.5, [5]])
+def test_numbers_are_numbers(value: Any) -> None:
+    for make in (
+        lambda: ReadTFRecords("in", range_bytes=value),
+        lambda: ReadAllArrayRecords(range_bytes=value),
+        lambda: WriteArrayRecords("out", shard_bytes=value),
+    ):
+        with pytest.raises(InputError, match="_bytes is not a whole number"):
+            make()
+    ReadTFRecords("in", range_bytes=np.int64(5))
+
+
+@pytest.mark.parametrize("jobs", [JOB, "in", ["in"], (JOB, None)])
+def test_a_conversion_takes_jobs(jobs: Any) -> None:
+    with pytest.raises(InputError, match="jobs are not conversions"):
+        ConvertTFRecords(jobs=jobs)
+    with pytest.raises(InputError, match="no conversion given"):
+        ConvertTFRecords(jobs=())
