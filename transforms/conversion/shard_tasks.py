@@ -68,10 +68,11 @@ class ShardResult(NamedTuple):
 
 def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
     """Yields a task for each pass of a job: those that make most shards first."""
-    plan = prepared.plan
-    order = np.argsort(-np.diff(plan.pass_begins, append=plan.shards), kind="stable")
-    for shard in plan.pass_begins[order].tolist():
-        yield _task_of(prepared, shard)
+    begins, shards = prepared.plan.pass_begins, prepared.plan.shards
+    if len(begins) < shards:
+        begins = begins[np.argsort(-np.diff(begins, append=shards), kind="stable")]
+    for shard in begins:
+        yield _task_of(prepared, int(shard))
 
 
 def _task_of(prepared: PreparedJob, shard: int) -> ShardTask:
