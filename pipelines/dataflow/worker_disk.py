@@ -43,7 +43,7 @@ IMAGE_GB = 20
 
 
 def check_disk(
-    shards: ShardSizes, *, threads: int, machine_type: str, disk_gb: int
+    shards: ShardSizes, *, threads: int, machine_type: str | None, disk_gb: int
 ) -> Iterator[str]:
     """Checks that the shards in progress on one machine fit on its disk.
 
@@ -53,7 +53,7 @@ def check_disk(
     Args:
         shards: Sizes of the shards.
         threads: Harness threads of each process.
-        machine_type: Such as `e2-standard-4`.
+        machine_type: Such as `e2-standard-4`; None if Dataflow chooses it.
         disk_gb: Size of the machine's disk.
 
     Yields:
@@ -62,6 +62,9 @@ def check_disk(
     Raises:
         InputError: The shards do not fit.
     """
+    if machine_type is None:
+        yield "disk space was not checked: Dataflow Prime chooses the machines"
+        return
     cores = cores_of(machine_type)
     if cores is None:
         yield f"disk space was not checked: vCPUs of {machine_type} are not known"

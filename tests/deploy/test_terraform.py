@@ -16,6 +16,7 @@ import pytest
 from google.cloud.dataflow_v1beta3.types import ContainerSpec
 from google.protobuf import json_format
 
+from gristmill.pipelines.dataflow import worker_disk
 from gristmill.pipelines.options.definitions import PIPELINES
 from gristmill.pipelines.options.generated_files import metadata
 from tests.support.terraform_provider import TerraformProvider
@@ -259,7 +260,7 @@ def test_plan_writes_the_templates(terraform):
         assert template["defaultEnvironment"] == {
             "additionalUserLabels": {"gristmill": pipeline},
             "ipConfiguration": "WORKER_IP_PRIVATE",
-            "maxWorkers": 50,
+            "maxWorkers": worker_disk.MAX_WORKERS,
             "serviceAccountEmail": WORKER.removeprefix("serviceAccount:"),
             "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",
             "subnetwork": "regions/us-central1/subnetworks/gristmill",

@@ -45,6 +45,8 @@ _MESSAGES = {
     "Plan": "type_name string 1; prior_state DynamicValue 2; "
     "proposed_new_state DynamicValue 3; config DynamicValue 4",
     "Planned": "planned_state DynamicValue 1; diagnostics *Diagnostic 4",
+    "Apply": "type_name string 1; planned_state DynamicValue 3",
+    "Applied": "new_state DynamicValue 1; diagnostics *Diagnostic 3",
 }
 _METHODS = {
     "GetSchema": ("Request", "GetSchema"),
@@ -52,6 +54,7 @@ _METHODS = {
     "ValidateResourceTypeConfig": ("TypedConfig", "Diagnostics"),
     "Configure": ("Request", "Diagnostics"),
     "PlanResourceChange": ("Plan", "Planned"),
+    "ApplyResourceChange": ("Apply", "Applied"),
     "Stop": ("Request", "Error"),
 }
 
@@ -205,6 +208,15 @@ class TerraformProvider:
                     planned[name] = known.get(name, UNKNOWN)
         state = M["DynamicValue"](msgpack=msgpack.packb(planned))
         return M["Planned"](planned_state=state)
+
+    def ApplyResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Makes up what the service would have computed."""
+        made = msgpack.unpackb(request.planned_state.msgpack, raw=False)
+        kinds = self._schema[request.type_name]["attributes"]
+        for name, value in made.items():
+            if isinstance(value, msgpack.ExtType):
+                made[name] = 1 if kinds[name] == "number" else f"made-{name}"
+        return M["Applied"](new_state=M["DynamicValue"](msgpack=msgpack.packb(made)))
 
     def Stop(self, request: Any, context: Any) -> Any:  # noqa: N802
         return M["Error"]()

@@ -259,7 +259,8 @@ def test_cores(machine_type, cores):
     assert cores_of(machine_type) == cores
 
 
-def test_disk_of_a_machine_that_is_not_known():
+@pytest.mark.parametrize("machine_type", ["e2-micro", None])
+def test_disk_of_a_machine_that_is_not_known(machine_type):
     sizes = ShardSizes(1, None)
-    found = check_disk(sizes, threads=2, machine_type="e2-micro", disk_gb=1)
+    found = check_disk(sizes, threads=2, machine_type=machine_type, disk_gb=1)
     assert "was not checked" in "".join(found)

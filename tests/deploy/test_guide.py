@@ -1,0 +1,187 @@
+"""The guide, done word by word as a new user would, against stand-ins for Google Cloud.
+
+Its blocks run in order in one shell. Real are the scripts, `gristmill`, Terraform, and
+the part of `gcloud` that builds, launches and reads templates. What else is asked of
+`gcloud` has no service here: its commands and options are looked up among its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import runpy
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.cloud import Cloud, running
+from tests.support.distributions import ROOT, copy_source
+from tests.support.gcloud_stand_in import JOB
+from tests.support.records import frames_of, text_records
+from tests.support.terraform_provider import TerraformProvider
+from tests.test_docs import blocks_of
+
+DEPLOY = ROOT / "deploy"
+LOG = "console_logs"
+_OTHER = "CLOUDSDK_API_ENDPOINT_OVERRIDES"
+
+# Logs its arguments, and has the real one do what there is a stand-in for.
+GCLOUD = """#!/bin/bash
+printf '%s\\0' "$@" >> "$GCLOUD_LOG"; printf '\\n' >> "$GCLOUD_LOG"
+if [[ $1 == dataflow || "$1 $2" == "storage cat" ]]; then exec {real} "$@"; fi
+"""
+GRISTMILL = """#!/bin/bash
+if [[ " $* " == *" --runner "* ]]; then set -- "$@" {arguments}; fi
+{python} -m gristmill "$@" || {{
+  code=$?
+  # Nothing runs here: of a job that was just submitted there is nothing to see.
+  if [[ "$1 $code" != "status 3" ]]; then exit "$code"; fi
+}}
+"""
+# Nobody is there to say yes.
+TERRAFORM = """#!/bin/bash
+if [[ " $* " == *" apply "* ]]; then set -- "$@" -auto-approve; fi
+exec {real} "$@"
+"""
+
+
+def blocks(document: str) -> list[str]:
+    text = (DEPLOY / document).read_text(encoding="utf-8")
+    return [block.text for block in blocks_of(text) if block.language == "bash"]
+
+
+def commands(log: pathlib.Path) -> list[list[str]]:
+    lines = log.read_bytes().split(b"\0\n")[:-1]
+    return [[word.decode() for word in line.split(b"\0")] for line in lines]
+
+
+def check_known(command: list[str]) -> None:
+    """Checks a command and its options against gcloud's own list of them."""
+    real = pathlib.Path(os.path.realpath(shutil.which("gcloud"))).parents[1]
+    table = real / "data" / "cli" / "gcloud_completions.py"
+    tree = runpy.run_path(str(table))["STATIC_COMPLETION_CLI_TREE"]
+    here, flags = tree, dict(tree["flags"])
+    words = iter(command)
+    for word in words:
+        if word in here["commands"]:
+            here = here["commands"][word]
+            flags |= here["flags"]
+        elif word.startswith("--"):
+            assert word in flags, command
+            if flags[word] != "bool":
+                next(words)
+    assert not here["commands"], f"no whole command: {command}"
+
+
+def walk(
+    scripts: list[str], cloud: Cloud, folder: pathlib.Path, **variables: str
+) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    """Runs blocks in one shell; returns what they did, and what gcloud was asked."""
+    real = {name: shutil.which(name) for name in ("gcloud", "terraform")}
+    for name, path in real.items():
+        if path is None:
+            pytest.skip(f"{name} is not on this machine")
+    source = folder / "source"
+    source.mkdir()
+    copy_source(source)
+    shutil.copytree(DEPLOY, source / "deploy", ignore=lambda *_: [".terraform"])
+    place = folder / "bin"
+    place.mkdir()
+    arguments = " ".join(cloud.arguments)
+    for name, text in (
+        ("gcloud", GCLOUD.format(real=real["gcloud"])),
+        ("terraform", TERRAFORM.format(real=real["terraform"])),
+        ("gristmill", GRISTMILL.format(python=sys.executable, arguments=arguments)),
+    ):
+        (place / name).write_text(text)
+        (place / name).chmod(0o755)
+    log = folder / "gcloud.log"
+    log.touch()
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(scripts)],
+        cwd=source,
+        env={
+            **{k: v for k, v in os.environ.items() if not k.startswith("TF_")},
+            **cloud.environment,
+            "PATH": f"{place}:{os.environ['PATH']}",
+            "GCLOUD_LOG": str(log),
+            "CLOUDSDK_CONFIG": str(folder / "gcloud"),
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            f"{_OTHER}_STORAGE": f"{cloud.storage.url}/storage/v1/",
+            f"{_OTHER}_DATAFLOW": f"{cloud.dataflow.url}/",
+            **variables,
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done, commands(log)
+
+
+@pytest.mark.slow
+def test_guide_word_by_word(tmp_path):
+    with running() as cloud, TerraformProvider() as provider:
+        storage = cloud.storage.objects
+        storage.buckets["my-bucket"] = {}
+        for part in range(2):
+            data = frames_of(text_records(20, seed=part))
+            storage.put("raw", f"c4/{part}.tfrecord", data)
+        name = f"gristmill-tmp/staging/template_launches/{JOB}/{LOG}"
+        storage.put("my-bucket", name, b"error: no input file matches\n")
+        done, asked = walk(blocks("README.md"), cloud, tmp_path, **provider.environment)
+        assert done.returncode == 0, done.stderr[-3000:]
+        # The launcher's log, as the guide shows it.
+        assert "error: no input file matches" in done.stdout
+        for command in asked:
+            check_known(command)
+        said = [" ".join(word for word in c if word[0] != "-") for c in asked]
+        for part in (
+            "services enable",
+            "artifacts repositories create gristmill",
+            "storage buckets create gs://my-bucket",
+            "storage buckets update gs://my-bucket deploy/lifecycle.json",
+            "compute networks subnets update default",
+            "builds submit",
+        ):
+            assert any(line.startswith(part) for line in said), part
+        image = "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:1"
+        for pipeline in ("convert", "verify", "index"):
+            spec = storage.buckets["my-bucket"][f"templates/gristmill-{pipeline}.json"]
+            template = json.loads(spec.data)
+            assert template["image"] == image
+            # The second build knows what Terraform made.
+            account = template["defaultEnvironment"]["serviceAccountEmail"]
+            assert account == "gristmill-worker@my-project.iam.gserviceaccount.com"
+        launched = [each["launchParameter"] for each in cloud.dataflow.launches]
+        assert [each["parameters"] for each in launched] == [
+            {"input": "gs://raw/c4/*.tfrecord", "output": "gs://data/c4"}
+            | {"shard_size": "1GiB"},
+            {"dataset": "gs://data/c4", "report": "gs://data/c4-verified.json"},
+        ]
+        (job,) = cloud.dataflow.jobs.values()
+        (pool,) = job["environment"]["workerPools"]
+        assert pool["workerHarnessContainerImage"] == image
+
+
+@pytest.mark.slow
+def test_commands_of_the_roles(tmp_path):
+    variables = {
+        "PROJECT": "my-project",
+        "REGION": "us-central1",
+        "BUCKET": "my-bucket",
+        "INPUT_BUCKET": "raw",
+        "OUTPUT_BUCKET": "data",
+        "LAUNCHER": "me@example.com",
+    }
+    with running() as cloud:
+        done, asked = walk(blocks("iam.md"), cloud, tmp_path, **variables)
+    assert done.returncode == 0, done.stderr
+    assert asked
+    for command in asked:
+        check_known(command)
