@@ -34,7 +34,7 @@ def make_inputs(directory: str, shards: int) -> int:
     kinds = np.arange(files) % _KINDS
     names = (f"{directory}/c4-train-{file:07d}.tfrecord" for file in range(files))
     head = encode_frame(bytes(RECORD_BYTES - 16))
-    _link(names, (int(sizes[kind]) for kind in kinds), head=head)
+    link(names, (int(sizes[kind]) for kind in kinds), head=head)
     return int(sizes[kinds].sum())
 
 
@@ -42,16 +42,16 @@ def make_shards(prepared: PreparedJob) -> None:
     """Makes the files of all shards, and an index of nothing for each."""
     output = prepared.job.output
     paths = [prepared.shard_path(shard) for shard in range(prepared.plan.shards)]
-    _link((f"{output}/{path}" for path in paths), map(_file_bytes, range(len(paths))))
+    link((f"{output}/{path}" for path in paths), map(_file_bytes, range(len(paths))))
     indexes = (f"{output}/{layout.index_path(path)}" for path in paths)
-    _link(indexes, (0 for _ in paths))
+    link(indexes, (0 for _ in paths))
 
 
 def _file_bytes(shard: int) -> int:
     return 120_000_000 + shard % _KINDS * 65_521
 
 
-def _link(names: Iterable[str], sizes: Iterable[int], *, head: bytes = b"") -> None:
+def link(names: Iterable[str], sizes: Iterable[int], *, head: bytes = b"") -> None:
     """Makes files of no content but a head: links, where sizes are the same."""
     known: dict[int, tuple[str, int]] = {}
     for name, size in zip(names, sizes, strict=True):

@@ -6,10 +6,13 @@ file, the reports as they travel to the commit, the table of shards and `dataset
 
 from __future__ import annotations
 
+import functools
+import itertools
 import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator
 
+from benchmarks.scale_files import link
 from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
@@ -33,7 +36,9 @@ def measure(shards: int) -> dict[str, float]:
         if len(tasks) != shards:
             raise RuntimeError(f"planned {len(tasks)}, wanted {shards}")
         steps.sent(tasks[shards - 1])
-        gathered = steps.timed("gather", lambda: IndexedShards.of(_results(tasks)))
+        gathered = IndexedShards()
+        for results in _results(tasks):
+            steps.timed("gather", functools.partial(_add, gathered, results))
         gathered = steps.sent(gathered, gathers=True)
         steps.timed("commit", lambda: commit_index(gathered, inputs=[directory]))
         dataset_json = pathlib.Path(directory, layout.DATASET_JSON)
@@ -43,18 +48,15 @@ def measure(shards: int) -> dict[str, float]:
 
 def make_files(directory: str, shards: int) -> None:
     """Makes files of some size without content, and an index of nothing for each."""
-    place = pathlib.Path(directory)
-    (place / layout.INDEX_DIR).mkdir()
-    for shard in range(shards):
-        name = layout.shard_name("c4", "train", shard, shards)
-        with (place / name).open("wb") as file:
-            file.truncate(file_bytes(shard))
-        (place / layout.index_path(name)).touch()
+    names = [layout.shard_name("c4", "train", shard, shards) for shard in range(shards)]
+    link((f"{directory}/{name}" for name in names), map(file_bytes, range(shards)))
+    indexes = (f"{directory}/{layout.index_path(name)}" for name in names)
+    link(indexes, (0 for _ in names))
 
 
 def file_bytes(shard: int) -> int:
     """Returns the size of a file."""
-    return (200 << 20) + shard * 7_919 % (64 << 20)
+    return (200 << 20) + shard % 64 * 65_521
 
 
 def digest(shard: int) -> RecordsDigest:
@@ -73,17 +75,27 @@ def file_crc32c(shard: int) -> int:
     return shard * 2_654_435_761 & (1 << 32) - 1
 
 
-def _results(tasks: Iterable[IndexTask]) -> Iterator[IndexedShard]:
-    """Yields what the files would report."""
-    for task in tasks:
-        read = digest(task.shard)
-        report = ShardReport(
-            path=task.file,
-            shard_index=task.shard,
-            job=JOB,
-            file_bytes=task.file_bytes,
-            file_crc32c=file_crc32c(task.shard),
-            read=read,
-            written=read,
-        )
-        yield IndexedShard(task, report, "group_size:1,zstd:3,max_parallelism:1")
+def _add(gathered: IndexedShards, results: Iterable[IndexedShard]) -> None:
+    for result in results:
+        gathered.add(result)
+
+
+def _results(tasks: Iterable[IndexTask]) -> Iterator[list[IndexedShard]]:
+    """Yields what the files would report, some at a time."""
+    waiting = iter(tasks)
+    while some := list(itertools.islice(waiting, 4096)):
+        yield [_result(task) for task in some]
+
+
+def _result(task: IndexTask) -> IndexedShard:
+    read = digest(task.shard)
+    report = ShardReport(
+        path=task.file,
+        shard_index=task.shard,
+        job=JOB,
+        file_bytes=task.file_bytes,
+        file_crc32c=file_crc32c(task.shard),
+        read=read,
+        written=read,
+    )
+    return IndexedShard(task, report, "group_size:1,zstd:3,max_parallelism:1")
