@@ -64,7 +64,7 @@ class Contestant:
 
 
 def _gristmill(
-    source: Input, output: pathlib.Path, *, workers: int, check: str
+    source: Input, output: pathlib.Path, *, workers: int, options: Sequence[str]
 ) -> list[str]:
     # The module that the `gristmill` command calls, under this very interpreter.
     return [
@@ -75,7 +75,7 @@ def _gristmill(
         "--match-shards",
         "--group-size=1",
         "--compression=zstd:3",
-        f"--check={check}",
+        *options,
     ]
 
 
@@ -116,12 +116,16 @@ _GRISTMILL_IMPORTS = "import gristmill.pipelines.convert; " + _WRITER_IMPORTS
 CONTESTANTS = {
     **{
         f"gristmill_{key}{workers}": Contestant(
-            label=f"gristmill convert --workers {workers} --check {check}",
+            label=f"gristmill convert --workers {workers} {' '.join(options)}".strip(),
             packages=("gristmill", "array_record"),
             imports=_GRISTMILL_IMPORTS,
-            command=functools.partial(_gristmill, workers=workers, check=check),
+            command=functools.partial(_gristmill, workers=workers, options=options),
         )
-        for key, check in (("", "records"), ("sample_", "sample"))
+        for key, options in (
+            ("", ()),
+            ("sample_", ("--check=sample",)),
+            ("official_", ("--writer=official",)),
+        )
         for workers in (1, 2)
     },
     "array_record_beam": Contestant(

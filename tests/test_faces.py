@@ -49,8 +49,11 @@ MEASURE_ONE_PART = {
     "benchmarks/scale_counted.py": "the counts of millions of parts of files",
     "benchmarks/scale_files.py": "reports of shards that were never made",
     "benchmarks/scale_index.py": "the plan and the commit of an index",
+    "benchmarks/scale_read.py": "the listing of reads, and what parts of files give",
     "benchmarks/scale_size.py": "the plan and the commit of millions of shards",
     "benchmarks/scale_verify.py": "the plan and the sum of a verification",
+    "benchmarks/scale_write.py": "the plan and the commit of a write",
+    "benchmarks/writers.py": "the writers, without reading and checking",
     "benchmarks/zstd_frames.py": "the floor of reading: the frames inside chunks",
 }
 # Users get these from a function or a method, and never call the class.

@@ -13,7 +13,6 @@ import apache_beam as beam
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from gristmill.dataset.arrayrecord.writer_options import (
-    DEFAULT_WRITER,
     Writer,
     WriterOptions,
 )
@@ -162,7 +161,7 @@ def write_arrayrecords(
     shard_bytes: int | None = None,
     group_size: int = 1,
     compression: str = "zstd:3",
-    writer: Writer = DEFAULT_WRITER,
+    writer: Writer | None = None,
     overwrite: bool = False,
 ) -> _Transform:
     """Writes a field of rows as records; gives one row of what was written.
@@ -177,7 +176,7 @@ def write_arrayrecords(
         shard_bytes: Most bytes of records in a shard.
         group_size: Records in a chunk.
         compression: Of chunks.
-        writer: Who encodes, `official` or `gristmill`.
+        writer: Who encodes, `gristmill` or `official`.
         overwrite: Whether to replace what the output holds of this split.
     """
     write = WriteArrayRecords(
@@ -210,7 +209,7 @@ def convert_tfrecords(
     value: int | None = None,
     group_size: int = 1,
     compression: str = "zstd:3",
-    writer: Writer = DEFAULT_WRITER,
+    writer: Writer | None = None,
     overwrite: bool = False,
 ) -> _Transform:
     """Converts TFRecord files into a split; gives one row of what it holds.
@@ -224,7 +223,7 @@ def convert_tfrecords(
         value: The number that goes with it; 256 MiB for `shard_bytes`.
         group_size: Records in a chunk.
         compression: Of chunks.
-        writer: Who encodes, `official` or `gristmill`.
+        writer: Who encodes, `gristmill` or `official`.
         overwrite: Whether to replace what the output holds of this split.
     """
     options: dict[str, Any] = {"kind": plan}

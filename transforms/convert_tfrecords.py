@@ -90,10 +90,12 @@ def _plan(
     """Plans all jobs, once all counts are there."""
     exchanged = finish_exchange(jobs[0].output, or_give_up=bool(overwrite))
     for job in sorted(jobs, key=lambda job: job.split):
+        counts = None
         if (parts := counted.splits.get(job.split)) is not None:
-            prepared = plan_job(job, *total_counts(job, parts))
+            files, counts = total_counts(job, parts)
         else:
-            prepared = plan_job(job, _list_inputs(job))
+            files = _list_inputs(job)
+        prepared = plan_job(job, files, counts, overwrite=overwrite)
         taken = take_output(prepared, overwrite=overwrite, exchanged=exchanged)
         for note in plan_notes(prepared) if taken.committed is None else ():
             _log.warning("%s: %s", job.output, note)

@@ -238,7 +238,10 @@ class WriteArrayRecords(
             num_shards=self.num_shards,
             shard_bytes=self.shard_bytes,
             keyed=self.keyed,
-            writer=with_versions(self.writer),
+            # Which writer it is may be up to a job that is continued.
+            writer=dataclasses.replace(
+                with_versions(self.writer), writer=self.writer.writer
+            ),
         )
 
     def display_data(self) -> dict[str, Any]:

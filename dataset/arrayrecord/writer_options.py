@@ -16,7 +16,6 @@ Check = Literal["records", "sample"]
 # Who encodes: this package, or the writer of array_record.
 Writer = Literal["gristmill", "official"]
 
-DEFAULT_WRITER: Writer = "official"
 DEFAULT_GROUP_SIZE = 1
 DEFAULT_COMPRESSION = "zstd:3"
 # A POSIX extended regular expression, which Python's `re` reads alike.
@@ -36,14 +35,15 @@ class WriterOptions:
             compresses better and suits readers that go block by block.
         compression: `zstd[:LEVEL]`, `brotli[:LEVEL]`, `snappy` or `uncompressed`.
         writer: `gristmill`, or `official` for the writer of array_record. Both write
-            the same format; the bytes differ where their codecs do.
+            the same format; the bytes differ where their codecs do. None for that of
+            the job that is continued, and `gristmill` for a new one.
         versions: Of what decides the bytes besides these options, as of the machine
             that planned the job; empty if it may be any.
     """
 
     group_size: int = DEFAULT_GROUP_SIZE
     compression: str = DEFAULT_COMPRESSION
-    writer: Writer = DEFAULT_WRITER
+    writer: Writer | None = None
     versions: str = ""
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class WriterOptions:
                 got=self.group_size,
                 cure="choose another with --group-size",
             )
-        if self.writer not in get_args(Writer):
+        if self.writer not in (None, *get_args(Writer)):
             raise InputError(
                 "unknown writer",
                 expected=" or ".join(get_args(Writer)),

@@ -14,7 +14,6 @@ from gristmill.dataset.arrayrecord.writer_options import (
     COMPRESSION_PATTERN,
     DEFAULT_COMPRESSION,
     DEFAULT_GROUP_SIZE,
-    DEFAULT_WRITER,
     Check,
     Writer,
 )
@@ -131,15 +130,15 @@ class ConvertOptions:
         group="Encoding",
         example="zstd:9",
     )
-    writer: Writer = option(  # noqa: RUF009 (a field, as the others)
+    writer: Writer | None = option(  # noqa: RUF009 (a field, as the others)
         "choice",
         "Writer of shards",
-        "Who encodes the shards: the writer of array_record, or the faster one of "
-        "gristmill, whose files every reader of ArrayRecord reads.",
-        default=DEFAULT_WRITER,
+        "Who encodes the shards: gristmill, or the slower official writer of "
+        "array_record. Every reader of ArrayRecord reads the files of both.",
+        shown="gristmill, or that of the job that is continued",
         choices=get_args(Writer),
         group="Encoding",
-        example="gristmill",
+        example="official",
     )
     map: str | None = option(
         "text",

@@ -1,13 +1,16 @@
 """Conversions with either writer: the same records, for every reader.
 
-Covers: dataset/arrayrecord/writing/file_writer.py, dataset/arrayrecord/shard_writer.py.
+Covers: dataset/arrayrecord/writing/file_writer.py, transforms/jobs/settle_writer.py.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import pathlib
-from typing import get_args
+from typing import Any, get_args
 
+import apache_beam as beam
 import grain
 import pytest
 
@@ -16,6 +19,7 @@ from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
 from gristmill.dataset.arrayrecord.writing import file_writer
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from tests.support.conversion import (
@@ -74,8 +78,7 @@ def test_the_same_bytes_whatever_made_them(
 ):
     made = []
     for name in ("a", "b"):
-        options = WriterOptions(writer="gristmill")
-        job = job_of(inputs, tmp_path / name, plan=("num_shards", 5), writer=options)
+        job = job_of(inputs, tmp_path / name, plan=("num_shards", 5))
         prepared = prepared_of(job)
         tasks = list(shard_tasks(prepared))
         convert(job, tasks=tasks if name == "a" else tasks[::-1])
@@ -83,29 +86,65 @@ def test_the_same_bytes_whatever_made_them(
     assert made[0] == made[1]
 
 
-def test_a_job_of_older_releases_is_one_of_the_official_writer(
-    tmp_path: pathlib.Path, inputs: pathlib.Path
+def older_release(output: pathlib.Path) -> None:
+    """Makes of a job that was begun with the official writer one of an older release.
+
+    That knew of no other.
+    """
+    path = output / "index" / "data-train.job.json"
+    document = json.loads(path.read_bytes())
+    del document["job"]["writer"]["writer"], document["job"]["writer"]["versions"]
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("wanted", [None, "official"])
+def test_a_job_of_an_older_release_goes_on_with_its_writer(
+    tmp_path: pathlib.Path, inputs: pathlib.Path, wanted: Writer | None
 ):
-    options = prepared_of(job_of(inputs, tmp_path / "out")).job.options()
-    assert options["writer"] == {"group_size": 1, "compression": "zstd:3"}
+    output = tmp_path / "out"
+    plan = ("num_shards", 4)
+    old = job_of(inputs, output, plan=plan, writer=WriterOptions(writer="official"))
+    prepared = prepared_of(old)
+    assert prepared.job.options()["writer"] == {
+        "group_size": 1,
+        "compression": "zstd:3",
+    }
+    make_shard(next(iter(shard_tasks(prepared))))
+    older_release(output)
+    job = dataclasses.replace(old, writer=WriterOptions(writer=wanted))
+    for writer in (
+        WriterOptions(writer="gristmill"),
+        WriterOptions(group_size=2, writer=wanted),
+    ):
+        with pytest.raises(JobChangedError, match="writer"):
+            begin_job(dataclasses.replace(old, writer=writer))
+    [shard] = output.glob("*.array_record-*")
+    made = shard.stat().st_mtime_ns
+    convert(job)
+    assert shard.stat().st_mtime_ns == made
+    assert read_output(output) == RECORDS
+    split = open_manifest(str(output)).splits["train"]
+    assert split.writer_options == "group_size:1,zstd:3,max_parallelism:1"
+    # And so does the finished one, by whatever is installed later.
+    older_release(output)
+    assert begin_job(job).committed is not None
+    # To start over is to write anew.
+    begun = begin_job(dataclasses.replace(job, writer=WriterOptions()), overwrite=True)
+    assert begun.prepared.job.writer.writer == "gristmill"
 
 
 def test_other_versions_of_a_codec_do_not_finish_a_job(
     tmp_path: pathlib.Path, inputs: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    job = job_of(
-        inputs,
-        tmp_path / "out",
-        plan=("num_shards", 4),
-        writer=WriterOptions(writer="gristmill"),
-    )
+    job = job_of(inputs, tmp_path / "out", plan=("num_shards", 4))
     prepared = prepared_of(job)
+    assert prepared.job.writer.writer == "gristmill"
     versions = prepared.job.writer.versions
     tasks = list(shard_tasks(prepared))
     make_shard(tasks[0])
     monkeypatch.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
     # Another worker of the same run, and another run.
-    for attempt in (lambda: make_shard(tasks[1]), lambda: begin_job(job)):
+    for attempt in (lambda: make_shard(tasks[1]), lambda: convert(job)):
         with pytest.raises(JobChangedError) as caught:
             attempt()
         assert versions in str(caught.value)
@@ -114,3 +153,44 @@ def test_other_versions_of_a_codec_do_not_finish_a_job(
     monkeypatch.undo()
     convert(job)
     assert read_output(tmp_path / "out") == RECORDS
+    # Nothing is to do, so it does not matter what could do it.
+    monkeypatch.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
+    assert begin_job(job).committed is not None
+
+
+def test_a_write_of_an_older_release_goes_on_with_its_writer(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    output = tmp_path / "out"
+
+    def write(**options: Any) -> None:
+        with beam.Pipeline() as pipeline:
+            records = pipeline | beam.Create(RECORDS)
+            _ = records | WriteArrayRecords(output, num_shards=2, **options)
+
+    official = WriterOptions(writer="official")
+    write(writer=official)
+    split = open_manifest(str(output)).splits["train"]
+    assert split.source["options"]["writer"] == {
+        "group_size": 1,
+        "compression": "zstd:3",
+    }
+    made = contents(output)
+    (output / "dataset.json").unlink()
+    [shard, _] = sorted(output.glob("*.array_record-*"))
+    shard.unlink()
+    options = {"options": split.source["options"]}
+    marker = output / "index" / "out-train.write.json"
+    marker.write_text(json.dumps(options | {"fingerprint": split.source["write"]}))
+    write()
+    assert contents(output) == made
+    write()  # Nothing is to do.
+    assert contents(output) == made
+    with pytest.raises(JobChangedError, match="writer"):
+        write(writer=WriterOptions(writer="gristmill"))
+    monkeypatch.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
+    write(overwrite=True)
+    split = open_manifest(str(output)).splits["train"]
+    assert split.writer_options == "group_size:1,zstd:3,gristmill:1,zstd-1.4.0"
+    monkeypatch.undo()
+    write()  # Made by another version, but nothing is to do.

@@ -171,7 +171,7 @@ class TestMeasureCommand:
 
     @pytest.mark.alone
     def test_sums_memory_over_the_tree(self) -> None:
-        hold = "import time; data = bytearray(b'x') * (64 << 20); time.sleep(0.8)"
+        hold = "import time; data = bytearray(b'x') * (64 << 20); time.sleep(1.5)"
         both = (
             f"import subprocess, sys\n"
             f"other = subprocess.Popen([sys.executable, '-c', {hold!r}])\n"

@@ -22,6 +22,7 @@ from apache_beam.testing.test_stream import TestStream as FakeStream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
 from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
@@ -275,7 +276,7 @@ def test_writer_options_name_and_split(tmp_path: pathlib.Path) -> None:
     manifest = open_manifest(str(tmp_path / "out"))
     assert manifest.name == "c4"
     split = manifest.splits["test"]
-    assert split.writer_options == writer.official
+    assert split.writer_options == with_versions(writer).described
     path = "c4-test.array_record-00000-of-00001"
     index = map_index(str(tmp_path / "out" / layout.index_path(path)))
     assert index.group_size == 8
@@ -576,7 +577,7 @@ def test_elements_are_small() -> None:
         num_shards=None,
         shard_bytes=256 << 20,
         keyed=False,
-        writer=WriterOptions(),
+        writer=with_versions(WriterOptions()),
     )
     total = RecordsDigest(records=1 << 40, raw_bytes=1 << 50, low=1 << 63, high=7)
     write = PlannedWrite(job=job, fingerprint="0" * 16, shards=many, total=total)

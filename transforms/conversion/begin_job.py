@@ -50,6 +50,7 @@ from gristmill.transforms.jobs.empty_claim import (
 )
 from gristmill.transforms.jobs.map_function import code_digest
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
+from gristmill.transforms.jobs.settle_writer import settle_writer
 from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import plan_by_bytes
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
@@ -78,7 +79,11 @@ class TakenOutput:
 
 
 def plan_job(
-    job: ConversionJob, files: InputFiles, counts: RecordCounts | None = None
+    job: ConversionJob,
+    files: InputFiles,
+    counts: RecordCounts | None = None,
+    *,
+    overwrite: Overwrite = False,
 ) -> PreparedJob:
     """Plans the shards of a job.
 
@@ -86,6 +91,7 @@ def plan_job(
         job: The job.
         files: Its input files.
         counts: Of their records, for a plan by records.
+        overwrite: Whether it starts over, whatever was begun before.
     """
     if counts is not None:
         plan = plan_by_records(
@@ -93,7 +99,10 @@ def plan_job(
         )
     else:
         plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
-    job = dataclasses.replace(job, writer=with_versions(job.writer))
+    if overwrite is True:
+        job = dataclasses.replace(job, writer=with_versions(job.writer))
+    else:
+        job = settle_writer(job)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     prepared = PreparedJob(job=job, files=files, plan=plan)
@@ -133,7 +142,7 @@ def begin_job(
         try_map(job, files.first(TRIED_FILES))
     counts = count_files(job, files) if needs_count(job) else None
     return take_output(
-        plan_job(job, files, counts),
+        plan_job(job, files, counts, overwrite=overwrite),
         overwrite=overwrite,
         exchanged=exchanged,
         compare_shards=compare_shards,

@@ -41,8 +41,7 @@ def silence_notes(writer: WriterOptions, files: InputFiles) -> list[str]:
     return [
         f"{writer.compression} takes about {seconds:,.0f} s for {records} of "
         f"{record_bytes / 1e6:,.0f} MB, in which a worker does not answer its runner. "
-        "--writer gristmill (in Python, WriterOptions(writer='gristmill')) lets it "
-        "answer; a lower level is faster"
+        "The default writer lets it answer; a lower level is faster"
     ]
 
 

@@ -18,7 +18,6 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import (
     InputError,
     InvalidDatasetError,
@@ -34,6 +33,7 @@ from gristmill.transforms.jobs.conversion_job import (
     ShardNames,
     option_differences,
 )
+from gristmill.transforms.jobs.settle_writer import described_writer
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
 from gristmill.transforms.sources.input_files import InputFiles
 
@@ -195,7 +195,7 @@ class PreparedJob:
             fields = json.loads(text)["job"] | {"output": output}
             fields["inputs"] = tuple(fields["inputs"])
             fields["plan"] = PlanOptions(**fields["plan"])
-            fields["writer"] = WriterOptions(**fields["writer"])
+            fields["writer"] = described_writer(fields["writer"])
             fields["names"] = ShardNames(**fields["names"])
             job = ConversionJob(**fields)
             files = InputFiles.of_arrays(arrays)

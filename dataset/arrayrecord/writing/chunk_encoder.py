@@ -59,30 +59,29 @@ class ChunkEncoder:
         self._compress = compressor(options)
         self._heads: dict[int, bytes] = {}
 
-    def encode(self, records: Sequence[bytes]) -> Chunks:
-        """Encodes records as chunks of `group_size`, the last with what is left."""
+    def encode(self, records: Sequence[bytes], lengths: IntArray) -> Chunks:
+        """Encodes records as chunks of `group_size`, the last with what is left.
+
+        Args:
+            records: At least one.
+            lengths: int64 [records], the length of each.
+        """
         if self._group == 1:
-            lengths = list(map(len, records))
-            heads = self._single_heads(lengths)
-            decoded = np.array(lengths, np.int64)
-            counts = np.ones(len(lengths), np.int64)
-            return _joined(heads, self._compress(records), decoded, counts)
-        groups = [
-            records[begin : begin + self._group]
-            for begin in range(0, len(records), self._group)
+            heads = self._single_heads(lengths.tolist())
+            counts = np.ones(len(records), np.int64)
+            return _joined(heads, self._compress(records), lengths, counts)
+        begins = np.arange(0, len(records), self._group)
+        values = [
+            b"".join(records[begin : begin + self._group]) for begin in begins.tolist()
         ]
-        counts = np.fromiter(map(len, groups), np.int64, len(groups))
-        lengths_of = np.fromiter(map(len, records), np.int64, len(records))
-        values = [b"".join(group) for group in groups]
-        decoded = np.fromiter(map(len, values), np.int64, len(values))
-        heads = self._heads_of(_sizes(lengths_of, counts), decoded.tolist())
+        counts = np.diff(begins, append=len(records))
+        decoded = np.add.reduceat(lengths, begins)
+        heads = self._heads_of(_sizes(lengths, counts), decoded.tolist())
         return _joined(heads, self._compress(values), decoded, counts)
 
-    def encode_one(self, records: Sequence[bytes]) -> Chunks:
-        """Encodes records as a single chunk, however many they are."""
-        lengths = np.fromiter(map(len, records), np.int64, len(records))
-        values = b"".join(records)
-        counts, decoded = np.array([len(records)]), np.array([len(values)])
+    def encode_joined(self, values: bytes, lengths: IntArray) -> Chunks:
+        """Encodes records that lie end to end as one chunk, however many they are."""
+        counts, decoded = np.array([len(lengths)]), np.array([len(values)])
         heads = self._heads_of(_sizes(lengths, counts), [len(values)])
         return _joined(heads, self._compress([values]), decoded, counts)
 

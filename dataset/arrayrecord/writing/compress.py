@@ -13,6 +13,7 @@ from typing import Any
 
 import brotli
 import cramjam
+import numpy as np
 import zstandard
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -82,28 +83,20 @@ class _Zstd:
         self._empty = self._small.compress(b"")
 
     def __call__(self, parts: Sequence[bytes]) -> Sequence[Any]:
-        if all(len(part) <= self._small_bytes for part in parts):
-            return self._together(self._small, parts)
-        compressed: list[Any] = [None] * len(parts)
-        for codec, is_small in ((self._small, True), (self._large, False)):
-            chosen = [
-                index
-                for index, part in enumerate(parts)
-                if (len(part) <= self._small_bytes) == is_small
-            ]
-            own = self._together(codec, [parts[index] for index in chosen])
-            for index, packed in zip(chosen, own, strict=True):
-                compressed[index] = packed
-        return compressed
-
-    def _together(
-        self, codec: zstandard.ZstdCompressor, parts: Sequence[bytes]
-    ) -> Sequence[Any]:
         compressed: list[Any] = []
-        begin = 0
-        for end in _cuts(parts):
-            compressed += self._call(codec, parts[begin:end])
-            begin = end
+        sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+        is_small = sizes <= self._small_bytes
+        borders = (np.flatnonzero(is_small[1:] != is_small[:-1]) + 1).tolist()
+        ends = np.cumsum(sizes)
+        begin = done_bytes = 0
+        for border in (*borders, len(parts)):
+            while begin < border:
+                room = done_bytes + _CALL_BYTES
+                end = int(np.searchsorted(ends[:border], room, side="right"))
+                end = max(end, begin + 1)
+                codec = self._small if is_small[begin] else self._large
+                compressed += self._call(codec, parts[begin:end])
+                begin, done_bytes = end, int(ends[end - 1])
         return compressed
 
     def _call(
@@ -116,15 +109,3 @@ class _Zstd:
         # One thread, though it could take more: others may be at work.
         many: Any = codec.multi_compress_to_buffer(list(parts))
         return list(many)
-
-
-def _cuts(parts: Sequence[bytes]) -> Iterable[int]:
-    """Yields where to cut so that parts end to end take up to `_CALL_BYTES`."""
-    held = 0
-    for index, size in enumerate(map(len, parts)):
-        if held and held + size > _CALL_BYTES:
-            yield index
-            held = 0
-        held += size
-    if parts:
-        yield len(parts)

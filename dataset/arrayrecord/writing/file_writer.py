@@ -40,14 +40,16 @@ _ENTRY_KEYS = (0x08, 0x10, 0x18)
 
 
 def with_versions(options: WriterOptions) -> WriterOptions:
-    """Returns options that name this machine's versions of what decides the bytes.
+    """Returns options that name the writer, and this machine's versions.
 
-    The official writer has its codecs built in, and goes without.
+    Those that name versions stay as they are: they are of the machine that planned the
+    job. The official writer has its codecs built in, and goes without.
     """
     if options.writer == "official":
         return options
-    versions = f"gristmill:{_ENCODER_VERSION},{codec_version(options)}"
-    return dataclasses.replace(options, versions=versions)
+    here = f"gristmill:{_ENCODER_VERSION},{codec_version(options)}"
+    versions = options.versions or here
+    return dataclasses.replace(options, writer="gristmill", versions=versions)
 
 
 def check_versions(options: WriterOptions, *, where: str) -> None:
@@ -55,7 +57,7 @@ def check_versions(options: WriterOptions, *, where: str) -> None:
 
     Raises JobChangedError.
     """
-    here = with_versions(options).versions
+    here = with_versions(dataclasses.replace(options, versions="")).versions
     if options.versions not in ("", here):
         raise JobChangedError(
             "this machine would write other bytes than the job's other machines",
@@ -105,13 +107,16 @@ class ArrayRecordWriter:
         """Writes what is left and the footer, and closes. Raises OSError."""
         self._flush(len(self._held))
         entries = np.concatenate(self._entries)
+        about = self._about(entries)
+        listed, lengths = _entries_encoded(entries)
         footer = self._stream.append(
-            self._encoder.encode_one([self._about(entries), *_entry_records(entries)])
+            self._encoder.encode_joined(about + listed, np.append(len(about), lengths))
         )
         self._stream.pad_to_block()
         postscript = varint_field(1, int(footer[0])) + varint_field(2, MAGIC)
         plain = ChunkEncoder(WriterOptions(compression="uncompressed"))
-        self._stream.append(plain.encode_one([postscript] * _POSTSCRIPT_COPIES))
+        lengths = np.full(_POSTSCRIPT_COPIES, len(postscript))
+        self._stream.append(plain.encode_joined(postscript * len(lengths), lengths))
         self._stream.pad_to_block()
         self._file.close()
 
@@ -120,26 +125,22 @@ class ArrayRecordWriter:
         self._file.close()
 
     def _flush(self, records: int) -> None:
-        """Encodes the first records that are held."""
-        begin = 0
+        """Encodes the first records that are held, in batches of whole chunks."""
+        group = self._options.group_size
+        lengths = np.fromiter(map(len, self._held), np.int64, len(self._held))
+        ends = np.cumsum(lengths[:records])
+        begin = done_bytes = 0
         while begin < records:
-            end = self._batch_end(begin, records)
-            chunks = self._encoder.encode(self._held[begin:end])
+            last = int(np.searchsorted(ends, done_bytes + _BATCH_BYTES))
+            end = min((last // group + 1) * group, records)
+            batch = slice(begin, end)
+            chunks = self._encoder.encode(self._held[batch], lengths[batch])
             offsets = self._stream.append(chunks)
             columns = offsets, chunks.decoded_bytes, chunks.records
             self._entries.append(np.stack(columns, axis=1))
-            begin = end
+            begin, done_bytes = end, int(ends[end - 1])
         del self._held[:records]
-        self._held_bytes = sum(map(len, self._held))
-
-    def _batch_end(self, begin: int, end: int) -> int:
-        """Returns where a batch of about `_BATCH_BYTES` in whole chunks ends."""
-        held, group = 0, self._options.group_size
-        for last in range(begin, end, group):
-            held += sum(map(len, self._held[last : last + group]))
-            if held >= _BATCH_BYTES:
-                return min(last + group, end)
-        return end
+        self._held_bytes = int(lengths[records:].sum())
 
     def _about(self, entries: IntArray) -> bytes:
         """Returns the footer's first record."""
@@ -152,12 +153,10 @@ class ArrayRecordWriter:
         return bytes_field(1, about)
 
 
-def _entry_records(entries: IntArray) -> list[bytes]:
-    """Returns the footer's record for each data chunk: its three fields."""
+def _entries_encoded(entries: IntArray) -> tuple[bytes, IntArray]:
+    """Returns the footer's records for data chunks end to end, and their lengths."""
     fields = np.empty((len(entries), 6), np.int64)
     fields[:, ::2] = _ENTRY_KEYS
     fields[:, 1::2] = entries
     data, varint_bytes = encode_varints(fields.ravel())
-    ends = np.cumsum(varint_bytes.reshape(-1, 6).sum(axis=1)).tolist()
-    joined = data.tobytes()
-    return [joined[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    return data.tobytes(), varint_bytes.reshape(-1, 6).sum(axis=1)

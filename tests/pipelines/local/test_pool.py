@@ -165,7 +165,8 @@ import os, sys, time
 from gristmill.pipelines.local.pool import map_unordered
 
 def work(number):
-    print(os.getpid(), flush=True)
+    # In one piece, as another worker writes too.
+    os.write(1, b"%d\\n" % os.getpid())
     time.sleep(600)
 
 if __name__ == "__main__":

@@ -236,14 +236,14 @@ class TestPlanByBytes:
     def test_a_million_shards_of_a_petabyte_are_planned_quickly(self):
         sizes = np.full(100_000, 10**10, np.int64)
         splittable = np.arange(100_000) % 2 == 0
-        began = time.perf_counter()
+        began = time.process_time()
         plan = plan_by_bytes(
             PlanOptions(kind="shard_bytes", value=10**9), sizes, splittable
         )
         assert plan.shards > 500_000
         ranges = [plan.ranges(shard) for shard in range(0, plan.shards, 100)]
         assert all(ranges)
-        assert time.perf_counter() - began < 3
+        assert time.process_time() - began < 3
 
 
 class TestPlanOptions:

@@ -50,7 +50,7 @@ def test_fingerprint_and_shards_of_a_plan_are_fixed_for_ever() -> None:
         num_shards=3,
         shard_bytes=1000,
         keyed=False,
-        writer=WriterOptions(),
+        writer=WriterOptions(writer="official"),
     )
     last = (1 << 64) - 1
     first = RecordsDigest(records=5, raw_bytes=4321, low=7, high=last)
