@@ -7,6 +7,7 @@ the part of `gcloud` that builds, launches and reads templates. What else is ask
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -58,11 +60,17 @@ def commands(log: pathlib.Path) -> list[list[str]]:
     return [[word.decode() for word in line.split(b"\0")] for line in lines]
 
 
-def check_known(command: list[str]) -> None:
-    """Checks a command and its options against gcloud's own list of them."""
+@functools.cache
+def known_commands() -> dict[str, Any]:
+    """Returns gcloud's own tree of its commands and their options."""
     real = pathlib.Path(os.path.realpath(shutil.which("gcloud"))).parents[1]
     table = real / "data" / "cli" / "gcloud_completions.py"
-    tree = runpy.run_path(str(table))["STATIC_COMPLETION_CLI_TREE"]
+    return runpy.run_path(str(table))["STATIC_COMPLETION_CLI_TREE"]
+
+
+def check_known(command: list[str]) -> None:
+    """Checks a command and its options against gcloud's own list of them."""
+    tree = known_commands()
     here, flags = tree, dict(tree["flags"])
     words = iter(command)
     for word in words:
