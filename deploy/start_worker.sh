@@ -6,10 +6,15 @@
 set -eu
 
 semi_persist_dir=/tmp
+previous=''
 for argument in "$@"; do
+  case $previous in
+    -semi_persist_dir | --semi_persist_dir) semi_persist_dir=$argument ;;
+  esac
   case $argument in
     -semi_persist_dir=* | --semi_persist_dir=*) semi_persist_dir=${argument#*=} ;;
   esac
+  previous=$argument
 done
 
 boot=${BEAM_BOOT:-/opt/apache/beam/boot}

@@ -181,7 +181,7 @@ def test_commands_of_the_image_work_without_root():
 BOOT = '#!/bin/sh\necho "boot $(id -un) $*"; touch "$STAGED/staged/file"\n'
 
 
-@pytest.mark.parametrize("way", ["given", "forbidden"])
+@pytest.mark.parametrize("way", ["given", "two words", "forbidden"])
 def test_a_worker_does_not_run_as_root(tmp_path, way):
     """Beam's boot finds a directory of root, as Dataflow mounts it."""
     if os.geteuid() != 0:
@@ -196,8 +196,11 @@ def test_a_worker_does_not_run_as_root(tmp_path, way):
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
     if way == "forbidden":
         mounted.chmod(0o700)
+    place = [f"--semi_persist_dir={mounted}"]
+    if way == "two words":
+        place = ["--semi_persist_dir", str(mounted)]
     done = run(
-        *(DEPLOY / "start_worker.sh", "--id=1", f"--semi_persist_dir={mounted}"),
+        *(DEPLOY / "start_worker.sh", "--id=1", *place),
         env={
             "BEAM_BOOT": str(boot),
             "GRISTMILL_USER": "nobody",
@@ -206,8 +209,8 @@ def test_a_worker_does_not_run_as_root(tmp_path, way):
     )
     assert done.returncode == 0, done.stdout
     assert (mounted / "staged" / "file").exists()
-    user = {"given": "nobody", "forbidden": "root"}[way]
-    assert f"boot {user} --id=1 --semi_persist_dir={mounted}" in done.stdout
+    user = "root" if way == "forbidden" else "nobody"
+    assert f"boot {user} --id=1 {' '.join(place)}" in done.stdout
     assert ("runs as root" in done.stdout) == (way == "forbidden")
 
 
