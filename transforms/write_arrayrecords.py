@@ -238,11 +238,18 @@ class WriteArrayRecords(
             num_shards=self.num_shards,
             shard_bytes=self.shard_bytes,
             keyed=self.keyed,
-            # Which writer it is may be up to a job that is continued.
-            writer=dataclasses.replace(
-                with_versions(self.writer), writer=self.writer.writer
-            ),
+            writer=self._writer(),
         )
+
+    def _writer(self) -> WriterOptions:
+        """Returns the options with this machine's versions.
+
+        A choice that was left open stays so: a job may be continued.
+        """
+        here = with_versions(self.writer)
+        if here.writer == "official":
+            return here
+        return dataclasses.replace(here, writer=self.writer.writer)
 
     def display_data(self) -> dict[str, Any]:
         """Returns what a runner's page shows."""

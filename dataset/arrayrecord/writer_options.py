@@ -36,7 +36,8 @@ class WriterOptions:
         compression: `zstd[:LEVEL]`, `brotli[:LEVEL]`, `snappy` or `uncompressed`.
         writer: `gristmill`, or `official` for the writer of array_record. Both write
             the same format; the bytes differ where their codecs do. None for that of
-            the job that is continued, and `gristmill` for a new one.
+            the job that is continued. A new job gets `gristmill`, or `official` where
+            gristmill was installed without a C compiler.
         versions: Of what decides the bytes besides these options, as of the machine
             that planned the job; empty if it may be any.
     """

@@ -194,3 +194,24 @@ def test_a_write_of_an_older_release_goes_on_with_its_writer(
     assert split.writer_options == "group_size:1,zstd:3,gristmill:1,zstd-1.4.0"
     monkeypatch.undo()
     write()  # Made by another version, but nothing is to do.
+
+
+@pytest.mark.parametrize("wanted", [None, "gristmill", "official"])
+def test_the_writer_without_the_compiled_hash(
+    tmp_path: pathlib.Path,
+    inputs: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: Writer | None,
+):
+    writer = WriterOptions(writer=wanted)
+    begun = prepared_of(job_of(inputs, tmp_path / "begun", writer=writer))
+    monkeypatch.setattr(file_writer, "is_compiled", lambda: False)
+    job = job_of(inputs, tmp_path / "out", writer=writer)
+    assert prepared_of(job).job.writer.writer == (wanted or "official")
+    # A job that was planned elsewhere keeps its writer.
+    again = prepared_of(begun.job)
+    assert again.job.writer == begun.job.writer
+    same = prepared_of(dataclasses.replace(begun.job, writer=writer))
+    assert same.fingerprint == again.fingerprint
+    write = WriteArrayRecords(tmp_path / "write", writer=writer)
+    assert write._job.writer.writer == (wanted or "official")

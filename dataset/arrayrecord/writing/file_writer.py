@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.footer import MAGIC
 from gristmill.dataset.arrayrecord.simple_chunks import IntArray
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -43,10 +44,12 @@ def with_versions(options: WriterOptions) -> WriterOptions:
     """Returns options that name the writer, and this machine's versions.
 
     Those that name versions stay as they are: they are of the machine that planned the
-    job. The official writer has its codecs built in, and goes without.
+    job. The official writer has its codecs built in, and goes without. It is the
+    default where the hash of chunks is not compiled, which is slow for large chunks.
     """
-    if options.writer == "official":
-        return options
+    undecided = options.writer is None and not options.versions
+    if options.writer == "official" or (undecided and not is_compiled()):
+        return dataclasses.replace(options, writer="official")
     here = f"gristmill:{_ENCODER_VERSION},{codec_version(options)}"
     versions = options.versions or here
     return dataclasses.replace(options, writer="gristmill", versions=versions)
