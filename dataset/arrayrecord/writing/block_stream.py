@@ -72,9 +72,10 @@ class BlockStream:
             chunks.encoded_bytes.tolist(), chunks.records.tolist(), strict=True
         ):
             last = begin + records
-            # No chunk begins within a block header, only before or after it.
-            if 0 < last % BLOCK_BYTES < BLOCK_HEADER_BYTES:
-                last += BLOCK_HEADER_BYTES - last % BLOCK_BYTES
+            # A chunk begins before a block header, or after a byte that follows it:
+            # readers take the end of the header itself for no begin of a chunk.
+            if 0 < last % BLOCK_BYTES <= BLOCK_HEADER_BYTES:
+                last += BLOCK_HEADER_BYTES + 1 - last % BLOCK_BYTES
             end = max(int(_physical(_logical(begin) + size)), last)
             data += chunks.data[taken : taken + size]
             data += bytes(int(_logical(end) - _logical(begin)) - size)

@@ -22,6 +22,7 @@ from gristmill.dataset.arrayrecord.writing.block_stream import BlockStream
 from gristmill.dataset.arrayrecord.writing.chunk_encoder import (
     SIGNATURE,
     ChunkEncoder,
+    Chunks,
     encode_special,
 )
 from gristmill.dataset.arrayrecord.writing.compress import codec_version
@@ -31,6 +32,8 @@ from gristmill.dataset.varints import encode_varints
 
 # Records are held until they are so many bytes: whole batches cost less a record.
 _BATCH_BYTES = 1 << 20
+# What a record takes in memory besides its own bytes while it is encoded, and more.
+_RECORD_BYTES = 64
 # Counts up when the same records and codec give other bytes.
 _ENCODER_VERSION = 1
 _BUFFER_BYTES = 1 << 20
@@ -75,8 +78,9 @@ def check_versions(options: WriterOptions, *, where: str) -> None:
 class ArrayRecordWriter:
     """Writes records to a local file.
 
-    Memory: a mebibyte of records or a chunk, whichever is more, twice that for its
-    encoded form, and 24 bytes a chunk. For one thread at a time.
+    Memory: a batch is a mebibyte, each record counted with 64 bytes besides its own, or
+    a chunk, whichever is more. It takes twice that for its encoded form, and each chunk
+    of the file 24 bytes. For one thread at a time.
 
     Args:
         path: Local file to create.
@@ -95,13 +99,15 @@ class ArrayRecordWriter:
         self._stream.append(encode_special(SIGNATURE))
         self._held: list[bytes] = []
         self._held_bytes = 0
-        # Of each batch: int64 [chunks, 3], offset, decoded bytes and records.
-        self._entries: list[IntArray] = [np.empty((0, 3), np.int64)]
+        # What the footer will list: its records end to end, and their lengths.
+        self._listed = bytearray()
+        self._listed_lengths: list[IntArray] = [np.empty(0, np.int64)]
+        self._records = 0
 
     def write(self, records: Sequence[bytes]) -> None:
         """Appends records. Raises OSError if the file cannot be written."""
         self._held += records
-        self._held_bytes += sum(map(len, records))
+        self._held_bytes += sum(map(len, records)) + _RECORD_BYTES * len(records)
         group = self._options.group_size
         if self._held_bytes >= _BATCH_BYTES and len(self._held) >= group:
             self._flush(len(self._held) // group * group)
@@ -109,11 +115,11 @@ class ArrayRecordWriter:
     def finish(self) -> None:
         """Writes what is left and the footer, and closes. Raises OSError."""
         self._flush(len(self._held))
-        entries = np.concatenate(self._entries)
-        about = self._about(entries)
-        listed, lengths = _entries_encoded(entries)
+        listed_lengths = np.concatenate(self._listed_lengths)
+        about = self._about(len(listed_lengths))
+        lengths = np.append(len(about), listed_lengths)
         footer = self._stream.append(
-            self._encoder.encode_joined(about + listed, np.append(len(about), lengths))
+            self._encoder.encode_joined(about + self._listed, lengths)
         )
         self._stream.pad_to_block()
         postscript = varint_field(1, int(footer[0])) + varint_field(2, MAGIC)
@@ -131,7 +137,7 @@ class ArrayRecordWriter:
         """Encodes the first records that are held, in batches of whole chunks."""
         group = self._options.group_size
         lengths = np.fromiter(map(len, self._held), np.int64, len(self._held))
-        ends = np.cumsum(lengths[:records])
+        ends = np.cumsum(lengths[:records] + _RECORD_BYTES)
         begin = done_bytes = 0
         while begin < records:
             last = int(np.searchsorted(ends, done_bytes + _BATCH_BYTES))
@@ -139,27 +145,28 @@ class ArrayRecordWriter:
             batch = slice(begin, end)
             chunks = self._encoder.encode(self._held[batch], lengths[batch])
             offsets = self._stream.append(chunks)
-            columns = offsets, chunks.decoded_bytes, chunks.records
-            self._entries.append(np.stack(columns, axis=1))
+            self._list(offsets, chunks)
             begin, done_bytes = end, int(ends[end - 1])
         del self._held[:records]
-        self._held_bytes = int(lengths[records:].sum())
+        self._held_bytes = int((lengths[records:] + _RECORD_BYTES).sum())
 
-    def _about(self, entries: IntArray) -> bytes:
+    def _list(self, offsets: IntArray, chunks: Chunks) -> None:
+        """Encodes the footer's records for data chunks."""
+        fields = np.empty((len(offsets), 6), np.int64)
+        fields[:, ::2] = _ENTRY_KEYS
+        columns = offsets, chunks.decoded_bytes, chunks.records
+        fields[:, 1::2] = np.stack(columns, axis=1)
+        data, varint_bytes = encode_varints(fields.ravel())
+        self._listed += data.tobytes()
+        self._listed_lengths.append(varint_bytes.reshape(-1, 6).sum(axis=1))
+        self._records += int(chunks.records.sum())
+
+    def _about(self, chunks: int) -> bytes:
         """Returns the footer's first record."""
         about = (
             varint_field(1, _LAYOUT_VERSION)
-            + varint_field(2, len(entries))
-            + varint_field(3, int(entries[:, 2].sum()))
+            + varint_field(2, chunks)
+            + varint_field(3, self._records)
             + bytes_field(4, self._options.recorded.encode())
         )
         return bytes_field(1, about)
-
-
-def _entries_encoded(entries: IntArray) -> tuple[bytes, IntArray]:
-    """Returns the footer's records for data chunks end to end, and their lengths."""
-    fields = np.empty((len(entries), 6), np.int64)
-    fields[:, ::2] = _ENTRY_KEYS
-    fields[:, 1::2] = entries
-    data, varint_bytes = encode_varints(fields.ravel())
-    return data.tobytes(), varint_bytes.reshape(-1, 6).sum(axis=1)

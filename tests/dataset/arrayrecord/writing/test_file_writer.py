@@ -23,6 +23,7 @@ from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, read_footer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.arrayrecord.writing import file_writer
 from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
+from tests.support.memory import peak_memory
 from tests.support.records import (
     AWKWARD_RECORDS,
     array_record_bytes,
@@ -161,6 +162,30 @@ def test_a_chunk_with_more_records_than_bytes():
                 options = WriterOptions(group_size=1 << 20, compression=name)
                 data, expected = ours(records, options), official(records, options)
                 assert len(data) == len(expected)
+
+
+@pytest.mark.parametrize("past_block", [-1, 0, 1, 23, 24, 25, 26])
+def test_zeros_after_a_chunk_end_where_a_chunk_may_begin(past_block: int):
+    # The chunk begins after the signature: with as many numbers as records, it ends
+    # around the block header.
+    count = BLOCK_BYTES - 64 + past_block
+    options = WriterOptions(group_size=count, compression="brotli:6")
+    records = [b""] * count + [b"abc"]
+    found = [footer(make(records, options)) for make in (official, ours)]
+    expected, got = (each.chunk_offsets[:2].tolist() for each in found)
+    assert got == expected
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_many_tiny_records_take_little_memory(tmp_path: pathlib.Path, size: int):
+    path = str(tmp_path / "file")
+    with peak_memory() as peak:
+        writer = ArrayRecordWriter(path, WriterOptions(compression="uncompressed"))
+        for _ in range(100):
+            writer.write([bytes(size)] * 2000)
+        writer.finish()
+    # The list of 200,000 chunks takes its share of them.
+    assert peak.bytes < 32_000_000
 
 
 def test_no_more_is_held_than_a_batch(tmp_path: pathlib.Path):
