@@ -17,10 +17,16 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
 from gristmill.dataset.arrayrecord.writing import file_writer
+from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms import WriteArrayRecords
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin_job import (
+    begin_job,
+    plan_job,
+    take_output,
+)
+from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from tests.support.conversion import (
     contents,
@@ -156,6 +162,73 @@ def test_other_versions_of_a_codec_do_not_finish_a_job(
     # Nothing is to do, so it does not matter what could do it.
     monkeypatch.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
     assert begin_job(job).committed is not None
+
+
+@pytest.mark.parametrize("older", ["release", "codec"])
+@pytest.mark.parametrize("made", ["none", "one", "all"])
+@pytest.mark.parametrize("same", [True, False])
+def test_what_replaces_a_job_takes_nothing_of_it(
+    tmp_path: pathlib.Path,
+    inputs: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    older: str,
+    made: str,
+    same: bool,
+):
+    output = tmp_path / "out"
+    writer = WriterOptions(writer="official" if older == "release" else None)
+    old = job_of(inputs, output, plan=("num_shards", 4), writer=writer)
+    with monkeypatch.context() as patched:
+        patched.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
+        for task in list(shard_tasks(prepared_of(old)))[: made == "one"]:
+            make_shard(task)
+        if made == "all":
+            convert(old)
+    if older == "release":
+        older_release(output)
+    job = dataclasses.replace(old, writer=WriterOptions())
+    if not same:
+        (inputs / "4").write_bytes(frames_of([b"more"]))
+    # As the drop-in pipelines begin.
+    prepared = plan_job(job, list_inputs(job), overwrite="changed")
+    taken = take_output(prepared, overwrite="changed")
+    if same and (made == "all" or older == "release"):
+        assert taken.prepared.fingerprint == prepared.fingerprint
+        assert (taken.committed is not None) == (made == "all")
+        return
+    assert taken.prepared.job.writer == with_versions(WriterOptions())
+    # What is to be replaced in no case.
+    if made == "none" and not same:
+        convert(job)
+        assert read_output(output) == [*RECORDS, b"more"]
+
+
+def test_a_write_that_replaces_an_unfinished_one_takes_nothing_of_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    output = tmp_path / "out"
+
+    def write(records: list[bytes]) -> None:
+        with beam.Pipeline() as pipeline:
+            pcollection = pipeline | beam.Create(records)
+            _ = pcollection | WriteArrayRecords(output, num_shards=2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
+        write(RECORDS)
+    source = open_manifest(str(output)).splits["train"].source
+    for path in (output / "dataset.json", *output.glob("*.array_record-*")):
+        path.unlink()
+    marker = output / "index" / "out-train.write.json"
+    fields = {"options": source["options"], "fingerprint": source["write"]}
+    marker.write_text(json.dumps(fields))
+    with pytest.raises(JobChangedError, match=r"zstd-1\.4\.0"):
+        write(RECORDS)
+    write(RECORDS[:50])
+    split = open_manifest(str(output)).splits["train"]
+    assert split.source["options"]["writer"]["versions"] == (
+        with_versions(WriterOptions()).versions
+    )
 
 
 def test_a_write_of_an_older_release_goes_on_with_its_writer(

@@ -8,7 +8,11 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
-from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writing.file_writer import (
+    check_versions,
+    with_versions,
+)
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.ownership import (
@@ -50,7 +54,7 @@ from gristmill.transforms.jobs.empty_claim import (
 )
 from gristmill.transforms.jobs.map_function import code_digest
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
-from gristmill.transforms.jobs.settle_writer import settle_writer
+from gristmill.transforms.jobs.settle_writer import begun_job, settled
 from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import plan_by_bytes
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
@@ -99,16 +103,22 @@ def plan_job(
         )
     else:
         plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
-    if overwrite is True:
-        job = dataclasses.replace(job, writer=with_versions(job.writer))
-    else:
-        job = settle_writer(job)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
-    prepared = PreparedJob(job=job, files=files, plan=plan)
+    prepared = _with_writer(
+        PreparedJob(job=job, files=files, plan=plan), with_versions(job.writer)
+    )
+    if overwrite is not True and (begun := begun_job(job)) is not None:
+        same = _with_writer(prepared, settled(job.writer, begun.writer))
+        prepared = same if same.fingerprint == begun.fingerprint else prepared
     prepared.check_shard_names()
     check_shards_apart(prepared)
     return prepared
+
+
+def _with_writer(prepared: PreparedJob, writer: WriterOptions) -> PreparedJob:
+    job = dataclasses.replace(prepared.job, writer=writer)
+    return dataclasses.replace(prepared, job=job)
 
 
 def begin_job(
@@ -182,6 +192,8 @@ def take_output(
             if old is None or _kind(old.job.names) != _kind(job.names):
                 raise
             _check_no_strangers(prepared, old=old)
+            anew = dataclasses.replace(job.writer, versions="")
+            prepared = _with_writer(prepared, with_versions(anew))
             return take_output(prepared, overwrite=True, compare_shards=compare_shards)
     manifest, version = _read_manifest(prepared, overwrite=overwrite)
     there = None if manifest is None else manifest.splits.get(job.split)
@@ -229,6 +241,7 @@ def take_output(
         # What is missing by now is made again, and committed again.
     elif notes or found is None:
         _check_no_strangers(prepared, written=stale)
+    check_versions(job.writer, where=f"{job.output}, split {job.split}")
     prepared.store(replaces=seen)
     delete_shards(job.output, stale)
     return TakenOutput(prepared=prepared, committed=None, notes=notes)

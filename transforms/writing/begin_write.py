@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
-from gristmill.dataset.arrayrecord.writing.file_writer import check_versions
+from gristmill.dataset.arrayrecord.writing.file_writer import (
+    check_versions,
+    with_versions,
+)
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.ownership import (
@@ -35,7 +37,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import option_differences
 from gristmill.transforms.jobs.empty_claim import delete_shards, unfinished_shards
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
-from gristmill.transforms.jobs.settle_writer import settled
+from gristmill.transforms.jobs.settle_writer import Begun, settled
 from gristmill.transforms.planning.write_plan import (
     PlannedWrite,
     WriteJob,
@@ -62,27 +64,34 @@ def begin_write(
         JobChangedError: The output holds the split with other records or options.
     """
     finish_exchange(job.output, or_give_up=overwrite)
-    begun = None if overwrite else _begun_options(job)
-    job = dataclasses.replace(job, writer=settled(job.writer, begun))
-    plan = WritePlan.of(job, counts, groups=groups)
+    begun = None if overwrite else _begun_write(job)
+    own = dataclasses.replace(job, writer=with_versions(job.writer))
+    plan = WritePlan.of(own, counts, groups=groups)
+    if begun is not None and begun.fingerprint != plan.write.fingerprint:
+        writer = settled(job.writer, begun.writer)
+        job = dataclasses.replace(job, writer=writer)
+        same = WritePlan.of(job, counts, groups=groups)
+        plan = same if same.write.fingerprint == begun.fingerprint else plan
     write = _take(plan.write, overwrite=overwrite)
     if not write.committed:
-        check_versions(job.writer, where=job.output)
+        check_versions(plan.write.job.writer, where=job.output)
     return dataclasses.replace(plan, write=write)
 
 
-def _begun_options(job: WriteJob) -> Any:
-    """Returns the options of the write that was begun or committed there, if any."""
+def _begun_write(job: WriteJob) -> Begun | None:
+    """Returns the write that was begun or committed there, if any."""
     where = layout.join(job.output, layout.write_path(job.name, job.split))
     if (marker := storage_for(job.output).load(where)) is not None:
         try:
-            return json.loads(marker.data)["options"]["writer"]
+            fields = json.loads(marker.data)
+            return Begun(fields["options"]["writer"], fields["fingerprint"])
         except (KeyError, TypeError, ValueError):
             return None  # What cannot be read is of another write.
     manifest = read_manifest(job.output)
     split = manifest.splits.get(job.split) if manifest is not None else None
-    source = split.source if split is not None else {}
-    return source.get("options", {}).get("writer") if "write" in source else None
+    if split is None or "write" not in split.source:
+        return None
+    return Begun(split.source.get("options", {}).get("writer"), split.source["write"])
 
 
 def _take(write: PlannedWrite, *, overwrite: bool) -> PlannedWrite:
