@@ -62,8 +62,10 @@ class InflatedStream:
         Raises CorruptStreamError if the stream is damaged here, or cut short.
         """
         while self._error is None:
-            if not self._pending and self._ahead and (data := self._drained(size)):
-                return data
+            if not self._pending and self._at_mark():
+                if data := self._drained(size):
+                    return data
+                continue
             if not self._pending:
                 self._pending = self._stream.read(self._next_bytes())
                 self.compressed_bytes += len(self._pending)
@@ -86,19 +88,21 @@ class InflatedStream:
             return _BLOCK_BYTES
         return min(_BLOCK_BYTES, self._ahead[0] - self.compressed_bytes)
 
+    def _at_mark(self) -> bool:
+        return bool(self._ahead) and self.compressed_bytes == self._ahead[0]
+
     def _drained(self, size: int) -> bytes:
         """Returns what the bytes before a mark still hold; notes the mark after that.
 
         What so many bytes of a stream hold follows from the format, not from how much
-        was asked for at a time.
+        was asked for at a time. The last of them can be damaged.
         """
         data: bytes = b""
-        if self.compressed_bytes == self._ahead[0]:
-            if self._started and not self._inflater.eof:
-                data = self._inflater.decompress(b"", size)
-                self._inflated_bytes += len(data)
-            if not data:
-                self._passed[self._ahead.popleft()] = self._inflated_bytes
+        if self._started and not self._inflater.eof:
+            data = self._inflate(size)
+            self._inflated_bytes += len(data)
+        if not data and self._error is None:
+            self._passed[self._ahead.popleft()] = self._inflated_bytes
         return data
 
     def inflated_offset(self, mark: int) -> int | None:

@@ -21,7 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import CorruptFrameError, CorruptInputError
+from gristmill.dataset.errors import (
+    CorruptFrameError,
+    CorruptInputError,
+    CorruptStreamError,
+)
 from gristmill.dataset.tfrecord import frames as tfrecord
 from gristmill.dataset.tfrecord.frame_reader import BLOCK_BYTES, FrameReader
 from gristmill.dataset.tfrecord.frames import (
@@ -423,6 +427,20 @@ class TestCompressed:
             reader = FrameReader(stream, path="in")
             assert records_of(reader) == GOLDEN_RECORDS * 2
             assert stream.compressed_bytes == len(data)
+
+    def test_damage_in_what_the_bytes_before_a_mark_still_hold(self):
+        # zlib meets it when it is asked for more, and given no byte.
+        data = bytes.fromhex(
+            "78da636060607004232006910c8e6012483982d9600886218a60d27002aac5d19101660c"
+            "02030089fb07e0"
+        )
+        for mark, asked in itertools.product(range(1, len(data) + 1), (1, 2, 7)):
+            stream = InflatedStream(
+                io.BytesIO(data), path="in", compression="zlib", marks=[mark]
+            )
+            for _ in range(2):  # It stays damaged.
+                with pytest.raises(CorruptStreamError, match="compressed byte offset"):
+                    list(iter(lambda s=stream, n=asked: s.read(n), b""))
 
     @pytest.mark.parametrize("compression", ["gzip", "zlib"])
     @pytest.mark.parametrize("asked", [1, 7, 1 << 20])
