@@ -118,11 +118,11 @@ def test_a_job_of_an_older_release_goes_on_with_its_writer(
     make_shard(next(iter(shard_tasks(prepared))))
     older_release(output)
     job = dataclasses.replace(old, writer=WriterOptions(writer=wanted))
-    for writer in (
-        WriterOptions(writer="gristmill"),
-        WriterOptions(group_size=2, writer=wanted),
+    for writer, told in (
+        (WriterOptions(writer="gristmill"), "writer was 'official', is 'gristmill'"),
+        (WriterOptions(group_size=2, writer=wanted), "group_size was 1, is 2"),
     ):
-        with pytest.raises(JobChangedError, match="writer"):
+        with pytest.raises(JobChangedError, match=f"writer.{told}"):
             begin_job(dataclasses.replace(old, writer=writer))
     [shard] = output.glob("*.array_record-*")
     made = shard.stat().st_mtime_ns

@@ -13,6 +13,8 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
+_OFFICIAL = {"writer": "official", "versions": ""}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardNames:
@@ -160,6 +162,8 @@ def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
+            if name == "writer":  # Not named where it is the official one.
+                before, after = _OFFICIAL | before, _OFFICIAL | after
             found += [f"{name}.{line}" for line in option_differences(before, after)]
         elif before != after:
             found.append(f"{name} was {before!r}, is {after!r}")
