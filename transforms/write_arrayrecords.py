@@ -24,7 +24,6 @@ import numpy as np
 from apache_beam.transforms.window import GlobalWindows
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
@@ -238,18 +237,8 @@ class WriteArrayRecords(
             num_shards=self.num_shards,
             shard_bytes=self.shard_bytes,
             keyed=self.keyed,
-            writer=self._writer(),
+            writer=self.writer,
         )
-
-    def _writer(self) -> WriterOptions:
-        """Returns the options with this machine's versions.
-
-        A choice that was left open stays so: a job may be continued.
-        """
-        here = with_versions(self.writer)
-        if here.writer == "official":
-            return here
-        return dataclasses.replace(here, writer=self.writer.writer)
 
     def display_data(self) -> dict[str, Any]:
         """Returns what a runner's page shows."""

@@ -286,5 +286,3 @@ def test_the_writer_without_the_compiled_hash(
     assert again.job.writer == begun.job.writer
     same = prepared_of(dataclasses.replace(begun.job, writer=writer))
     assert same.fingerprint == again.fingerprint
-    write = WriteArrayRecords(tmp_path / "write", writer=writer)
-    assert write._job.writer.writer == (wanted or "official")

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
 from gristmill.dataset.commit.aside import Aside
 from gristmill.dataset.commit.write_marker import WriteMarker
 from gristmill.dataset.digest import DIGEST_ROW, RecordsDigest
@@ -91,7 +90,7 @@ _BLOCK_GROUPS = 1 << 16
 
 # A write as elements name it: fingerprint, number of shards, digest of all records,
 # whether it is committed, and whether it replaces a split.
-_REFERENCE = struct.Struct("<16sq32s???")
+_REFERENCE = struct.Struct("<16sq32s???48s")
 _TASK = struct.Struct(f"<{_REFERENCE.size}sqq32s")
 
 
@@ -170,6 +169,7 @@ class PlannedWrite:
             self.committed,
             self.replaces_in is not None,
             self.job.writer.writer == "official",
+            self.job.writer.versions.encode(),
         )
 
     @classmethod
@@ -177,16 +177,17 @@ class PlannedWrite:
         """Returns the write that a reference means.
 
         Args:
-            job: Its job, as it was given. A job of an older release goes on with the
-                official writer.
+            job: Its job, as it was given: the plan has settled its writer.
             reference: The reference.
         """
         fields = _REFERENCE.unpack(reference)
-        fingerprint, shards, total, committed, aside, official = fields
-        writer = job.writer
-        if official:
-            writer = dataclasses.replace(writer, writer="official", versions="")
-        job = dataclasses.replace(job, writer=with_versions(writer))
+        fingerprint, shards, total, committed, aside, official, versions = fields
+        writer = dataclasses.replace(
+            job.writer,
+            writer="official" if official else "gristmill",
+            versions=versions.rstrip(b"\0").decode(),
+        )
+        job = dataclasses.replace(job, writer=writer)
         write = cls(
             job=job,
             fingerprint=fingerprint.decode(),
@@ -213,7 +214,7 @@ class GroupTask(NamedTuple):
     digest: bytes
 
     def pack(self) -> bytes:
-        """Returns the task as 109 bytes."""
+        """Returns the task as 157 bytes."""
         return _TASK.pack(*self)
 
     @classmethod
