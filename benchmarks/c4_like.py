@@ -167,8 +167,20 @@ class WrittenFile:
     size_bytes: int
 
 
+def generate_binary(*, seed: int) -> Iterator[bytes]:
+    """Yields records of 100 KB without end: half of each compresses to nothing."""
+    rng = np.random.default_rng(seed)
+    while True:
+        yield rng.bytes(50_000) + bytes(50_000)
+
+
 def write_file(
-    path: pathlib.Path, *, size_bytes: int, seed: int, mean_record_bytes: int = 2200
+    path: pathlib.Path,
+    *,
+    size_bytes: int,
+    seed: int,
+    mean_record_bytes: int = 2200,
+    binary: bool = False,
 ) -> WrittenFile:
     """Writes one TFRecord file.
 
@@ -177,12 +189,17 @@ def write_file(
       size_bytes: records are added until the file has at least this length.
       seed: of the text.
       mean_record_bytes: mean length of a record.
+      binary: records of `generate_binary` instead.
 
     Returns:
       What was written.
     """
     records = written_bytes = 0
-    source = generate_records(seed=seed, mean_record_bytes=mean_record_bytes)
+    source = (
+        generate_binary(seed=seed)
+        if binary
+        else generate_records(seed=seed, mean_record_bytes=mean_record_bytes)
+    )
     with open(path, "wb", buffering=1 << 20) as file:
         while written_bytes < size_bytes:
             written_bytes += file.write(frame_record(next(source)))
@@ -197,6 +214,7 @@ def write_dataset(
     files: int = 1,
     seed: int = 0,
     mean_record_bytes: int = 2200,
+    binary: bool = False,
 ) -> list[WrittenFile]:
     """Writes TFRecord files as a TensorFlow Datasets directory of split "train".
 
@@ -207,6 +225,7 @@ def write_dataset(
       files: how many.
       seed: file i of n has text of its own, the same for every n.
       mean_record_bytes: mean length of a record.
+      binary: records of `generate_binary` instead.
 
     Returns:
       The files in order.
@@ -224,6 +243,7 @@ def write_dataset(
                 - size_bytes * index // files,
                 seed=seed * 1_000_003 + index,
                 mean_record_bytes=mean_record_bytes,
+                binary=binary,
             )
         )
     _write_tfds_metadata(directory, written)

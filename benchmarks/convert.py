@@ -124,6 +124,7 @@ class Benchmark:
                 "rounds": args.rounds,
                 "files": args.files,
                 "writer_options": "group_size:1,zstd:3",
+                "binary": args.binary,
             },
             "contestants": {},
             "runs": [],
@@ -176,7 +177,11 @@ class Benchmark:
         directory = self._work_dir / f"input-{self._inputs}"
         say(f"writing {size_bytes / 1e6:,.2f} MB of TFRecords ({kind})")
         written = c4_like.write_dataset(
-            directory, size_bytes=size_bytes, files=files, seed=self._args.seed
+            directory,
+            size_bytes=size_bytes,
+            files=files,
+            seed=self._args.seed,
+            binary=self._args.binary,
         )
         return Input(kind=kind, directory=directory, files=tuple(written))
 
@@ -222,6 +227,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--quick",
         action="store_true",
         help="4 MB, one round, gristmill and the bare loop: does everything run?",
+    )
+    parser.add_argument(
+        "--binary", action="store_true", help="records of 100 KB, not text"
     )
     parser.add_argument("--bytes", type=size, help="input of the main runs (1GB)")
     parser.add_argument(

@@ -241,7 +241,8 @@ def _input_line(results: Results) -> str:
     if main is None:
         return "No contestant finished a run."
     return (
-        f"Input: {main['input_bytes'] / 1e6:,.0f} MB of C4-like TFRecords in "
+        f"Input: {main['input_bytes'] / 1e6:,.0f} MB of "
+        f"{'binary' if settings.get('binary') else 'C4-like'} TFRecords in "
         f"{settings['files']} files, {main['input_records']:,} records of "
         f"{main['input_bytes'] / main['input_records']:,.0f} bytes on average, seed "
         f"{settings['seed']}. Writer options: {settings['writer_options']}. "

@@ -9,10 +9,10 @@ from __future__ import annotations
 import collections
 import functools
 import pathlib
+import random
 import tempfile
-from collections.abc import Iterable, Iterator
-
-import numpy as np
+from collections.abc import Iterable
+from itertools import islice
 
 from benchmarks.scale_files import RECORD_BYTES, make_inputs
 from benchmarks.scale_size import finish
@@ -28,6 +28,8 @@ from gristmill.transforms.conversion.counted_parts import (
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.planning.record_plan import stride_for
 from gristmill.transforms.planning.shard_plan import PlanOptions
+
+_WINDOW = 1 << 16
 
 
 def measure(shards: int) -> dict[str, float]:
@@ -51,24 +53,21 @@ def measure(shards: int) -> dict[str, float]:
 
 def _count(steps: Steps, job: ConversionJob) -> GatheredCounts:
     files = steps.timed("list", lambda: list_inputs(job))
-    tasks = steps.timed("count_tasks", lambda: list(count_tasks(job, files)))
-    steps.sent(tasks[-1])
+    tasks = count_tasks(job, files)
+    stride = stride_for(job.plan.value or 1)
     gathered = GatheredCounts()
-    for parts in _counts(tasks, stride_for(job.plan.value or 1)):
+    chance = random.Random(2)
+    # Some at a time, as a runner takes them.
+    while some := steps.timed("count_tasks", lambda: list(islice(tasks, _WINDOW))):
+        steps.sent(some[-1])
+        chance.shuffle(some)
+        parts = [_counted(task, stride) for task in some]
         add_all = functools.partial(collections.deque, map(gathered.add, parts), 0)
         steps.timed("gather_counts", add_all)
         steps.sent(parts[0])
     found = steps.timed("gather_counts", lambda: steps.sent(gathered, gathers=True))
     steps.found["counts_bytes"] = steps.found["gathered_bytes"]
     return found
-
-
-def _counts(tasks: list[CountTask], stride: int) -> Iterator[list[CountedPart]]:
-    """Yields what would be counted, shuffled, some at a time."""
-    numbers = np.random.default_rng(2).permutation(len(tasks))
-    for begin in range(0, len(tasks), 4096):
-        some = numbers[begin : begin + 4096].tolist()
-        yield [_counted(tasks[number], stride) for number in some]
 
 
 def _counted(task: CountTask, stride: int) -> CountedPart:

@@ -52,8 +52,9 @@ def finish(steps: Steps, prepared: PreparedJob, shards: int) -> None:
         raise RuntimeError(f"planned {prepared.plan.shards}, wanted {shards}")
     steps.found["job_graph_bytes"] = graph_bytes(ConvertTFRecords(jobs=(job,)))
     steps.timed("begin", lambda: take_output(prepared))
-    task = steps.timed("tasks", lambda: list(shard_tasks(prepared))[-1])
-    task = steps.sent(task)
+    # One after the other, as a runner takes them.
+    last = functools.partial(collections.deque, shard_tasks(prepared), 1)
+    task = steps.sent(steps.timed("tasks", last)[0])
     steps.timed("load_in_a_worker", lambda: task.prepared)
     gathered = GatheredResults()
     for results in made_results(prepared):

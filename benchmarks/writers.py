@@ -20,10 +20,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import zstandard
 
-from benchmarks.c4_like import generate_records
+from benchmarks.c4_like import generate_binary, generate_records
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
@@ -40,8 +39,7 @@ def text(count: int) -> list[bytes]:
 
 def binary(count: int) -> list[bytes]:
     """Returns records of 100 KB, half of which compresses to nothing."""
-    rng = np.random.default_rng(0)
-    return [rng.bytes(50_000) + bytes(50_000) for _ in range(count)]
+    return list(itertools.islice(generate_binary(seed=0), count))
 
 
 def write(
