@@ -353,6 +353,29 @@ class TestChanged:
         )
         with pytest.raises(JobChangedError, match="taken over"):
             load_prepared(*known)
+
+    def test_a_description_with_the_list_of_another_job_is_of_no_job(
+        self, inputs, tmp_path
+    ):
+        """Seen while one job takes the place of another: each file is replaced."""
+        first, second = (
+            prepared_of(job_of(inputs, tmp_path / "out", plan=("num_shards", shards)))
+            for shards in (2, 3)
+        )
+        where = str(tmp_path / "out"), "data", "train"
+        listed = tmp_path / "out" / "index" / "data-train.inputs.npz"
+        seen = listed.read_bytes()
+        job = tmp_path / "out" / "index" / "data-train.job.json"
+        described = job.read_bytes()
+        first.store(replaces=PreparedJob.load_versioned(*where)[1])
+        job.write_bytes(described)
+        for known in (first, second):
+            with pytest.raises(InvalidDatasetError, match="lacks its list"):
+                load_prepared(*where, known.fingerprint)
+        assert PreparedJob.load_versioned(*where, own=second)[0] is second
+        # What was seen in between is not remembered.
+        listed.write_bytes(seen)
+        assert load_prepared(*where, second.fingerprint).plan.shards == 3
         with pytest.raises(JobChangedError, match="taken over"):
             make_shard(next(shard_tasks(first)))
 

@@ -171,7 +171,8 @@ class PreparedJob:
             name: Its name.
             split: The split.
             own: The job that asks. It is the one described where its fingerprint is
-                there, but not its list of files: an earlier run ended in between.
+                there, but not its list of files, or another job's: an earlier run
+                ended in between, or this one has begun elsewhere just now.
                 Another job that lacks its list is None, with its version.
 
         Raises:
@@ -186,8 +187,8 @@ class PreparedJob:
         )
         if found is None:
             return None, versions
+        is_own = own is not None and own._is_described_by(found.data)
         if listed is None:
-            is_own = own is not None and own._is_described_by(found.data)
             return own if is_own else None, versions
         arrays = load_arrays(listed.data, where=inputs, version=_VERSION)
         try:
@@ -213,7 +214,11 @@ class PreparedJob:
                 got=str(e),
                 cure="start over with --overwrite",
             ) from e
-        return cls(job=job, files=files, plan=plan), versions
+        described = cls(job=job, files=files, plan=plan)
+        if not described._is_described_by(found.data):
+            # The list is of another job: this one has still to write its own.
+            return own if is_own else None, versions
+        return described, versions
 
     def _is_described_by(self, document: bytes) -> bool:
         try:
