@@ -38,7 +38,7 @@ def text(count: int) -> list[bytes]:
 
 
 def binary(count: int) -> list[bytes]:
-    """Returns records of 100 KB, half of which compresses to nothing."""
+    """Returns records of 100 KB of token ids."""
     return list(itertools.islice(generate_binary(seed=0), count))
 
 
