@@ -200,7 +200,7 @@ def page() -> str:
     rows = [
         ("CPU seconds for a GB, measured", "{0.cpu_seconds_per_gb:.1f}", found),
         ("bytes written for each byte read, measured", "{0.output_ratio:.2f}", found),
-        ("MB/s that a machine writes", "{0.machine_mb_per_second:.0f}", costs),
+        ("MB/s that a machine writes at most", "{0.machine_mb_per_second:.0f}", costs),
         ("vCPU hours", "{0.vcpu_hours:.1f}", costs),
         (f"minutes on {given.machines} machines", "{0.minutes:.0f}", costs),
         ("workers: vCPUs, memory, disk", "${0.workers:.2f}", costs),
@@ -218,6 +218,9 @@ def page() -> str:
     table.append(f"| **together** | {total[0]} | {total[1]} |")
     traffic = costs["records"].between_regions
     standard = 0.12 * 1.048576 * given.disk_gb
+    least_mb, most_mb = (
+        given.busy * costs[check].machine_mb_per_second for check in CONTESTANTS
+    )
     machine_hours = costs["records"].vcpu_hours / given.vcpus
     ssd = machine_hours * given.disk_gb * prices.disk_gb_hour
     return f"""\
@@ -237,7 +240,9 @@ unless `--cross-region` is given. Traffic between continents costs several times
 
 The disk is `pd-ssd`, ${ssd:.2f} of the sum: a standard one of {given.disk_gb:.0f} GB \
 takes {standard:.0f} MB/s, by the published
-0.12 MiB/s for a GiB, and a machine with all vCPUs at work writes more.
+0.12 MiB/s for a GiB. Of a machine whose vCPUs are at work {given.busy:.0%} of the time
+it has to take {least_mb:.0f} to {most_mb:.0f} MB/s, if they are as fast as those \
+that were measured.
 
 No record passes through a shuffle. A job shuffles a few hundred bytes for each shard,
 so Dataflow's price for shuffled bytes does not matter.

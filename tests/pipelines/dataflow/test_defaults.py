@@ -51,7 +51,9 @@ def test_the_disk_takes_what_the_machine_writes():
     assert f"e2-standard-{assumed.vcpus}" == worker_disk.MACHINE_TYPE
     for check in ("records", "sample"):
         cost = cost_of(10**12, measured(check))
-        assert cost.machine_mb_per_second < assumed.disk_mb_per_second
+        # Its vCPUs are not at work all the time, and memory takes more for a while.
+        written = assumed.busy * cost.machine_mb_per_second
+        assert written < assumed.disk_mb_per_second
 
 
 @pytest.mark.parametrize(
