@@ -22,14 +22,12 @@ from gristmill.dataset.arrayrecord.chunks import sums_of
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import (
-    ArrayRecordWriter,
-    check_versions,
-)
+from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.writing.official_writer import (
     OfficialWriter,
     WriterError,
 )
+from gristmill.dataset.arrayrecord.writing.versions import check_versions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     CorruptShardError,

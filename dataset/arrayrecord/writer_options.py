@@ -21,6 +21,8 @@ DEFAULT_COMPRESSION = "zstd:3"
 # A POSIX extended regular expression, which Python's `re` reads alike.
 COMPRESSION_PATTERN = "(zstd|brotli)(:-?[0-9]+)?|snappy|uncompressed"
 
+# Of zstd, as the official writer sets it: it bounds what a reader has to hold.
+WINDOW_LOG = 20
 # What the official writer accepts.
 _LEVELS = {"zstd": range(-131072, 23), "brotli": range(12)}
 _DEFAULT_LEVELS = {"zstd": 3, "brotli": 6}
@@ -95,7 +97,9 @@ class WriterOptions:
     @property
     def recorded(self) -> str:
         """The options string in the footer, as the official writer spells it."""
-        window = ",window_log:20" if self.compression.startswith("zstd") else ""
+        window = (
+            f",window_log:{WINDOW_LOG}" if self.compression.startswith("zstd") else ""
+        )
         return (
             f"group_size:{self.group_size},transpose:false,pad_to_block_boundary:false,"
             f"{self.compression}{window},max_parallelism:1"

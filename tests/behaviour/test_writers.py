@@ -1,6 +1,6 @@
 """Conversions with either writer: the same records, for every reader.
 
-Covers: dataset/arrayrecord/writing/file_writer.py, transforms/jobs/settle_writer.py.
+Covers: dataset/arrayrecord/writing/versions.py, transforms/jobs/settle_writer.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
-from gristmill.dataset.arrayrecord.writing import file_writer
-from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
+from gristmill.dataset.arrayrecord.writing import versions
+from gristmill.dataset.arrayrecord.writing.versions import with_versions
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms import WriteArrayRecords
@@ -145,22 +145,22 @@ def test_other_versions_of_a_codec_do_not_finish_a_job(
     job = job_of(inputs, tmp_path / "out", plan=("num_shards", 4))
     prepared = prepared_of(job)
     assert prepared.job.writer.writer == "gristmill"
-    versions = prepared.job.writer.versions
+    planned = prepared.job.writer.versions
     tasks = list(shard_tasks(prepared))
     make_shard(tasks[0])
-    monkeypatch.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
+    monkeypatch.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
     # Another worker of the same run, and another run.
     for attempt in (lambda: make_shard(tasks[1]), lambda: convert(job)):
         with pytest.raises(JobChangedError) as caught:
             attempt()
-        assert versions in str(caught.value)
+        assert planned in str(caught.value)
         assert "gristmill:1,zstd-1.4.0" in str(caught.value)
     assert len(list((tmp_path / "out").glob("*.array_record-*"))) == 1
     monkeypatch.undo()
     convert(job)
     assert read_output(tmp_path / "out") == RECORDS
     # Nothing is to do, so it does not matter what could do it.
-    monkeypatch.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
+    monkeypatch.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
     assert begin_job(job).committed is not None
 
 
@@ -179,7 +179,7 @@ def test_what_replaces_a_job_takes_nothing_of_it(
     writer = WriterOptions(writer="official" if older == "release" else None)
     old = job_of(inputs, output, plan=("num_shards", 4), writer=writer)
     with monkeypatch.context() as patched:
-        patched.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
+        patched.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
         for task in list(shard_tasks(prepared_of(old)))[: made == "one"]:
             make_shard(task)
         if made == "all":
@@ -214,7 +214,7 @@ def test_a_write_that_replaces_an_unfinished_one_takes_nothing_of_it(
             _ = pcollection | WriteArrayRecords(output, num_shards=2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
+        patched.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
         write(RECORDS)
     source = open_manifest(str(output)).splits["train"].source
     for path in (output / "dataset.json", *output.glob("*.array_record-*")):
@@ -261,7 +261,7 @@ def test_a_write_of_an_older_release_goes_on_with_its_writer(
     assert contents(output) == made
     with pytest.raises(JobChangedError, match="writer"):
         write(writer=WriterOptions(writer="gristmill"))
-    monkeypatch.setattr(file_writer, "codec_version", lambda _: "zstd-1.4.0")
+    monkeypatch.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
     write(overwrite=True)
     split = open_manifest(str(output)).splits["train"]
     assert split.writer_options == "group_size:1,zstd:3,gristmill:1,zstd-1.4.0"
@@ -278,7 +278,7 @@ def test_the_writer_without_the_compiled_hash(
 ):
     writer = WriterOptions(writer=wanted)
     begun = prepared_of(job_of(inputs, tmp_path / "begun", writer=writer))
-    monkeypatch.setattr(file_writer, "is_compiled", lambda: False)
+    monkeypatch.setattr(versions, "is_compiled", lambda: False)
     job = job_of(inputs, tmp_path / "out", writer=writer)
     assert prepared_of(job).job.writer.writer == (wanted or "official")
     # A job that was planned elsewhere keeps its writer.

@@ -22,7 +22,7 @@ from apache_beam.testing.test_stream import TestStream as FakeStream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
+from gristmill.dataset.arrayrecord.writing.versions import with_versions
 from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError, JobChangedError

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import (
+from gristmill.dataset.arrayrecord.writing.versions import (
     check_versions,
     with_versions,
 )

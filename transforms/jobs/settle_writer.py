@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
+from gristmill.dataset.arrayrecord.writing.versions import with_versions
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob

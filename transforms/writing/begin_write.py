@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from gristmill.dataset.arrayrecord.writing.file_writer import (
+from gristmill.dataset.arrayrecord.writing.versions import (
     check_versions,
     with_versions,
 )

@@ -1,8 +1,7 @@
 """Compressing the parts of chunks: the counterpart of `compression`.
 
-All codecs work off the interpreter's lock. Zstd takes many parts in one call, which
-saves a fifth for records of 2 KB: one context serves them all, and the lock is released
-and taken once.
+All codecs work off the interpreter's lock. Zstd takes many parts in one call, so that
+the lock is released and taken once for all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import cramjam
 import numpy as np
 import zstandard
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WINDOW_LOG, WriterOptions
 
 # Most bytes that one call of zstd takes. Its output is held once more.
 _CALL_BYTES = 1 << 20
@@ -26,9 +25,6 @@ _CALL_BYTES = 1 << 20
 # 0.5 %. All else gets those for large sizes, as from the official writer.
 _SMALL_BYTES = 16 << 10
 _SMALL_SETTINGS_BYTES, _LARGE_SETTINGS_BYTES = 32 << 10, 1 << 20
-# What the official writer sets: it bounds what a reader has to hold.
-WINDOW_LOG = 20
-
 Compress = Callable[[Sequence[bytes]], Iterable[Any]]
 
 

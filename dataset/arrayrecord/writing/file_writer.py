@@ -9,12 +9,10 @@ array_record/cpp/array_record_writer.cc.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.footer import MAGIC
 from gristmill.dataset.arrayrecord.simple_chunks import IntArray
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -25,8 +23,6 @@ from gristmill.dataset.arrayrecord.writing.chunk_encoder import (
     Chunks,
     encode_special,
 )
-from gristmill.dataset.arrayrecord.writing.compress import codec_version
-from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.protobuf import bytes_field, varint_field
 from gristmill.dataset.varints import encode_varints
 
@@ -34,45 +30,11 @@ from gristmill.dataset.varints import encode_varints
 _BATCH_BYTES = 1 << 20
 # What a record takes in memory besides its own bytes while it is encoded, and more.
 _RECORD_BYTES = 64
-# Counts up when the same records and codec give other bytes.
-_ENCODER_VERSION = 1
 _BUFFER_BYTES = 1 << 20
 _LAYOUT_VERSION = 1
 _POSTSCRIPT_COPIES = 3
 # Number of each field of a chunk's entry in the footer, as keys: all are varints.
 _ENTRY_KEYS = (0x08, 0x10, 0x18)
-
-
-def with_versions(options: WriterOptions) -> WriterOptions:
-    """Returns options that name the writer, and this machine's versions.
-
-    Those that name versions stay as they are: they are of the machine that planned the
-    job. The official writer has its codecs built in, and goes without. It is the
-    default where the hash of chunks is not compiled, which is slow for large chunks.
-    """
-    undecided = options.writer is None and not options.versions
-    if options.writer == "official" or (undecided and not is_compiled()):
-        return dataclasses.replace(options, writer="official")
-    here = f"gristmill:{_ENCODER_VERSION},{codec_version(options)}"
-    versions = options.versions or here
-    return dataclasses.replace(options, writer="gristmill", versions=versions)
-
-
-def check_versions(options: WriterOptions, *, where: str) -> None:
-    """Checks that this machine writes what the machine that planned the job would.
-
-    Raises JobChangedError.
-    """
-    here = with_versions(dataclasses.replace(options, versions="")).versions
-    if options.versions not in ("", here):
-        raise JobChangedError(
-            "this machine would write other bytes than the job's other machines",
-            where=where,
-            expected=options.versions,
-            got=here,
-            cure="install the same versions on all machines, or start over with "
-            "--overwrite",
-        )
 
 
 class ArrayRecordWriter:

@@ -23,7 +23,7 @@ from gristmill.dataset.arrayrecord.shard_writer import (
     read_shard,
 )
 from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
+from gristmill.dataset.arrayrecord.writing.versions import with_versions
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     CorruptShardError,

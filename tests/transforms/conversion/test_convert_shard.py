@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import with_versions
+from gristmill.dataset.arrayrecord.writing.versions import with_versions
 from gristmill.dataset.errors import CorruptInputError, DataLossError
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_index import parse_index
