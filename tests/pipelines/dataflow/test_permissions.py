@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.pipelines.dataflow import permissions
 from tests.support import roles
-from tests.support.cloud import Cloud, job_of, running, written_job
+from tests.support.cloud import Cloud, job_of, written_job
 
 ASKED = roles.asked()
 # Here it takes one or two; where Beam tries again, 8 minutes.
@@ -21,12 +21,6 @@ SUBMISSION = (
     "--service_account_email=worker@my-project.iam.gserviceaccount.com",
     "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1",
 )
-
-
-@pytest.fixture(scope="module")
-def services():
-    with running() as cloud:
-        yield cloud
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.cloud import Cloud, Done, running
+from tests.support.cloud import Cloud, Done
 
 ROOT = pathlib.Path(__file__).parents[3]
 # Here it takes one or two; where Beam tries again, 8 minutes.
@@ -292,12 +292,6 @@ OTHERS = {
     "no credentials for Google Cloud",
     "this copy of gristmill cannot be sent to workers",
 }
-
-
-@pytest.fixture(scope="module")
-def services():
-    with running() as cloud:
-        yield cloud
 
 
 @pytest.fixture
