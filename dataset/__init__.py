@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         UserFunctionError,
         WorkerDiedError,
     )
+    from gristmill.dataset.example import encode_example
     from gristmill.dataset.metadata.manifest import (
         Manifest,
         open_manifest,
@@ -81,6 +82,7 @@ __all__ = [
     "UserFunctionError",
     "WorkerDiedError",
     "WriterOptions",
+    "encode_example",
     "encode_frame",
     "open_manifest",
     "read_manifest",

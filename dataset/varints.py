@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 MAX_VARINT_BYTES = 9  # Of a number below 2**63, which is what int64 holds.
 
+_BYTES = [bytes([value]) for value in range(256)]
+
 IntArray = npt.NDArray[np.int64]
 
 
@@ -61,6 +63,8 @@ def decode_varints(data: npt.NDArray[np.uint8]) -> IntArray:
 
 def encode_varint(value: int) -> bytes:
     """Encodes one number that is not negative."""
+    if value < 0x80:
+        return _BYTES[value]
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -86,6 +90,27 @@ def encode_varints(values: IntArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
         byte = (values[has] >> 7 * index & 0x7F).astype(np.uint8)
         data[starts[has] + index] = byte | more
     return data, lengths
+
+
+def encode_int64s(values: IntArray) -> bytes:
+    """Encodes numbers as the `int64` of protocol buffers: negative ones take ten bytes.
+
+    Args:
+        values: int64 [values].
+    """
+    words = values.view(np.uint64)
+    largest = int(words.max(initial=0))
+    if largest < 0x80:
+        return words.astype(np.uint8).tobytes()
+    longest = -(-largest.bit_length() // 7)
+    rest = words[:, None] >> (7 * np.arange(longest, dtype=np.uint64))
+    data = rest.astype(np.uint8) | 0x80
+    has = rest > 0
+    has[:, 0] = True
+    # The last byte of each has no byte after it.
+    data[:, :-1] &= (has[:, 1:] << 7).astype(np.uint8) | 0x7F
+    data[:, -1] &= 0x7F
+    return data[has].tobytes()
 
 
 def varints_at(

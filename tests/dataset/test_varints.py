@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.varints import (
     decode_varints,
+    encode_int64s,
     encode_varint,
     encode_varints,
     varint_at,
@@ -30,6 +31,11 @@ class TestVarints:
         data, lengths = encode_varints(np.array(values, np.int64))
         assert data.tobytes() == b"".join(encoded)
         assert lengths.tolist() == list(map(len, encoded))
+
+    @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300)))
+    def test_encoded_with_their_signs(self, values):
+        encoded = b"".join(varint(value % 2**64) for value in values)
+        assert encode_int64s(np.array(values, np.int64)) == encoded
 
     @given(st.lists(st.integers(0, 2**63 - 1), min_size=1))
     def test_from_given_places(self, values):
