@@ -59,6 +59,8 @@ OTHERS = [
     "dask[distributed]>=2025.1,<2027",
     "orbax-checkpoint>=0.11.20,<0.13",
 ]
+# Tables: Beam's upper bound is lower, and pip finds what suits both.
+PARQUET = ["pyarrow>=18,<27"]
 TF = [
     # tensorflow-datasets imports it and does not ask for it.
     "importlib_resources>=6,<8",
@@ -161,10 +163,11 @@ setup(
     install_requires=CORE,
     extras_require={
         "beam": BEAM,
-        "dev": [*BEAM, *DEV, *GCS, *LOADER, *METRICS, *OTHERS, *TF],
+        "dev": [*BEAM, *DEV, *GCS, *LOADER, *METRICS, *OTHERS, *PARQUET, *TF],
         "gcs": GCS,
         "loader": LOADER,
         "metrics": METRICS,
+        "parquet": PARQUET,
         "tf": TF,
     },
     entry_points={

@@ -129,6 +129,44 @@ class CorruptStreamError(CorruptInputError):
     detail: str = ""
 
 
+class RowError(CorruptInputError):
+    """A row of a table of which no record can be made.
+
+    Codecs know a row by its place in the batch alone. A caller that knows more, such as
+    the reader of a file, raises `error.of(...)`, or sets the row aside.
+
+    Attributes:
+        row: Place of the row in the batch that was given to the codec.
+        column: Name of the feature that could not be made, empty if none is to blame.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        where: str | None = None,
+        expected: object = None,
+        got: object = None,
+        cure: str | None = None,
+        *,
+        row: int = 0,
+        column: str = "",
+    ) -> None:
+        where = f"row {row:,} of the batch" if where is None else where
+        super().__init__(what, where, expected, got, cure)
+        self.row, self.column = row, column
+
+    def of(self, where: str | None = None, *, row: int | None = None) -> Self:
+        """Returns this error with the row named, such as `c4.parquet, row 7`.
+
+        Args:
+            where: The row; by default its place in the batch.
+            row: Its place in another batch, if it is now to be known by that.
+        """
+        facts: dict[str, Any] = {**self.facts(), "where": where}
+        row = self.row if row is None else row
+        return type(self)(**facts, row=row, column=self.column)
+
+
 class FalseStartError(CorruptInputError):
     """A range that was entered by a search for its first frame met damage, real or not.
 
@@ -248,6 +286,7 @@ _INSTALLED_BY = {
     "grain": "gristmill[loader]",
     "jax": "gristmill[loader]",
     "prometheus_client": "gristmill[metrics]",
+    "pyarrow": "gristmill[parquet]",
     "tensorflow": "gristmill[tf]",
     "tensorflow_datasets": "gristmill[tf]",
     "tensorstore": "gristmill[loader]",

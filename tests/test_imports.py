@@ -25,13 +25,16 @@ MOST_FLOORS = 10  # Modules in the longest chain of imports within a package.
 # Package -> setup.py's extras that it may use.
 EXTRAS = {
     "dataset": {"gcs"},
-    "transforms": {"beam", "gcs", "tf"},
+    "transforms": {"beam", "gcs", "parquet", "tf"},
     "loader": {"gcs", "loader", "metrics"},
     "pipelines": {"beam", "gcs", "loader", "tf"},
 }
 # Packages that must not come in with any module of ours, directly or through another.
 FOREIGN = {
-    "dataset": {"apache_beam", "grain", "jax", "tensorflow", "tensorflow_datasets"},
+    "dataset": {
+        *("apache_beam", "grain", "jax", "pyarrow"),
+        *("tensorflow", "tensorflow_datasets"),
+    },
     "transforms": {"grain", "jax"},
     "loader": {"apache_beam", "tensorflow", "tensorflow_datasets"},
 }
@@ -42,6 +45,7 @@ HEAVY = {
     "jax",
     "matplotlib",
     "numpy",
+    "pyarrow",
     "tensorflow",
     "tensorflow_datasets",
 }

@@ -216,6 +216,7 @@ def test_metadata() -> None:
         "gcs",
         "loader",
         "metrics",
+        "parquet",
         "tf",
     }
     required = [Requirement(r) for r in metadata.get_all("Requires-Dist", [])]

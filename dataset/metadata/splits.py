@@ -33,6 +33,8 @@ class Split:
         added_records: Records that it returned beyond one for each.
         quarantined_regions: Damaged regions of the inputs that were set aside.
         quarantined_bytes: Their size.
+        features: What the records hold, as `features.encode_features` describes it,
+            None if that is not known.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -51,6 +53,7 @@ class Split:
     added_records: int = 0
     quarantined_regions: int = 0
     quarantined_bytes: int = 0
+    features: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -137,9 +140,13 @@ def unknown_fields(fields: Mapping[str, Any], known: Any) -> dict[str, Any]:
 
 def encode_splits(splits: Mapping[str, Split]) -> dict[str, Any]:
     """Returns splits as JSON objects, by name."""
-    return {
-        name: merge_extra(dataclasses.asdict(split)) for name, split in splits.items()
-    }
+    encoded = {}
+    for name, split in splits.items():
+        fields = merge_extra(dataclasses.asdict(split))
+        if split.features is None:
+            del fields["features"]
+        encoded[name] = fields
+    return encoded
 
 
 def parse_splits(fields: Mapping[str, Any]) -> dict[str, Split]:
@@ -189,4 +196,5 @@ def _parse_split(fields: Mapping[str, Any]) -> Split:
             raise ValueError(f"{name} is not a digest, got {value!a}")
     if mapping_or_none(fields["source"], "source") is None:
         raise ValueError("source must be an object, got null")
+    mapping_or_none(fields.get("features"), "features")
     return Split(**known, extra=unknown_fields(fields, _SPLIT_FIELDS))

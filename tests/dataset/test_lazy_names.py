@@ -29,6 +29,7 @@ def python(*lines: str, without: str) -> subprocess.CompletedProcess[str]:
             "beam",
         ),
         ("from gristmill.loader import in_batches", "grain", "loader"),
+        ("from gristmill.transforms.tables import encode_rows", "pyarrow", "parquet"),
     ],
 )
 def test_the_extra_is_named(line, package, extra):

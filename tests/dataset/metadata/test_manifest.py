@@ -82,13 +82,18 @@ class TestRoundTrip:
             ),
             manifest_of(
                 splits={
+                    "train": split_of(table_of(2), features={"text": {"kind": "bytes"}})
+                }
+            ),
+            manifest_of(
+                splits={
                     "train": split_of(
                         table_of(2), source={"patterns": ["caf\udce9/\ud83d*", "tür"]}
                     )
                 }
             ),
         ],
-        ids=["plain", "features", "split-extra", "not-utf8"],
+        ids=["plain", "features", "split-extra", "split-features", "not-utf8"],
     )
     def test_everything_comes_back(self, manifest: Manifest):
         data = manifest.encode()
@@ -123,6 +128,10 @@ class TestRoundTrip:
         document["splits"]["test"]["extra"] = [1, 2]
         again = json.loads(decode(json.dumps(document).encode()).encode())
         assert again == document
+
+    def test_a_split_without_features_does_not_name_them(self):
+        document = json.loads(manifest_of().encode())
+        assert "features" not in document["splits"]["train"]
 
     def test_digest_is_of_the_content(self):
         digest = manifest_of().content_digest
@@ -223,6 +232,7 @@ class TestRefused:
             ("splits.train.source", None, "source"),
             ("splits.train.source", ..., "source"),
             ("features", "text", "features"),
+            ("splits.train.features", ["text"], "features"),
             ("splits.train.table", "../other.npz", "outside"),
             ("splits.train.table", "/etc/passwd", "outside"),
             ("splits.train.shards_digest", "0", "digest"),

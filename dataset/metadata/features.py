@@ -1,0 +1,123 @@
+"""What the records of a split hold, where they are `tf.train.Example`.
+
+It is what a decoder needs to know, so that no one writes a schema by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, Self, get_args
+
+Kind = Literal["bytes", "float", "int64"]
+
+# Names of the types, as numpy has them, of the values that each kind of list holds.
+_DTYPES: Mapping[str, frozenset[str]] = {
+    "bytes": frozenset(["bytes"]),
+    "float": frozenset(["float16", "float32"]),
+    "int64": frozenset(
+        [
+            "bool",
+            *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        ]
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureSpec:
+    """What one feature of the records is.
+
+    Attributes:
+        kind: Which list of a `tf.train.Feature` holds its values.
+        dtype: The type of these values: `bytes`, or a name of numpy's that says which
+            numbers occur.
+        shape: The shape of the values of a record: `()` for a single one, `(None,)`
+            for a list of any length, `(3,)` for one of three.
+        optional: Whether records may lack the feature.
+        type: What a value means, in the words of Arrow, such as `string`,
+            `timestamp[us, tz=UTC]` or `double`; empty if nothing more is known. An
+            `image`, `audio` or `video` is a whole file; a `class_label` has names.
+        names: The names of classes, of which values are the numbers.
+    """
+
+    kind: Kind
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    optional: bool = False
+    type: str = ""
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"unknown kind of feature {self.kind!r}")
+        if self.dtype not in _DTYPES[self.kind]:
+            raise ValueError(f"no dtype of a feature of {self.kind}: {self.dtype!r}")
+        for size in self.shape:
+            if size is not None and (type(size) is not int or size < 0):
+                raise ValueError(f"impossible shape {self.shape!r}")
+        if None in self.shape[1:]:
+            raise ValueError(f"only the first dimension can vary, got {self.shape!r}")
+
+    @property
+    def values(self) -> int | None:
+        """How many values each record has, None if that varies."""
+        sizes = [size for size in self.shape if size is not None]
+        return math.prod(sizes) if len(sizes) == len(self.shape) else None
+
+    def encode(self) -> dict[str, Any]:
+        """Returns the JSON object that `parse` reads. Defaults are left out."""
+        fields: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype}
+        fields["shape"] = list(self.shape)
+        if self.optional:
+            fields["optional"] = True
+        if self.type:
+            fields["type"] = self.type
+        if self.names:
+            fields["names"] = list(self.names)
+        return fields
+
+    @classmethod
+    def parse(cls, fields: Any) -> Self:
+        """Parses such an object; fields that this version does not know are ignored.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is none.
+        """
+        shape, names = fields["shape"], fields.get("names", [])
+        if not isinstance(shape, list) or not isinstance(names, list):
+            raise TypeError("shape and names must be lists")
+        return cls(
+            kind=fields["kind"],
+            dtype=fields["dtype"],
+            shape=tuple(shape),
+            optional=fields.get("optional", False) is True,
+            type=str(fields.get("type", "")),
+            names=tuple(map(str, names)),
+        )
+
+
+Features = Mapping[str, FeatureSpec]
+"""What records hold, by the names of the features, in the order of the source."""
+
+
+def encode_features(features: Features) -> dict[str, Any]:
+    """Returns features as a JSON object, as `dataset.json` and jobs have it."""
+    return {name: spec.encode() for name, spec in features.items()}
+
+
+def parse_features(fields: Mapping[str, Any]) -> dict[str, FeatureSpec]:
+    """Parses such an object.
+
+    Raises:
+        ValueError: It is none; the message names the feature.
+    """
+    features = {}
+    for name, spec in fields.items():
+        try:
+            features[name] = FeatureSpec.parse(spec)
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
+            got = f"{type(e).__name__}: {e}"
+            raise ValueError(f"feature {name!r} is badly described: {got}") from e
+    return features

@@ -1,0 +1,335 @@
+"""Rows of any table as examples, compared with what TensorFlow makes of their values.
+
+Covers: transforms/tables/headers.py, transforms/tables/payloads.py.
+"""
+
+import decimal
+import re
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset import encode_example
+from gristmill.dataset.errors import InputError, RowError
+from gristmill.dataset.metadata.features import FeatureSpec
+from gristmill.transforms.tables import encode_rows, features_of
+from gristmill.transforms.tables.payloads import binary_array, packed_varints
+from tests.support import examples
+from tests.support.examples import parsed, tf_example
+
+TEXT = st.text(max_size=12)
+
+
+def ints(bits: int, *, signed: bool = True) -> st.SearchStrategy[int]:
+    top = 1 << bits - signed
+    return st.integers(-top if signed else 0, min(top, 1 << 63) - 1)
+
+
+def as_float32(value: float) -> float:
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+# Types of values, what occurs of them, and what is in the example for each.
+SCALARS = [
+    (pa.bool_(), st.booleans(), int),
+    *((getattr(pa, f"int{b}")(), ints(b), int) for b in (8, 16, 32, 64)),
+    *((getattr(pa, f"uint{b}")(), ints(b, signed=False), int) for b in (8, 16, 32, 64)),
+    (pa.float16(), st.floats(width=16).map(np.float16), float),
+    (pa.float32(), st.floats(width=32), float),
+    (pa.float64(), st.floats(-1e38, 1e38), as_float32),
+    *((t, TEXT, str.encode) for t in (pa.string(), pa.large_string())),
+    (pa.string_view(), st.text(max_size=30), str.encode),
+    *((t, examples.BYTES, bytes) for t in (pa.binary(), pa.large_binary())),
+    (pa.binary(3), st.binary(min_size=3, max_size=3), bytes),
+    (pa.dictionary(pa.int8(), pa.string()), st.sampled_from("abc"), str.encode),
+    (pa.date32(), ints(32), int),
+    (pa.time32("ms"), st.integers(0, 86_399_999), int),
+    (pa.timestamp("us", "UTC"), ints(64), int),
+    (pa.duration("ns"), ints(64), int),
+    (
+        pa.decimal128(9, 2),
+        st.integers(-(10**9) + 1, 10**9 - 1).map(lambda n: decimal.Decimal(n) / 100),
+        lambda value: f"{value:.2f}".encode(),
+    ),
+]
+NAMES = st.text("ab./é", max_size=3)
+
+
+@st.composite
+def columns(draw, depth=0):
+    """Draws a type, a strategy of its values, and what a value adds to an example."""
+    shape = draw(
+        st.sampled_from(["scalar", "scalar", "list", "fixed", "struct", "null"])
+    )
+    if shape == "null":
+        return pa.null(), st.none(), lambda name, value: {}
+    if shape == "struct" and depth < 2:
+        names = draw(st.lists(st.sampled_from("xyz"), min_size=1, unique=True))
+        fields = {name: draw(columns(depth + 1)) for name in names}
+
+        def add_fields(name, value):
+            found = {}
+            for field, (_, _, add) in fields.items():
+                if value is not None and value[field] is not None:
+                    found |= add(f"{name}.{field}", value[field])
+            return found
+
+        kind = pa.struct([(name, fields[name][0]) for name in names])
+        values = st.fixed_dictionaries(
+            {name: st.none() | fields[name][1] for name in names}
+        )
+        return kind, values, add_fields
+    item, values, of = draw(st.sampled_from(SCALARS))
+    if shape == "list":
+        make = draw(st.sampled_from([pa.list_, pa.large_list]))
+        lists = st.lists(values, max_size=5)
+        return make(item), lists, lambda name, vs: {name: (item, [of(v) for v in vs])}
+    if shape == "fixed":
+        size = draw(st.integers(1, 3))
+        lists = st.lists(values, min_size=size, max_size=size)
+        kind = pa.list_(item, size)
+        return kind, lists, lambda name, vs: {name: (item, [of(v) for v in vs])}
+    return item, values, lambda name, value: {name: (item, [of(value)])}
+
+
+@st.composite
+def tables(draw):
+    """Draws a batch, which can be a slice of a larger one, and the rows' features."""
+    names = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
+    made = {name: draw(columns()) for name in names}
+    rows = draw(
+        st.lists(
+            st.fixed_dictionaries({n: st.none() | made[n][1] for n in names}),
+            max_size=8,
+        )
+    )
+    batch = pa.record_batch(
+        [pa.array([row[name] for row in rows], made[name][0]) for name in names], names
+    )
+    begin = draw(st.integers(0, len(rows)))
+    end = draw(st.integers(begin, len(rows)))
+    expected = []
+    for row in rows[begin:end]:
+        features = {}
+        for name in names:
+            if row[name] is not None:
+                features |= made[name][2](name, row[name])
+        expected.append(features)
+    return batch.slice(begin, end - begin), expected
+
+
+def feature(kind: pa.DataType, values: list) -> tf.train.Feature:
+    spec = features_of(pa.schema([("x", kind)]))["x"]
+    if spec.kind == "bytes":
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+    if spec.kind == "float":
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+@given(tables())
+def test_rows_are_what_tensorflow_makes_of_them(drawn):
+    batch, rows = drawn
+    try:
+        features = features_of(batch.schema)
+    except InputError as error:
+        # Two columns would become one, or all are null.
+        if re.search("same feature|no column is left", error.what):
+            return
+        raise
+    records = encode_rows(batch, features)
+    assert len(records) == len(rows)
+    for record, row in zip(records, rows, strict=True):
+        named = {name: feature(kind, values) for name, (kind, values) in row.items()}
+        example = tf.train.Example(features=tf.train.Features(feature=named))
+        assert record == example.SerializeToString(deterministic=True)
+        assert all(features[name].optional or name in row for name in features)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "b": examples.BYTES,
+                "a/b": examples.FLOATS,
+                "a": examples.INT64S,
+                "i": st.lists(examples.INT64S, min_size=1, max_size=20),
+                "f": st.lists(examples.FLOATS, min_size=1, max_size=20),
+            }
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_a_row_has_the_bytes_of_encode_example(rows):
+    schema = pa.schema(
+        {
+            "b": pa.binary(),
+            "a/b": pa.float32(),
+            "a": pa.int64(),
+            "i": pa.list_(pa.int64()),
+            "f": pa.list_(pa.float32()),
+        }
+    )
+    batch = pa.RecordBatch.from_pylist(rows, schema)
+    assert encode_rows(batch, features_of(schema)) == [*map(encode_example, rows)]
+
+
+def encoded(columns, *, features=None):
+    batch = pa.record_batch(columns)
+    return encode_rows(batch, features or features_of(batch.schema))
+
+
+def test_a_null_is_no_feature_and_an_empty_list_one_without_values():
+    lists = pa.array([[], None], pa.list_(pa.int64()))
+    records = encoded({"s": ["", None], "l": lists, "x": [[1.5], []]})
+    assert [parsed(record) for record in records] == [
+        {"s": [b""], "l": [], "x": [1.5]},
+        {"x": []},
+    ]
+
+
+def test_a_row_of_nulls_and_no_rows():
+    assert encoded({"s": pa.array([None], pa.string())}) == [b"\x0a\x00"]
+    assert encoded({"s": pa.array([], pa.string())}) == []
+
+
+def test_rows_beyond_those_that_are_encoded_at_once():
+    numbers = np.arange(20_000)
+    records = encoded({"n": numbers, "t": [f"text {n}" for n in numbers]})
+    assert len(records) == 20_000
+    for n in (0, 8191, 8192, 8193, 19_999):
+        assert records[n] == tf_example({"n": [n], "t": [b"text %d" % n]})
+
+
+def test_a_dictionary_in_chunks():
+    chunks = [["a", "b"], ["c", None], ["b", "a"]]
+    column = pa.chunked_array([pa.array(c).dictionary_encode() for c in chunks])
+    table = pa.table({"d": column})
+    features = features_of(table.schema)
+    found = [
+        parsed(record)
+        for batch in table.to_batches()
+        for record in encode_rows(batch, features)
+    ]
+    assert [row.get("d") for row in found] == [
+        [b"a"],
+        [b"b"],
+        [b"c"],
+        None,
+        [b"b"],
+        [b"a"],
+    ]
+
+
+def test_an_image_becomes_its_bytes_with_its_path_beside_it():
+    images = [{"bytes": b"JPEG", "path": "a.jpg"}, None, {"bytes": b"", "path": None}]
+    assert [parsed(record) for record in encoded({"image": images})] == [
+        {"image": [b"JPEG"], "image.path": [b"a.jpg"]},
+        {},
+        {"image": [b""]},
+    ]
+
+
+def test_a_list_of_structs_becomes_a_list_for_each_field():
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    (record, none) = encoded({"messages": [chat, []]})
+    assert parsed(record) == {
+        "messages.role": [b"user", b"assistant"],
+        "messages.content": [b"hi", b"ho"],
+    }
+    assert parsed(none) == {"messages.role": [], "messages.content": []}
+
+
+def test_encoded_columns():
+    runs = pa.RunEndEncodedArray.from_arrays([2, 3], ["q", "r"])
+    ids = pa.array([b"0123456789abcdef"] * 3, pa.uuid())
+    records = encoded({"runs": runs, "id": ids})
+    assert [parsed(record)["runs"] for record in records] == [[b"q"], [b"q"], [b"r"]]
+    assert parsed(records[0])["id"] == [b"0123456789abcdef"]
+
+
+def test_columns_that_are_no_features_are_left_out_whatever_they_hold():
+    batch = pa.record_batch({"n": [1], "m": pa.array([[[1]]])})
+    features = features_of(batch.schema, ["n"])
+    assert encode_rows(batch, features) == [tf_example({"n": [1]})]
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "what"),
+    [
+        (pa.array([1, 2, 1 << 63], pa.uint64()), 2, "too large"),
+        (pa.array([[1], [], [2, 1 << 63]], pa.list_(pa.uint64())), 2, "too large"),
+        (pa.array([1.0, float("inf"), 1e39]), 2, "too large"),
+        (pa.array([[1], None, [], [2, None]]), 3, "item that is null"),
+        (pa.array([["a"], [None]]), 1, "item that is null"),
+    ],
+)
+def test_a_value_that_no_example_holds_is_named(column, row, what):
+    # Also beyond the rows that are encoded at once, and in a slice.
+    fine = column.slice(0, 1)
+    for before in (0, 9000):
+        whole = pa.concat_arrays([fine] * before + [column])
+        batch = pa.record_batch(
+            {"first": pa.nulls(len(whole), pa.string()), "x": whole}
+        )
+        with pytest.raises(RowError, match=what) as error:
+            encode_rows(batch.slice(1) if before else batch, features_of(batch.schema))
+        assert error.value.row == before + row - bool(before)
+        assert error.value.column == "x"
+        assert f"row {error.value.row:,} of the batch" in str(error.value)
+        named = error.value.of("c4.parquet, row 7")
+        assert (named.row, named.where) == (error.value.row, "c4.parquet, row 7")
+
+
+def test_lists_of_another_length_than_the_description_says():
+    features = {"x": FeatureSpec(kind="int64", dtype="int64", shape=(2,), type="int64")}
+    assert len(encoded({"x": pa.array([[1, 2]], pa.list_(pa.int64(), 2))})) == 1
+    metadata = (
+        b'{"info": {"features": {"x": {"feature": {"dtype": "int64", "_type": "Value"},'
+        b' "length": 2, "_type": "Sequence"}}}}'
+    )
+    schema = pa.schema({"x": pa.list_(pa.int64())}, {b"huggingface": metadata})
+    batch = pa.record_batch([pa.array([[1, 2], [3]])], schema)
+    with pytest.raises(RowError, match="another number of items") as error:
+        encode_rows(batch, features)
+    assert error.value.row == 1
+
+
+def test_columns_of_another_file():
+    features = features_of(pa.schema({"x": pa.int64(), "y": pa.string()}))
+    assert encoded({"x": [1]}, features=features) == [tf_example({"x": [1]})]
+    with pytest.raises(InputError, match="column 'x' is not what") as error:
+        encoded({"x": ["1"]}, features=features)
+    assert error.value.expected == "int64, int64"
+    assert error.value.got == "string, bytes"
+    with pytest.raises(InputError, match="column 'x' is not what"):
+        encoded({"x": pa.array([1], pa.int32())}, features=features)
+    strict = features_of(pa.schema([pa.field("z", pa.int64(), nullable=False)]))
+    with pytest.raises(InputError, match="column 'z' is not what") as error:
+        encoded({"x": [1]}, features=strict)
+    assert error.value.got == "no such column"
+
+
+def test_a_row_above_two_gibibytes():
+    # Every value is the same bytes: as offsets, they need no memory.
+    data = pa.py_buffer(b"x" * (1 << 20))
+    offsets = np.array([0, 1 << 20], np.int64)
+    value = binary_array(data, offsets)
+    columns = {f"c{n:04}": value for n in range(2048)}
+    with pytest.raises(RowError, match="too large for") as error:
+        encoded(columns)
+    assert error.value.row == 0
+
+
+@given(st.lists(examples.INT64S, max_size=50))
+def test_packed_varints_are_tensorflows(values):
+    data, sizes = packed_varints(np.array(values, np.int64))
+    packed = tf.train.Int64List(value=values).SerializeToString()
+    assert packed.endswith(data.tobytes())
+    assert [len(examples.varint(value)) for value in values] == sizes.tolist()

@@ -1,0 +1,81 @@
+"""The values of one column of a table become records as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.dataset.errors import InputError, RowError, some_of
+from gristmill.transforms.tables.leaves import Leaf, leaf_values, leaves_of
+from gristmill.transforms.tables.payloads import payloads
+from gristmill.transforms.tables.table_features import spec_of
+
+
+def check_column(schema: pa.Schema, name: str) -> None:
+    """Checks that the values of a column can be records.
+
+    Args:
+        schema: The columns.
+        name: The column, or a field of one by the name that it has as a feature: of a
+            column of images, their bytes have the name of the column.
+
+    Raises:
+        InputError: There is no such column, or a row has another value than one of
+            bytes or text.
+    """
+    _leaf(schema, name)
+
+
+def one_column(batch: pa.RecordBatch, name: str) -> list[bytes]:
+    """Returns the bytes, or the text in UTF-8, that a column has in each row.
+
+    Args:
+        batch: The rows.
+        name: The column, as `check_column` takes it.
+
+    Raises:
+        InputError: As `check_column`.
+        RowError: A row has no value; `row` is its place in the batch.
+    """
+    values, _ = leaf_values(batch, _leaf(batch.schema, name))
+    values = payloads(values, None, "bytes", name)
+    if values.null_count:
+        raise RowError(
+            f"column {name!r} has no value in a row, so there is no record",
+            expected="bytes or text, which may be empty",
+            got="null",
+            cure="leave out such rows where the table is made, or set them aside with "
+            "--on-corrupt quarantine",
+            row=pc.index(pc.is_null(values), True).as_py(),
+            column=name,
+        )
+    records: list[bytes] = values.to_pylist()
+    return records
+
+
+def _leaf(schema: pa.Schema, name: str) -> Leaf:
+    def wanted(column: str) -> bool:
+        return name == column or name.startswith(f"{column}.")
+
+    found = [leaf for leaf in leaves_of(schema, wanted) if leaf.name == name]
+    if len(found) != 1:
+        raise InputError(
+            "two columns have this name" if found else "the table has no such column",
+            expected=f"one of {some_of(schema.names, 20)}",
+            got=name,
+            cure="give the name of a column with one value of bytes or text in each "
+            "row",
+        )
+    got: Any = schema.field(found[0].path[0])
+    spec = spec_of(found[0], got.name)
+    if spec.kind != "bytes" or spec.shape:
+        raise InputError(
+            f"the values of column {name!r} cannot be records",
+            expected="one value of bytes or text in each row",
+            got=got.type,
+            cure="choose another column, or leave out --record to make a "
+            "tf.train.Example of all columns",
+        )
+    return found[0]

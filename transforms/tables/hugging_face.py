@@ -1,0 +1,63 @@
+"""What the package `datasets` of Hugging Face says of the columns of a table.
+
+It stands as JSON in the metadata of the schema. A file may say anything there: what is
+not understood says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_KEY = b"huggingface"
+_LISTS = ("Sequence", "List", "LargeList")
+_FILES = {"Image": "image", "Audio": "audio", "Video": "video", "Pdf": "pdf"}
+
+
+def described_columns(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any]:
+    """Returns the description of each column by its name; none if there is none."""
+    try:
+        document = json.loads((metadata or {}).get(_KEY, b"{}"))
+        features = document["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def of_items(described: Any) -> Any:
+    """Returns the description of the items of a list."""
+    if isinstance(described, list):
+        return described[0] if described else None
+    return described.get("feature") if _kind(described) in _LISTS else None
+
+
+def of_field(described: Any, name: str) -> Any:
+    """Returns the description of a field of a struct."""
+    if _kind(described) in _LISTS:  # A list of structs is kept as a struct of lists.
+        return {**described, "feature": of_field(described.get("feature"), name)}
+    return described.get(name) if isinstance(described, dict) else None
+
+
+def length_of(described: Any) -> int | None:
+    """Returns the length that every list has, None if that varies."""
+    length = described.get("length") if _kind(described) in _LISTS else None
+    return length if isinstance(length, int) and length >= 0 else None
+
+
+def file_type(described: Any) -> str:
+    """Returns which files the values are, such as `image`, empty if they are none."""
+    return _FILES.get(_kind(described), "")
+
+
+def class_names(described: Any) -> tuple[str, ...] | None:
+    """Returns the names of classes, None if the values are no numbers of classes."""
+    if _kind(described) != "ClassLabel":
+        return None
+    names = described.get("names")
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def _kind(described: Any) -> str:
+    kind = described.get("_type") if isinstance(described, dict) else None
+    return kind if isinstance(kind, str) else ""

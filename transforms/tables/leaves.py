@@ -1,0 +1,169 @@
+"""The columns of a table down to plain values, each of which becomes a feature."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.tables import hugging_face
+
+ITEMS = -1
+"""The step of a path from a list to its items."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """Values of a column, or of a field somewhere within it.
+
+    Attributes:
+        name: Name of the feature.
+        path: How to get there: number of the column, then of each field, or `ITEMS`.
+        type: Type of the values.
+        shape: Shape of the values of a row.
+        nullable: Whether rows may have none.
+        described: What Hugging Face's metadata says of it.
+    """
+
+    name: str
+    path: tuple[int, ...]
+    type: Any
+    shape: tuple[int | None, ...]
+    nullable: bool
+    described: Any
+
+
+def leaves_of(
+    schema: pa.Schema, wanted: Callable[[str], bool] = lambda name: True
+) -> Iterator[Leaf]:
+    """Yields the leaves of columns, in the order of the table.
+
+    A column or field that is always null has none.
+
+    Args:
+        schema: The columns.
+        wanted: Says of a column, by its name, whether to look into it.
+
+    Raises:
+        InputError: A column is nested in a way that no `tf.train.Example` holds.
+    """
+    described = hugging_face.described_columns(schema.metadata)
+    for number, field in enumerate(schema):
+        if not wanted(field.name):
+            continue
+        yield from _below(
+            Leaf(
+                name=field.name,
+                path=(number,),
+                type=field.type,
+                shape=(),
+                nullable=field.nullable,
+                described=described.get(field.name),
+            ),
+            column=field,
+        )
+
+
+def _below(at: Leaf, *, column: pa.Field) -> Iterator[Leaf]:
+    kind = plain_type(at.type)
+    if pa.types.is_null(kind):
+        return
+    if pa.types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        # How `datasets` keeps images and other files: the path only names the origin.
+        is_file = [field.name for field in fields] == ["bytes", "path"]
+        for number, field in enumerate(fields):
+            itself = is_file and field.name == "bytes"
+            described = hugging_face.of_field(at.described, field.name)
+            below = dataclasses.replace(
+                at,
+                name=at.name if itself else f"{at.name}.{field.name}",
+                path=(*at.path, number),
+                type=field.type,
+                nullable=at.nullable or field.nullable,
+                described=at.described if itself else described,
+            )
+            yield from _below(below, column=column)
+    elif _is_list(kind):
+        if at.shape:
+            raise _refused(at, column, "a list of lists")
+        size: int | None = hugging_face.length_of(at.described)
+        if pa.types.is_fixed_size_list(kind):
+            size = kind.list_size
+        below = dataclasses.replace(
+            at,
+            path=(*at.path, ITEMS),
+            type=kind.value_type,
+            shape=(size,),
+            described=hugging_face.of_items(at.described),
+        )
+        yield from _below(below, column=column)
+    elif pa.types.is_nested(kind):
+        raise _refused(at, column, "a map" if pa.types.is_map(kind) else "a union")
+    else:
+        yield dataclasses.replace(at, type=kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    tests = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
+    return any(test(kind) for test in tests)
+
+
+def _refused(at: Leaf, column: pa.Field, what: str) -> InputError:
+    return refused(at.name, column.type, what=what, column=column.name)
+
+
+def refused(name: str, got: object, *, what: str, column: str) -> InputError:
+    """Returns the error for a type that no `tf.train.Example` holds."""
+    return InputError(
+        f"column {name!r} cannot become a feature: no tf.train.Example holds {what}",
+        expected="numbers, texts, bytes, or structs and lists of these",
+        got=got,
+        cure=f"leave out {column!r} by naming the other columns with --columns, or "
+        "make each record of one column with --record column:NAME",
+    )
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of the values, however they are encoded."""
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def plain(array: Any) -> Any:
+    """Returns an array with its values as they are, however they were encoded."""
+    while True:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        elif pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        else:
+            return array
+
+
+def leaf_values(batch: pa.RecordBatch, leaf: Leaf) -> tuple[Any, Any]:
+    """Returns the values of a leaf.
+
+    Returns:
+        An array of all values, and one of how many each row has, null for rows that
+        have no list. Without a list the latter is None: there is a value for each row.
+    """
+    array, counts = plain(batch.column(leaf.path[0])), None
+    for step in leaf.path[1:]:
+        if step == ITEMS:
+            counts, array = pc.list_value_length(array), array.flatten()
+        else:
+            array = array.flatten()[step]
+        array = plain(array)
+    return array, counts

@@ -1,0 +1,193 @@
+"""The values of a column as protocol buffers encode them, one piece for each row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.dataset.errors import RowError
+from gristmill.dataset.metadata.features import Kind
+from gristmill.transforms.tables.headers import length_headers
+
+IntArray = npt.NDArray[np.int64]
+
+BINARY = pa.large_binary()  # Its offsets do not end at 2 GiB.
+_MOST_VARINT_BYTES = 10  # Of a negative number.
+
+
+def payloads(values: Any, counts: Any, kind: Kind, name: str) -> Any:
+    """Returns what each row has of a feature: an array of large binary.
+
+    It is the value itself for single bytes, else the values as a list has them: numbers
+    packed, bytes each with its length before it. Rows without the feature are null.
+
+    Args:
+        values: The values of all rows, an array.
+        counts: How many each row has, null for none at all; None for one a row.
+        kind: Which list holds them.
+        name: Name of the feature, for messages.
+
+    Raises:
+        RowError: A value cannot be kept.
+    """
+    if kind == "bytes" and counts is None:
+        return _bytes(values)
+    if counts is None:
+        present = None
+        if values.null_count:
+            present = pc.is_valid(values).to_numpy(zero_copy_only=False)
+            values = values.drop_null()
+        ends = np.arange(len(values) + 1) if present is None else _ends(present)
+    else:
+        present = None
+        if counts.null_count:
+            present = pc.is_valid(counts).to_numpy(zero_copy_only=False)
+            counts = pc.fill_null(counts, 0)
+        ends = _ends(counts.to_numpy(zero_copy_only=False))
+        if values.null_count:
+            item = int(np.argmax(pc.is_null(values).to_numpy(zero_copy_only=False)))
+            row = _row_of(ends, item)
+            raise RowError(
+                f"a list in column {name!r} has an item that is null, which no "
+                "tf.train.Example holds",
+                got=f"null as item {item - int(ends[row]):,} of the list",
+                cure="leave out the column with --columns, or drop such items where "
+                "the table is made",
+                row=row,
+                column=name,
+            )
+    if kind == "int64":
+        data, bounds = _packed_ints(values, ends, name)
+    elif kind == "float":
+        data, bounds = _packed_floats(values, ends, name)
+    else:
+        data, bounds = _items(values)
+    return binary_array(data, bounds[ends], present)
+
+
+def binary_array(
+    data: Any, offsets: IntArray, present: npt.NDArray[np.bool_] | None = None
+) -> Any:
+    """Returns an array of large binary over bytes and offsets, without a copy.
+
+    Args:
+        data: Any buffer.
+        offsets: Where each item begins and ends: int64 [items + 1].
+        present: Which items are not null, None if all.
+    """
+    valid = None
+    if present is not None:
+        valid = pa.py_buffer(np.packbits(present, bitorder="little"))
+    places = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
+    buffers = [valid, places, pa.py_buffer(data)]
+    return pa.LargeBinaryArray.from_buffers(BINARY, len(offsets) - 1, buffers)
+
+
+def _ends(counts: npt.NDArray[Any]) -> IntArray:
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return ends
+
+
+def _row_of(ends: IntArray, item: int) -> int:
+    return int(np.searchsorted(ends, item, side="right")) - 1
+
+
+def _too_large(of: str, most: object, got: object, *, row: int, name: str) -> RowError:
+    return RowError(
+        f"column {name!r} has a number that is too large for a tf.train.Example",
+        expected=f"at most {most}, as {of} of its lists holds",
+        got=got,
+        cure="leave out the column with --columns, or keep it as text where the "
+        "table is made",
+        row=row,
+        column=name,
+    )
+
+
+def _bytes(values: Any) -> Any:
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.string())
+    return values.cast(pa.large_binary())
+
+
+def _items(values: Any) -> tuple[Any, IntArray]:
+    """Returns bytes with the length of each before it, and their bounds."""
+    values = _bytes(values)
+    headers = length_headers(b"\n", pc.binary_length(values))
+    joined = pc.binary_join_element_wise(headers, values, pa.scalar(b"", BINARY))
+    _, places, data = joined.buffers()
+    bounds = np.frombuffer(places, np.int64, len(joined) + 1, 8 * joined.offset)
+    return data if data is not None else b"", bounds
+
+
+def _packed_floats(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArray]:
+    given = values.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        floats = np.ascontiguousarray(given, "<f4")
+    if given.dtype.itemsize > floats.dtype.itemsize:
+        beyond = np.isinf(floats) & ~np.isinf(given)
+        if beyond.any():
+            item = int(np.argmax(beyond))
+            raise _too_large(
+                "a float32",
+                float(np.finfo(np.float32).max),
+                given[item],
+                row=_row_of(ends, item),
+                name=name,
+            )
+    return floats, np.arange(len(floats) + 1) * floats.itemsize
+
+
+def _packed_ints(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArray]:
+    ints = _int64s(values)
+    if pa.types.is_uint64(values.type) and len(ints) and ints.min() < 0:
+        item = int(np.argmax(ints < 0))
+        most = np.iinfo(np.int64).max
+        row = _row_of(ends, item)
+        raise _too_large("an int64", most, values[item], row=row, name=name)
+    data, sizes = packed_varints(ints)
+    return data, _ends(sizes)
+
+
+def _int64s(values: Any) -> IntArray:
+    """Returns integers, booleans and times as int64, unsigned ones by their bits."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        values = values.cast(pa.uint8())
+    elif not pa.types.is_integer(kind):
+        values = values.view(pa.int64() if kind.bit_width == 64 else pa.int32())
+    ints: IntArray = values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return ints
+
+
+def packed_varints(values: IntArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
+    """Encodes numbers as varints, negative ones in ten bytes.
+
+    Returns:
+        uint8 [bytes], the varints end to end, and int64 [values], bytes of each.
+    """
+    numbers: npt.NDArray[Any] = values.view(np.uint64)
+    largest = int(numbers.max(initial=0))
+    if largest < 0x80:
+        return numbers.astype(np.uint8), np.ones(len(values), np.int64)
+    width = min(-(-largest.bit_length() // 7), _MOST_VARINT_BYTES)
+    if width <= 4:  # Four bytes a number are half of the work.
+        numbers = numbers.astype(np.uint32)
+    table = np.empty((len(values), width), np.uint8)
+    used = np.ones((len(values), width), bool)
+    sizes = np.ones(len(values), np.int64)
+    for index in range(width):
+        low = (numbers & 0x7F).astype(np.uint8)
+        numbers = numbers >> 7
+        if index + 1 < width:
+            more = numbers > 0
+            low |= more.view(np.uint8) << 7
+            used[:, index + 1] = more
+            sizes += more
+        table[:, index] = low
+    return table[used], sizes

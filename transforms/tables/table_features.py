@@ -1,0 +1,117 @@
+"""Which features the columns of a table become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.metadata.features import FeatureSpec, Kind
+from gristmill.transforms.tables import hugging_face
+from gristmill.transforms.tables.leaves import Leaf, leaves_of, refused
+
+# What each type becomes: a test of the type, the kind of list, the dtype of its values
+# (by the type itself, where that is numpy's name), and the name of the type where
+# several types that hold the same share one.
+_Rule = tuple[Callable[[Any], bool], Kind, str, str]
+_RULES: tuple[_Rule, ...] = (
+    (types.is_boolean, "int64", "bool", ""),
+    (types.is_integer, "int64", "", ""),
+    (types.is_float16, "float", "float16", ""),
+    (types.is_floating, "float", "float32", ""),
+    (types.is_string, "bytes", "bytes", "string"),
+    (types.is_large_string, "bytes", "bytes", "string"),
+    (types.is_string_view, "bytes", "bytes", "string"),
+    (types.is_binary, "bytes", "bytes", "binary"),
+    (types.is_large_binary, "bytes", "bytes", "binary"),
+    (types.is_binary_view, "bytes", "bytes", "binary"),
+    (types.is_fixed_size_binary, "bytes", "bytes", ""),
+    (types.is_decimal, "bytes", "bytes", ""),
+    (types.is_date32, "int64", "int32", ""),
+    (types.is_time32, "int64", "int32", ""),
+    (types.is_date64, "int64", "int64", ""),
+    (types.is_time64, "int64", "int64", ""),
+    (types.is_timestamp, "int64", "int64", ""),
+    (types.is_duration, "int64", "int64", ""),
+)
+
+
+def features_of(
+    schema: pa.Schema, columns: Sequence[str] | None = None
+) -> dict[str, FeatureSpec]:
+    """Returns which features the columns of a table become.
+
+    They come in the order of the table: two lists of the same columns mean the same.
+
+    Args:
+        schema: The columns, with the metadata of the package `datasets` where there is
+            some.
+        columns: Names of those to take; by default all.
+
+    Raises:
+        InputError: There is no such column, a column has a type that no
+            `tf.train.Example` holds, or two would become the same feature.
+    """
+    if columns is not None:
+        _check_chosen(schema, columns)
+    features: dict[str, FeatureSpec] = {}
+    for leaf in leaves_of(schema, lambda name: columns is None or name in columns):
+        if leaf.name in features:
+            raise InputError(
+                "two columns would become the same feature",
+                expected="one column for each name",
+                got=leaf.name,
+                cure="rename one of them where the table is made, or leave one out "
+                "with --columns",
+            )
+        features[leaf.name] = spec_of(leaf, schema.field(leaf.path[0]).name)
+    if not features:
+        raise InputError(
+            "no column is left to make features of",
+            got=f"the columns {some_of(schema.names, 20) or '(none)'}",
+            cure="choose columns that hold values",
+        )
+    return features
+
+
+def _check_chosen(schema: pa.Schema, columns: Sequence[str]) -> None:
+    missing = [name for name in columns if name not in schema.names]
+    if missing or not columns:
+        raise InputError(
+            "the table has no such column" if missing else "no column was chosen",
+            expected=f"columns among {some_of(schema.names, 20)}",
+            got=some_of(missing) or "none",
+            cure="correct the names, or leave the choice out to take all columns",
+        )
+
+
+def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
+    """Returns what a leaf becomes.
+
+    Args:
+        leaf: The leaf.
+        column: Name of its column, for messages.
+
+    Raises:
+        InputError: It has a type that no `tf.train.Example` holds.
+    """
+    rule = next((rule for rule in _RULES if rule[0](leaf.type)), None)
+    if rule is None:
+        raise refused(leaf.name, leaf.type, what="such values", column=column)
+    _, kind, dtype, name = rule
+    meaning, names = name or str(leaf.type), hugging_face.class_names(leaf.described)
+    if names is not None and kind == "int64":
+        meaning = "class_label"
+    elif kind == "bytes":
+        meaning = hugging_face.file_type(leaf.described) or meaning
+    return FeatureSpec(
+        kind=kind,
+        dtype=dtype or str(leaf.type),
+        shape=leaf.shape,
+        optional=leaf.nullable,
+        type=meaning,
+        names=names or () if kind == "int64" else (),
+    )
