@@ -9,8 +9,11 @@ from typing import NamedTuple
 
 from gristmill.dataset.errors import InputError, some_of
 
-# As TFDS names files: NAME-SPLIT.FORMAT-00000-of-00010.
-_TFDS = re.compile(r"(.+)-(\w+)\.(?:array_record|tfrecords?)-\d{5,}-of-(\d{5,})")
+# As TFDS names files: NAME-SPLIT.FORMAT-00000-of-00010. Those of a later edition have
+# its number before their own.
+_TFDS = re.compile(
+    r"(.+)-(\w+)\.(?:array_record|tfrecords?)-(?:e(\d{5,})-)?\d{5,}-of-(\d{5,})"
+)
 # As others do: NAME-00000-of-00010, with an ending or none.
 _NUMBERED = re.compile(r"(.+?)[-_.]\d{5,}-of-\d{5,}(?:\..+)?")
 _SHARD = re.compile(r"\d{5,}")
@@ -25,27 +28,30 @@ class FileName(NamedTuple):
     Attributes:
         dataset: Name of the dataset.
         split: Name of the split.
-        split_files: How many files the split has; only names as of TFDS say that.
+        split_files: How many files the split has; only names as of TFDS say that. Of a
+            split with several editions, each says how many its own edition has.
+        edition: The edition that the file is of.
     """
 
     dataset: str | None
     split: str | None
     split_files: int | None = None
+    edition: int = 1
 
 
 def parse_file_name(path: str) -> FileName:
     """Returns what the name of a file says, and that of its directory.
 
     >>> parse_file_name("c4/c4-train_small.tfrecord-00003-of-00008")
-    FileName(dataset='c4', split='train_small', split_files=8)
+    FileName(dataset='c4', split='train_small', split_files=8, edition=1)
     >>> parse_file_name("imagenet/validation-00003-of-00128.gz")
-    FileName(dataset=None, split='validation', split_files=None)
+    FileName(dataset=None, split='validation', split_files=None, edition=1)
     >>> parse_file_name("texts/dev/part-7.tfrecord")
-    FileName(dataset=None, split='dev', split_files=None)
+    FileName(dataset=None, split='dev', split_files=None, edition=1)
     """
     parent, _, file = path.rpartition("/")
     if named := _TFDS.fullmatch(file):
-        return FileName(named[1], named[2], int(named[3]))
+        return FileName(named[1], named[2], int(named[4]), int(named[3] or 1))
     words = re.findall("[a-z]+", file.lower())
     folder = parent.rpartition("/")[2].lower()
     found = _SPLITS.intersection(words) or _SPLITS.intersection([folder])

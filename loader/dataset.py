@@ -15,6 +15,7 @@ from gristmill.dataset.errors import InputError, OutOfRangeError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.indices import IntArray, checked_index, checked_indices
 from gristmill.loader.reading.batch_reader import BatchReader
@@ -32,7 +33,9 @@ class ShardInfo:
         records: How many records it has.
         file_bytes: Size of the file, where known.
         records_digest: Order-independent digest of its records, where known.
-        spans: The ranges of source TFRecord files it was made of, where known.
+        edition: The edition of its split that it was made for, where known.
+        spans: The ranges of source TFRecord files it was made of, where known. Numbers
+            of files are those of the edition.
         dropped_records: Source records for which the user's function returned none.
         added_records: Records that it returned beyond one for each.
     """
@@ -42,6 +45,7 @@ class ShardInfo:
     records: int
     file_bytes: int | None
     records_digest: str | None
+    edition: int | None
     spans: tuple[SourceSpan, ...]
     dropped_records: int
     added_records: int
@@ -68,8 +72,10 @@ class Dataset(Sequence[bytes]):
         split: str | None = None,
         table: ShardTable | None = None,
         manifest: Manifest | None = None,
+        editions: Callable[[int], Dataset] | None = None,
     ):
         self._path, self._split = path, split
+        self._editions = editions
         self._table, self._manifest = table, manifest
         self._reader, self._shards = reader, reader.shards
         self._recipe = recipe
@@ -95,8 +101,42 @@ class Dataset(Sequence[bytes]):
 
     @property
     def manifest(self) -> Manifest | None:
-        """What `dataset.json` says, None where there is none."""
+        """What `dataset.json` says, up to this edition; None where there is none."""
         return self._manifest
+
+    @property
+    def edition(self) -> int | None:
+        """The last edition of the split that it holds, None where there are none.
+
+        It holds those before, too. A split that nothing was appended to has one.
+        """
+        split = self.committed
+        return None if split is None else len(split.parts)
+
+    @property
+    def committed(self) -> Split | None:
+        """What `dataset.json` says of the split, None where there is none."""
+        if self._manifest is None or self._split is None:
+            return None
+        return self._manifest.splits[self._split]
+
+    def as_of(self, edition: int) -> Dataset:
+        """Returns the dataset as it was when an edition was the last.
+
+        Its records have the numbers, and batches of them the order, that they had then.
+
+        Raises:
+            InputError: There was no such edition when this dataset was opened.
+        """
+        if edition == self.edition:
+            return self
+        if self._editions is None:
+            raise InputError(
+                "only datasets that gristmill made have editions",
+                where=self._shards.name,
+                got=f"edition {edition}",
+            )
+        return self._editions(edition)
 
     @property
     def read_options(self) -> ReadOptions | None:
@@ -170,6 +210,7 @@ class Dataset(Sequence[bytes]):
             records=int(self._shards.ends[shard]) - first,
             file_bytes=None if size < 0 else size,
             records_digest=None if table is None else table.digest(shard).hex,
+            edition=None if (s := self.committed) is None else s.edition_of(shard),
             spans=() if table is None else table.spans(shard),
             dropped_records=dropped,
             added_records=added,

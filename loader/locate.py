@@ -92,7 +92,7 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
             "source_note": "only datasets that gristmill converted from TFRecord files "
             "have a list of their sources"
         }
-    split = manifest.splits[dataset.split]
+    split = manifest.splits[dataset.split].parts[(info.edition or 1) - 1]
     files = read_source_files(dataset.path, split)
     spans = [
         span

@@ -44,7 +44,7 @@ from gristmill.loader.cache.footers import footer_cache
 from gristmill.loader.cache.host_files import cache_dir_text
 from gristmill.loader.cache.shards import ShardCache, no_shards_to_cache, shard_cache
 from gristmill.loader.dataset import Dataset, Recipe
-from gristmill.loader.indices import IntArray
+from gristmill.loader.indices import IntArray, checked_count
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.remote_shards import RemoteShards
 from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
@@ -91,6 +91,7 @@ def open(
     path: StrPath | Sequence[StrPath],
     split: str | None = None,
     *,
+    edition: int | None = None,
     verify: Verify | None = None,
     read_options: ReadOptions | None = None,
     cache_dir: StrPath | None = None,
@@ -103,6 +104,9 @@ def open(
             format; or an ArrayRecord file, a glob pattern, or a list of these. Files of
             several splits, by their names, are joined only by a list.
         split: The split of a directory; it may be left out where there is only one.
+        edition: Open the split as it was when this edition was its last, counted from
+            1: with the same records, numbers and order. By default, the last that there
+            is.
         verify: `always` compares every record with its crc32c and refuses shards that
             have no checksums; `never` compares nothing. By default records are compared
             where there are checksums, in shards that gristmill converted or indexed;
@@ -118,8 +122,8 @@ def open(
 
     Raises:
         NotADatasetError: There is no dataset, or it is not committed.
-        InputError: The split does not exist, or must be given; or shards of this
-            dataset cannot be cached; or a pattern matches files of several splits.
+        InputError: The split or edition does not exist, or must be given; or shards of
+            this dataset cannot be cached; or a pattern matches files of several splits.
         InvalidDatasetError: The dataset's own files contradict each other.
         StorageError: The directory for copies cannot be used.
     """
@@ -139,14 +143,16 @@ def open(
         place = path_text(path, "dataset")
         manifest = read_manifest(place)
         if manifest is not None:
-            return _open_committed(place, split, how, manifest, again=False)
+            return _open_committed(place, split, how, manifest, edition=edition)
         if cache_bytes is not None:
             raise no_shards_to_cache(place)
+        _check_no_edition(edition, place)
         if not _MAGIC.search(place) and not storage_for(place).match(place):
             return _open_tfds(place, split, how)
         patterns: tuple[str, ...] = (place,)
     else:
         patterns = path_texts(path, "file")
+        _check_no_edition(edition, some_of(patterns))
         if cache_bytes is not None:
             raise no_shards_to_cache(some_of(patterns))
     if split is not None:
@@ -156,6 +162,16 @@ def open(
             cure="leave the split out, or give the dataset's directory",
         )
     return _open_files(patterns, how)
+
+
+def _check_no_edition(edition: int | None, where: str) -> None:
+    if edition is not None:
+        raise InputError(
+            "only datasets that gristmill made have editions",
+            where=where,
+            got=f"edition {edition}",
+            cure="leave the edition out, or give the dataset's directory",
+        )
 
 
 def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
@@ -208,10 +224,25 @@ def _open_tfds(path: str, split: str | None, how: _How) -> Dataset:
 
 
 def _open_committed(
-    path: str, split: str | None, how: _How, manifest: Manifest, *, again: bool
+    path: str,
+    split: str | None,
+    how: _How,
+    manifest: Manifest,
+    *,
+    edition: int | None = None,
+    again: bool = False,
 ) -> Dataset:
     check_in_place(path, manifest, None if split is None else [split])
     own = _choose(split, tuple(manifest.splits), path)
+    editions = functools.partial(_open_committed, path, own, how, manifest)
+    last = len(manifest.splits[own].parts)
+    number = checked_count(
+        last if edition is None else edition,
+        what=f"edition of split {own} of {path}",
+        most=last,
+    )
+    until = {**manifest.splits, own: manifest.splits[own].until(number)}
+    manifest = dataclasses.replace(manifest, splits=until)
     table = read_split_table(path, manifest, own)
     paths = _Under(path, table.paths, of_indexes=False)
     index_paths = _Under(path, table.paths, of_indexes=True)
@@ -238,7 +269,7 @@ def _open_committed(
         check_current=functools.partial(
             check_not_replaced, path, own, manifest.splits[own]
         ),
-        name=f"{path}, split {own}",
+        name=f"{path}, split {own}" + (f", edition {number}" if last > 1 else ""),
         remote=remote,
     )
     return Dataset(
@@ -246,6 +277,7 @@ def _open_committed(
         split=own,
         table=table,
         manifest=manifest,
+        editions=lambda wanted: editions(edition=wanted),
         reader=how.reader(shards),
         recipe=_by_path(how),
     )
@@ -327,7 +359,7 @@ def _by_path(how: _How) -> Recipe:
     """Returns the recipe of datasets that are found by their path."""
     return lambda dataset: (
         _reopen,
-        (dataset.path, dataset.split, how, _content(dataset)),
+        (dataset.path, dataset.split, how, _content(dataset), dataset.edition),
     )
 
 
@@ -337,14 +369,20 @@ def _content(dataset: Dataset) -> tuple[str | None, int, int]:
 
 
 def _reopen(
-    path: str, split: str, how: _How, expected: tuple[str | None, int, int]
+    path: str,
+    split: str,
+    how: _How,
+    expected: tuple[str | None, int, int],
+    edition: int | None,
 ) -> Dataset:
     """Opens in another process what was opened before, and refuses other content."""
     manifest = read_manifest(path)
     if manifest is None:
         dataset = _open_tfds(path, split, how)
     else:
-        dataset = _open_committed(path, split, how, manifest, again=True)
+        dataset = _open_committed(
+            path, split, how, manifest, edition=edition, again=True
+        )
     found = _content(dataset)
     if found != expected:
         raise InvalidDatasetError(

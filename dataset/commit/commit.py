@@ -125,8 +125,8 @@ def commit_dataset(
     Args:
         output: The dataset's directory.
         name: Its name.
-        splits: The finished splits, by name.
-        keeps: Splits that are there already, as far as the caller knows.
+        splits: The finished splits and editions, by `layout.edition_key`.
+        keeps: Those that are there already, as far as the caller knows.
         features: The schema, where known.
         extra_files: Small files to write before it.
         aside: Splits whose files are in `layout.aside_dir`: they are exchanged for the
@@ -186,7 +186,7 @@ def _commit(
     read = read_replaced_manifest if aside else read_versioned_manifest
     old, seen = read(output)
     there = {} if old is None else old.splits
-    gone = sorted(set(keeps) - there.keys())
+    gone = sorted({*keeps} - (there if old is None else old.editions).keys())
     if gone or not (splits or there):
         raise DataLossError(
             "a split that was there is gone" if gone else "no split to commit",
@@ -198,7 +198,8 @@ def _commit(
     if old is None:
         old = Manifest(name=name, splits={})
     check_dataset_name(output, old, name)
-    if old.splits.keys() - splits.keys() or aside:
+    made = old.with_splits(splits, anew=aside)
+    if old.editions.keys() - splits.keys() or aside:
         tables = {
             split: read_table(places.get(split, output), found)
             for split, found in splits.items()
@@ -211,12 +212,12 @@ def _commit(
     check()
     manifest = dataclasses.replace(
         old,
-        splits={**there, **splits},
+        splits=made,
         features=old.features if features is None else features,
         created_by=f"gristmill {__version__}",
     )
-    made = [] if extra_files is None else extra_files.make(manifest)
-    for file, data, info in zip(names, made, extra, strict=True):
+    content = [] if extra_files is None else extra_files.make(manifest)
+    for file, data, info in zip(names, content, extra, strict=True):
         version = info.version if info else ""
         storage.write(layout.join(directory, file), data, replaces=version)
     if aside:

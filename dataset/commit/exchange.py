@@ -27,7 +27,6 @@ from gristmill.dataset.commit.exchange_plan import (
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import (
     committed_shards,
-    shard_prefix,
     shards_of,
     withdraw_tfds_info,
 )
@@ -260,7 +259,8 @@ def _plan(
         return Steps([], [], [coming.table])
     regions = table.columns["quarantined_regions"].tolist()
     replaced = Manifest(name=name, splits=exchange.replaced)
-    old, prefix = committed_shards(output, replaced, split), shard_prefix(name, split)
+    old = committed_shards(output, replaced, split)
+    prefix = layout.shard_prefix(name, split)
 
     def is_own(path: str) -> bool:
         return any(s in old or s.startswith(prefix) for s in shards_of(path))

@@ -59,6 +59,8 @@ def plan_split(
     wanted = {*shards, *indexes, *damage}
     # The descriptions first: workers of an earlier job, still running somewhere, read
     # them before they publish. Where the table has moved, all of this is done.
+    pattern = layout.edition_file(name, split)
+    described += filter(pattern.fullmatch, there)
     gone = [path for path in described if path in there and table in new]
     for path in there:
         # A reader on a local disk opens a shard and then its index. If that is the old

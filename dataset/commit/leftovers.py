@@ -73,7 +73,14 @@ def find_leftovers(
             path = layout.join(directory, file)
             if whole or is_unfinished(file) or path.startswith(layout.RESULT_PREFIX):
                 yield path
-    for split in manifest.splits:
+    for split, committed in manifest.splits.items():
+        marked = f"{layout.shard_prefix(manifest.name, split)}e"
+        for name in listings.of("").with_prefix(marked):
+            file = decode_name(name)
+            # Of an append that is not finished.
+            edition = layout.edition_of(file, manifest.name, split)
+            if edition > len(committed.parts):
+                yield file
         place = layout.aside_dir(dataset, manifest.name, split)
         for info in storage_for(dataset).scan(place, deep=True):
             yield info.path.removeprefix(layout.join(dataset, ""))

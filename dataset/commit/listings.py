@@ -109,17 +109,23 @@ def decode_name(name: bytes) -> str:
 
 
 class Listings:
-    """The files of a dataset as the storage lists them: each directory once."""
+    """The files of a dataset as the storage lists them: each directory once.
 
-    def __init__(self, dataset: str):
-        self._dataset = dataset
+    Args:
+        dataset: The dataset's directory.
+        prefix: How the names of the files begin; others are left out.
+    """
+
+    def __init__(self, dataset: str, prefix: str = ""):
+        self._dataset, self._prefix = dataset, prefix
         self._directories: dict[str, Listing] = {}
 
     def of(self, directory: str) -> Listing:
         """Returns the files of a directory of the dataset."""
         if directory not in self._directories:
             place = layout.join(self._dataset, directory)
-            listing = Listing.of(storage_for(self._dataset).scan(place))
+            found = storage_for(self._dataset).scan(place, prefix=self._prefix)
+            listing = Listing.of(found)
             self._directories[directory] = listing
         return self._directories[directory]
 

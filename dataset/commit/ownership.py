@@ -8,7 +8,7 @@ import os
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from gristmill.dataset.commit.split_files import shard_prefix, shards_of
+from gristmill.dataset.commit.split_files import shards_of
 from gristmill.dataset.errors import (
     InputError,
     InvalidDatasetError,
@@ -50,7 +50,7 @@ def check_inputs_stay(
         inputs: Paths of the files that are read.
         shards: Those that are written or deleted, relative to the dataset.
     """
-    prefix = shard_prefix(name, split)
+    prefix = layout.shard_prefix(name, split)
     described = (layout.DATASET_JSON, *layout.split_paths(name, split))
     own = layout.temporary_dir("", name, split), layout.aside_dir("", name, split)
     folders = tuple(f"{directory}/" for directory in own)
@@ -108,7 +108,7 @@ def check_removal(
     """
     if manifest is None:
         return
-    prefix = shard_prefix(name, split)
+    prefix = layout.shard_prefix(name, split)
     check_other_splits(
         output,
         manifest,
@@ -116,10 +116,9 @@ def check_removal(
         takes=lambda path: path in shards or path.startswith(prefix),
     )
     old = manifest.splits.get(split)
-    if old is None or "indexed" not in old.source:
-        return
-    paths = set(read_table(output, old).paths)
-    for info in storage_for(output).list(output):
+    indexed = [part for part in old.parts if "indexed" in part.source] if old else []
+    paths = {path for part in indexed for path in read_table(output, part).paths}
+    for info in storage_for(output).list(output) if paths else ():
         if posixpath.basename(info.path) in paths:
             raise InputError(
                 "the split holds files that gristmill did not write",
@@ -142,14 +141,16 @@ def check_other_splits(
     Args:
         output: The dataset's directory.
         manifest: The dataset as it is.
-        splits: Those that may have it.
+        splits: Those that may have it, with all their editions; or single editions.
         takes: Tells whether a file is meant, by its path relative to the dataset.
     """
-    for name in sorted(manifest.splits.keys() - set(splits)):
+    for name, split in sorted(manifest.editions.items()):
+        if name in splits or layout.parse_edition_key(name)[0] in splits:
+            continue
         paths: Sequence[str] = ()
         # A split that cannot be read must not prevent work on others.
         with contextlib.suppress(InvalidDatasetError, StorageError):
-            paths = read_table(output, manifest.splits[name]).paths
+            paths = read_table(output, split).paths
         for path in paths:
             if takes(path):
                 raise InputError(
@@ -180,8 +181,10 @@ def check_no_strangers(
         shards: Other names to look for.
         written: Files that may be there.
     """
-    prefix = shard_prefix(name, split)
-    for info in storage_for(output).list(output):
+    prefix = layout.shard_prefix(name, split)
+    own = all(shard.startswith(prefix) for shard in shards)
+    # In order, so that the message names the same file every time.
+    for info in sorted(storage_for(output).scan(output, prefix=prefix * own)):
         file = posixpath.basename(info.path)
         if file not in written and (file in shards or file.startswith(prefix)):
             raise InputError(

@@ -21,15 +21,6 @@ _SUFFIXES = {
 }
 
 
-def shard_prefix(name: str, split: str) -> str:
-    """Returns how the shards of a split begin, however many there are.
-
-    >>> shard_prefix("c4", "train")
-    'c4-train.array_record-'
-    """
-    return layout.shard_name(name, split, 0, 1).removesuffix("00000-of-00001")
-
-
 def shards_of(path: str) -> Iterator[str]:
     """Yields the shards that a file can belong to, given its path in the dataset.
 
@@ -43,11 +34,12 @@ def shards_of(path: str) -> Iterator[str]:
 
 
 def committed_shards(output: str, manifest: Manifest | None, split: str) -> set[str]:
-    """Returns the shards that a split has, as far as that can be read."""
+    """Returns the shards of a split or an edition, as far as that can be read."""
     # A table that is damaged or lost must not prevent a fresh start.
     with contextlib.suppress(InvalidDatasetError, StorageMissingError):
-        if manifest is not None and split in manifest.splits:
-            return set(read_table(output, manifest.splits[split]).paths)
+        found = None if manifest is None else manifest.find(split)
+        if found is not None:
+            return set(read_table(output, found).paths)
     return set()
 
 
@@ -64,7 +56,7 @@ def list_shards(
     They are all that TFDS's names give to the split, and `others`, without those for
     which `keep` returns true.
     """
-    prefix, others = shard_prefix(name, split), set(others)
+    prefix, others = layout.shard_prefix(name, split), set(others)
     return [
         info
         for info, shard in shard_files(output)
@@ -144,7 +136,7 @@ def remove_split(
     # The description is deleted before the shards: workers of an earlier job, still
     # running somewhere, read it before they publish.
     paths = [layout.join(output, path) for path in layout.split_paths(name, split)]
-    described = storage.stat_all(paths)
+    described = [*storage.stat_all(paths), *_of_editions(output, name, split)]
     to_delete = list_shards(output, name, split, others=shards)
     place = layout.join(output, layout.DATASET_JSON)
     now = version_of(place)
@@ -171,6 +163,17 @@ def remove_split(
             storage.delete(info.path, version=info.version)
     storage.delete_all(to_delete)
     return manifest
+
+
+def _of_editions(output: str, name: str, split: str) -> list[FileInfo]:
+    """Lists what describes the later editions of a split."""
+    pattern = layout.edition_file(name, split)
+    listed = storage_for(output).list(layout.join(output, layout.INDEX_DIR))
+    return [
+        info
+        for info in listed
+        if pattern.fullmatch(info.path.removeprefix(layout.join(output, "")))
+    ]
 
 
 def withdraw_tfds_info(output: str, name: str, splits: Iterable[str]) -> None:

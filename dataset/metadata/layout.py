@@ -9,6 +9,8 @@ c4/                                           the dataset's directory
     c4-train.shards.npz                       the table of shards of a split
     c4-train.job.json                         what is, or was, being converted
     c4-train.inputs.npz                       from which files
+    c4-train.e00002.shards.npz                the same files of the second edition
+  c4-train.array_record-e00002-00000-of-00003 its shards
   quarantine/                                 only if bad input was set aside
   tmp-c4-train/                               only while work goes on
   .new-c4-train/                              what is to replace a split, laid out alike
@@ -79,16 +81,82 @@ def check_split(split: str) -> str:
     return split
 
 
+def edition_key(split: str, edition: int) -> str:
+    """Returns what stands for an edition of a split, in names of files and in jobs.
+
+    It is the split's name for the first edition. Functions of this module that take a
+    split take such a key as well.
+
+    >>> edition_key("train", 1), edition_key("train", 2)
+    ('train', 'train.e00002')
+    """
+    return split if edition == 1 else f"{split}.e{edition:05d}"
+
+
+def parse_edition_key(key: str) -> tuple[str, int]:
+    """Returns the split and the number of the edition that a key stands for.
+
+    Raises InputError if it is no such key.
+
+    >>> parse_edition_key("train.e00002")
+    ('train', 2)
+    """
+    split, _, mark = key.partition(".")
+    check_split(split)
+    edition = int(mark[1:]) if re.fullmatch(r"e[0-9]{5,9}", mark) else 1
+    if edition_key(split, edition) != key:
+        check_split(key)  # Raises, as no split has a "." in its name.
+    return split, edition
+
+
+def edition_file(name: str, split: str) -> re.Pattern[str]:
+    """Returns a pattern of the files that describe the later editions of a split.
+
+    Paths are relative to the dataset.
+    """
+    own = re.escape(join(INDEX_DIR, f"{name}-{split}"))
+    kinds = "job[.]json|inputs[.]npz|shards[.]npz|write[.]json"
+    return re.compile(rf"{own}[.]e[0-9]{{5,9}}[.](?:{kinds})")
+
+
 def shard_name(name: str, split: str, index: int, count: int) -> str:
     """Returns the file name of one shard.
+
+    Globs that match the shards of a split match those of its editions, and sort them
+    behind.
 
     >>> shard_name("c4", "train", 3, 64)
     'c4-train.array_record-00003-of-00064'
     >>> shard_name("c4", "train", 3, 123_456)
     'c4-train.array_record-000003-of-123456'
+    >>> shard_name("c4", "train.e00002", 3, 64)
+    'c4-train.array_record-e00002-00003-of-00064'
     """
     digits = max(5, len(str(count)))
-    return f"{name}-{split}.array_record-{index:0{digits}d}-of-{count:0{digits}d}"
+    return f"{shard_prefix(name, split)}{index:0{digits}d}-of-{count:0{digits}d}"
+
+
+def shard_prefix(name: str, split: str) -> str:
+    """Returns how the shards of a split begin, however many there are.
+
+    >>> shard_prefix("c4", "train")
+    'c4-train.array_record-'
+    >>> shard_prefix("c4", "train.e00002")
+    'c4-train.array_record-e00002-'
+    """
+    split, _, mark = split.partition(".")
+    return f"{name}-{split}.array_record-" + (f"{mark}-" if mark else "")
+
+
+def edition_of(shard_path: str, name: str, split: str) -> int:
+    """Returns which edition of a split a shard is of, by its name; 1 without a mark.
+
+    >>> edition_of("c4-train.array_record-e00002-00003-of-00064", "c4", "train")
+    2
+    """
+    prefix = re.escape(shard_prefix(name, split))
+    marked = re.match(f"{prefix}e([0-9]{{5,9}})-", shard_path)
+    return int(marked[1]) if marked else 1
 
 
 def index_path(shard_path: str) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Self
 
 import google_crc32c
@@ -15,6 +15,7 @@ from gristmill.dataset.errors import (
     FormatVersionError,
     InvalidDatasetError,
     NotADatasetError,
+    StorageChangedError,
     StorageError,
 )
 from gristmill.dataset.metadata import layout
@@ -37,6 +38,7 @@ from gristmill.dataset.storage.paths import StrPath, path_text
 
 FORMAT = "gristmill.dataset"
 FORMAT_VERSION = 1
+EDITIONS_VERSION = 2  # Of a dataset with a split of several editions.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,17 +71,76 @@ class Manifest:
         return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
 
     @property
+    def editions(self) -> dict[str, Split]:
+        """All editions of all splits, by `layout.edition_key`: one and more of each."""
+        return {
+            layout.edition_key(name, number): part
+            for name, split in self.splits.items()
+            for number, part in enumerate(split.parts, 1)
+        }
+
+    def find(self, key: str) -> Split | None:
+        """Returns a split, or an edition by `layout.edition_key`; None for neither."""
+        return self.splits.get(key) or self.editions.get(key)
+
+    def with_splits(
+        self, made: Mapping[str, Split], *, anew: Collection[str] = ()
+    ) -> dict[str, Split]:
+        """Returns the splits with others that were made, by `layout.edition_key`.
+
+        A split without a number takes the place of the whole split of its name; but
+        what the job of the first edition has made again takes the place of that one.
+
+        Args:
+            made: The splits.
+            anew: Those that replace a whole split in any case.
+
+        Raises:
+            StorageChangedError: An edition cannot be the next one any more.
+        """
+        splits = dict(self.splits)
+        for key, split in made.items():
+            name, number = layout.parse_edition_key(key)
+            parts = splits[name].parts if name in splits.keys() - {*anew} else ()
+            again = len(parts) >= number and _is_same(parts[number - 1], split)
+            if again:
+                parts = (*parts[: number - 1], split, *parts[number:])
+            elif number == 1:
+                parts = (split,)
+            elif number == len(parts) + 1:
+                parts = (*parts, split)
+            else:
+                raise StorageChangedError(
+                    "another command has changed the split while this one ran",
+                    where=f"split {name}",
+                    expected=f"{number - 1:,} editions",
+                    got=f"{len(parts):,}",
+                    cure="run this command again: it appends a later edition",
+                )
+            splits[name] = Split.of_editions(parts)
+        return splits
+
+    @property
     def replacing(self) -> frozenset[str]:
         """Splits that cannot be read until their new files are in their places."""
         if self.exchange is None or not self.exchange.splits:
             return frozenset()
         return frozenset(self.exchange.aside)
 
+    @property
+    def version(self) -> int:
+        """The version of the format that can express it."""
+        exchange = self.exchange or Exchange(aside=())
+        for splits in (self.splits, exchange.splits, exchange.replaced):
+            if any(split.editions for split in splits.values()):
+                return EDITIONS_VERSION
+        return FORMAT_VERSION
+
     def encode(self) -> bytes:
         """Returns the text of `dataset.json`."""
         document = {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format_version": self.version,
             "name": self.name,
             "records": sum(split.records for split in self.splits.values()),
             "raw_bytes": sum(split.raw_bytes for split in self.splits.values()),
@@ -117,10 +178,10 @@ class Manifest:
             raise invalid("dataset.json is not JSON", got=str(e)) from e
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise invalid("dataset.json is not one of gristmill's", expected=FORMAT)
-        if document.get("format_version") != FORMAT_VERSION:
-            got = document.get("format_version")
+        got = document.get("format_version")
+        if got not in (FORMAT_VERSION, EDITIONS_VERSION):
             raise FormatVersionError.unknown(
-                "dataset", where=where, expected=FORMAT_VERSION, got=got
+                "dataset", where=where, expected=EDITIONS_VERSION, got=got
             )
         try:
             splits = parse_splits(document["splits"])
@@ -136,9 +197,12 @@ class Manifest:
             raise invalid("dataset.json lacks a field, or has a bad one", got=e) from e
         if not (splits or manifest.replacing):
             raise invalid("dataset.json has no split")
+        if got == FORMAT_VERSION != manifest.version:
+            raise invalid(f"dataset.json of version {got} has a split with editions")
         coming = {} if manifest.exchange is None else manifest.exchange.splits
         for name, split in (*splits.items(), *coming.items()):
-            layout.check_relative(split.table, where=f"{where}, split {name}")
+            for part in split.parts:
+                layout.check_relative(part.table, where=f"{where}, split {name}")
         for total in ("records", "raw_bytes", "file_bytes"):
             added = sum(getattr(split, total) for split in splits.values())
             if document.get(total) != added:
@@ -154,6 +218,14 @@ class Manifest:
                 got=manifest.content_digest,
             )
         return manifest
+
+
+def _is_same(split: Split, other: Split) -> bool:
+    """Tells whether the same job or write made two splits."""
+    own, others = (
+        [one.source.get(name) for name in ("job", "write")] for one in (split, other)
+    )
+    return own == others != [None, None]
 
 
 _DOCUMENT_FIELDS = {
@@ -237,12 +309,16 @@ def check_in_place(
 def check_not_replaced(dataset: str, name: str, split: Split) -> None:
     """Checks that a split is still the one that was read from `dataset.json`.
 
+    It may have later editions by now.
+
     Raises:
         InvalidDatasetError: It was replaced since: what is read now belongs to another
             one.
     """
     manifest = read_manifest(dataset)
     found = None if manifest is None else manifest.splits.get(name)
+    if found is not None and len(found.parts) > len(split.parts):
+        found = found.until(len(split.parts))
     if found is None or found.shards_digest != split.shards_digest:
         raise InvalidDatasetError(
             "dataset was replaced while it was in use",
@@ -272,9 +348,17 @@ def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
 def read_table(dataset: StrPath, split: Split) -> ShardTable:
     """Reads the table of shards of a split and compares it with the manifest.
 
+    Of several editions, it has the shards of all, in order. The spans of a shard count
+    the input files of its edition.
+
     Raises:
         InvalidDatasetError: It is not the table that the manifest describes.
     """
+    tables = [_read_table(dataset, part) for part in split.parts]
+    return tables[0] if len(tables) == 1 else ShardTable.joined(tables)
+
+
+def _read_table(dataset: StrPath, split: Split) -> ShardTable:
     path = layout.join(path_text(dataset, "dataset"), split.table)
     data = storage_for(path).read(path)
     got = google_crc32c.value(data)

@@ -102,6 +102,14 @@ class Texts(Sequence[str]):
         self._blob = blob.tobytes()
         self._ends = ends
 
+    @classmethod
+    def joined(cls, parts: Sequence[Texts]) -> Self:
+        """Returns the texts of several, one and more, in order."""
+        lengths = [np.diff(part._ends, prepend=0) for part in parts]
+        ends = np.cumsum(np.concatenate(lengths)).astype("<i8")
+        blob = b"".join(part._blob for part in parts)
+        return cls(np.frombuffer(blob, np.uint8), ends)
+
     def __len__(self) -> int:
         return len(self._ends)
 
@@ -229,13 +237,20 @@ class ShardTable:
 
     @classmethod
     def joined(cls, tables: Sequence[ShardTable]) -> Self:
-        """Returns the shards of several tables, one and more. They are empty then."""
+        """Returns the shards of several tables, one and more. They are empty then.
+
+        Of columns that this version does not know, those stay that all tables have.
+        """
         counts = [np.diff(t.columns.pop("span_ends"), prepend=0) for t in tables]
         columns = {
             name: np.concatenate([table.columns.pop(name) for table in tables])
             for name in list(tables[0].columns)
+            if all(name in table.columns for table in tables)
         }
         columns["span_ends"] = np.cumsum(np.concatenate(counts)).astype("<i8")
+        texts = [table.paths for table in tables if isinstance(table.paths, Texts)]
+        if len(texts) == len(tables):
+            return cls(paths=Texts.joined(texts), columns=columns)
         paths = [path for table in tables for path in table.paths]
         return cls(paths=paths, columns=columns)
 

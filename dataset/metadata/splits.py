@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import google_crc32c
 
+from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import ShardTable
 
@@ -23,7 +26,8 @@ class Split:
         raw_bytes: Size of the records.
         file_bytes: Size of the shards.
         records_digest: Order-independent digest of all records, 32 hex digits.
-        shards_digest: SHA-256 over names and contents of all shards, in order.
+        shards_digest: SHA-256 over names and contents of all shards, in order; of
+            several editions, over theirs.
         table: The table of shards, relative to the dataset.
         table_bytes: Its size.
         table_crc32c: Its checksum.
@@ -35,6 +39,9 @@ class Split:
         quarantined_bytes: Their size.
         features: What the records hold, as `features.encode_features` describes it,
             None if that is not known.
+        editions: What was committed one after the other, where that is more than one.
+            Table, writer options and source of this split are those of the first then,
+            and its features those of all, None if they differ.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -54,7 +61,55 @@ class Split:
     quarantined_regions: int = 0
     quarantined_bytes: int = 0
     features: Mapping[str, Any] | None = None
+    editions: tuple[Split, ...] = ()
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[Split, ...]:
+        """The editions, each as a split of its own: one and more."""
+        return self.editions or (self,)
+
+    def until(self, edition: int) -> Split:
+        """Returns the split as it was when an edition, counted from 1, was the last."""
+        if not 1 <= edition <= len(self.parts):
+            raise IndexError(edition)
+        if edition == len(self.parts):
+            return self
+        return Split.of_editions(self.parts[:edition])
+
+    def edition_of(self, shard: int) -> int:
+        """Returns the edition of a shard, given its number in the split."""
+        ends = itertools.accumulate(part.shards for part in self.parts)
+        return 1 + sum(shard >= end for end in ends)
+
+    @classmethod
+    def of_editions(
+        cls, editions: Sequence[Split], *, extra: Mapping[str, Any] | None = None
+    ) -> Split:
+        """Returns the split of these editions, in order: of one, the edition itself."""
+        if len(editions) == 1 and not extra:
+            return editions[0]
+        digests = [
+            RecordsDigest(low=int(one.records_digest[16:], 16))
+            + RecordsDigest(high=int(one.records_digest[:16], 16))
+            for one in editions
+        ]
+        lines = "".join(f"{one.shards_digest}\n" for one in editions)
+        totals = {
+            name: sum(getattr(one, name) for one in editions)
+            for name in ("shards", *TOTALS)
+        }
+        first = editions[0]
+        alike = all(one.features == first.features for one in editions)
+        return dataclasses.replace(
+            first,
+            features=first.features if alike else None,
+            records_digest=RecordsDigest.total(digests).hex,
+            shards_digest="sha256:" + hashlib.sha256(lines.encode()).hexdigest(),
+            editions=tuple(editions),
+            extra=extra or {},
+            **totals,
+        )
 
     @classmethod
     def of_table(
@@ -116,8 +171,12 @@ _DIGESTS = {
 _SPLIT_FIELDS = {
     field.name: field.type
     for field in dataclasses.fields(Split)
-    if field.name != "extra"
+    if field.name not in ("editions", "extra")
 }
+# Fields that each of several editions has, and their split has not.
+_EDITION_FIELDS = (
+    *("table", "table_bytes", "table_crc32c", "writer_options", "source", "features"),
+)
 
 
 def merge_extra(fields: dict[str, Any]) -> dict[str, Any]:
@@ -140,13 +199,19 @@ def unknown_fields(fields: Mapping[str, Any], known: Any) -> dict[str, Any]:
 
 def encode_splits(splits: Mapping[str, Split]) -> dict[str, Any]:
     """Returns splits as JSON objects, by name."""
-    encoded = {}
-    for name, split in splits.items():
-        fields = merge_extra(dataclasses.asdict(split))
-        if split.features is None:
-            del fields["features"]
-        encoded[name] = fields
-    return encoded
+    return {name: _encode_split(split) for name, split in splits.items()}
+
+
+def _encode_split(split: Split) -> dict[str, Any]:
+    fields = dataclasses.asdict(split)
+    del fields["editions"]
+    if split.features is None:
+        del fields["features"]
+    if split.editions:
+        for name in _EDITION_FIELDS:
+            fields.pop(name, None)
+        fields["editions"] = [_encode_split(one) for one in split.editions]
+    return merge_extra(fields)
 
 
 def parse_splits(fields: Mapping[str, Any]) -> dict[str, Split]:
@@ -185,6 +250,8 @@ def parse_exchange(fields: Any) -> Exchange | None:
 
 
 def _parse_split(fields: Mapping[str, Any]) -> Split:
+    if "editions" in fields:
+        return _parse_editions(fields)
     known = {name: fields[name] for name in fields if name in _SPLIT_FIELDS}
     for name, value in known.items():
         kind = _SPLIT_FIELDS[name]
@@ -198,3 +265,19 @@ def _parse_split(fields: Mapping[str, Any]) -> Split:
         raise ValueError("source must be an object, got null")
     mapping_or_none(fields.get("features"), "features")
     return Split(**known, extra=unknown_fields(fields, _SPLIT_FIELDS))
+
+
+def _parse_editions(fields: Mapping[str, Any]) -> Split:
+    editions = fields["editions"]
+    if not isinstance(editions, list) or len(editions) < 2:
+        raise ValueError("editions must be a list of two or more")
+    for one in editions:
+        if not isinstance(one, dict) or "editions" in one:
+            raise ValueError(f"not an edition: {one!a:.100}")
+    own = {name: _SPLIT_FIELDS[name] for name in _SPLIT_FIELDS.keys() - _EDITION_FIELDS}
+    extra = unknown_fields(fields, {*own, "editions"})
+    split = Split.of_editions([_parse_split(one) for one in editions], extra=extra)
+    for name in own:
+        if fields[name] != getattr(split, name):
+            raise ValueError(f"{name} of a split is not that of its editions")
+    return split

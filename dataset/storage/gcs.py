@@ -181,8 +181,10 @@ class GcsStorage:
     def list(self, directory: str) -> list[FileInfo]:
         return sorted(self.scan(directory))
 
-    def scan(self, directory: str, *, deep: bool = False) -> Iterator[FileInfo]:
-        return self._listing(directory, _below(directory), deep=deep)
+    def scan(
+        self, directory: str, *, deep: bool = False, prefix: str = ""
+    ) -> Iterator[FileInfo]:
+        return self._listing(directory, _below(directory) + prefix, deep=deep)
 
     def stat(self, path: str) -> FileInfo | None:
         blob = self._blob(path)

@@ -168,14 +168,20 @@ class LocalStorage:
     def list(self, directory: str) -> list[FileInfo]:
         return sorted(self.scan(directory))
 
-    def scan(self, directory: str, *, deep: bool = False) -> Iterator[FileInfo]:
+    def scan(
+        self, directory: str, *, deep: bool = False, prefix: str = ""
+    ) -> Iterator[FileInfo]:
         with explained("list the directory", directory):
             if deep:
                 for folder, _, files in os.walk(directory):
                     yield from _infos(os.path.join(folder, file) for file in files)
                 return
             with contextlib.suppress(FileNotFoundError), os.scandir(directory) as found:
-                yield from _infos(entry.path for entry in found if entry.is_file())
+                yield from _infos(
+                    entry.path
+                    for entry in found
+                    if entry.name.startswith(prefix) and entry.is_file()
+                )
 
     def stat(self, path: str) -> FileInfo | None:
         with explained("inspect the file", path):

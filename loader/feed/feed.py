@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ from gristmill.loader.batches import Batches
 from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
 from gristmill.loader.feed.source import BatchSource, Decode
-from gristmill.loader.feed.state import state_of, step_of
+from gristmill.loader.feed.state import batches_as_of, state_of, step_of
 from gristmill.loader.feed.stats import FeedStats, Meter, ReadBatch
 from gristmill.loader.feed.workers import (
     Workers,
@@ -38,6 +39,8 @@ from gristmill.loader.feed.workers import (
 )
 from gristmill.loader.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.order.schedule import Rows
+
+_log = logging.getLogger(__name__)
 
 # A feed is closed at exit before Grain's and multiprocessing's own parts are.
 _EXIT_PRIORITY = 100
@@ -172,13 +175,24 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes to the step of a state, whichever host wrote it.
 
+        If records were appended to a dataset since, the feed goes on without them:
+        `batches` are those of the edition that the state names then.
+
         Raises:
             StateMismatchError: It is of other datasets or of another order; the error
                 names the differences. The feed stays as it is.
             FormatVersionError: Another version wrote the state.
         """
-        step = step_of(state, self.batches)
+        batches = batches_as_of(self.batches, state)
+        step = step_of(state, batches)
         self._stop_reading()
+        if batches is not self.batches:
+            _log.warning(
+                "going on with %r, of which the state is, instead of %r",
+                batches,
+                self.batches,
+            )
+            self.batches, self._order = batches, state_of(batches, step)
         self._step = step
 
     @property

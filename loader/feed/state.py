@@ -6,8 +6,9 @@ number of hosts and workers is not part of it, because the order does not depend
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from gristmill.dataset.errors import (
     FormatVersionError,
@@ -23,7 +24,10 @@ from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import shuffle_from_state
 from gristmill.loader.state_fields import NO_FIELD, StateFields, field_error, is_same
 
-STATE_VERSION = 1
+B = TypeVar("B", bound=Batches)
+
+STATE_VERSION = 2
+_WITHOUT_EDITIONS = 1  # The version before: the digests tell the edition.
 
 
 def state_of(batches: Batches, step: int) -> dict[str, Any]:
@@ -38,6 +42,7 @@ def state_of(batches: Batches, step: int) -> dict[str, Any]:
         "datasets": [
             {
                 "name": order.name,
+                "edition": dataset.edition,
                 "records": order.num_records,
                 "records_digest": dataset.records_digest,
                 "order_digest": dataset.order_digest,
@@ -64,7 +69,10 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
     fields = _checked(state)
     own = state_of(batches, step=0)
     # Compared below.
-    compared = {**state, "step": 0}
+    compared = {**state, "version": STATE_VERSION, "step": 0}
+    if state["version"] == _WITHOUT_EDITIONS:
+        for entry in own["datasets"]:
+            del entry["edition"]
     if own["mixture"] and compared["mixture"]:
         compared["mixture"] = own["mixture"]
     differences = list(_differences(own, compared))
@@ -83,6 +91,46 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
     if batches.schedule.mixture is not None:
         _check_mixture(batches, batches.schedule.mixture, _mixture(fields), step)
     return step
+
+
+def batches_as_of(batches: B, state: Mapping[str, Any]) -> B:
+    """Returns batches of the editions that a state is of, where those are earlier ones.
+
+    What was appended since has no part in them: they are the batches that the feed gave
+    when its state was taken. Weights that are the lengths of the datasets, as by
+    default, are those of then. It raises what `step_of` does, and compares nothing.
+    """
+    entries = _checked(state).objects("datasets")
+    if len(entries) != len(batches.datasets):
+        return batches
+    pairs = zip(batches.datasets, entries, strict=True)
+    datasets = tuple(_as_of(dataset, entry) for dataset, entry in pairs)
+    if datasets == batches.datasets:
+        return batches
+    schedule = batches.schedule
+    mixture = schedule.mixture
+    if mixture == Mixture.of([len(dataset) for dataset in batches.datasets]):
+        mixture = Mixture.of([len(dataset) for dataset in datasets])
+    orders = tuple(
+        dataclasses.replace(order, num_records=len(dataset))
+        for order, dataset in zip(schedule.orders, datasets, strict=True)
+    )
+    schedule = dataclasses.replace(schedule, orders=orders, mixture=mixture)
+    return dataclasses.replace(batches, datasets=datasets, schedule=schedule)
+
+
+def _as_of(dataset: Dataset, entry: StateFields) -> Dataset:
+    """Returns a dataset as of the edition of a state, if that is an earlier one."""
+    last = dataset.edition or 1
+    if "edition" in entry.value:
+        edition = entry.get("edition")
+        return dataset.as_of(edition) if edition in range(1, last) else dataset
+    if dataset.committed is not None:
+        for edition in range(1, last):
+            earlier = dataset.committed.until(edition)
+            if earlier.records_digest == entry.value["records_digest"]:
+                return dataset.as_of(edition)
+    return dataset
 
 
 def batches_of_state(
@@ -104,6 +152,7 @@ def batches_of_state(
             cure="open the datasets of the run that wrote the state, and give them "
             "the same names",
         )
+    named = {name: _as_of(named[name], entry) for name, entry in entries.items()}
     schedule = Schedule(
         orders=tuple(
             DatasetOrder(
@@ -139,7 +188,7 @@ def _checked(state: object) -> StateFields:
         )
     fields = StateFields(state)
     version = fields.integer("version", least=None)
-    if version != STATE_VERSION:
+    if version not in (_WITHOUT_EDITIONS, STATE_VERSION):
         raise FormatVersionError(
             "another version wrote the state of the feed",
             expected=STATE_VERSION,
@@ -152,6 +201,8 @@ def _checked(state: object) -> StateFields:
     for entry in fields.objects("datasets"):
         for name in ("name", "order_digest"):
             entry.text(name)
+        if version != _WITHOUT_EDITIONS and entry.get("edition") is not None:
+            entry.integer("edition", least=1)
         if entry.get("records_digest") is not None:
             entry.text("records_digest")
         entry.integer("records", least=1)

@@ -7,6 +7,7 @@ import json
 from gristmill.dataset.errors import some_of
 from gristmill.dataset.example import Values, decode_example
 from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
 
 _TEXT_WIDTH = 72
@@ -24,30 +25,39 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
     if manifest.features is not None:
         lines.append("  schema    features.json, as TFDS writes it")
     for name, split in sorted(manifest.splits.items()):
-        mean = split.raw_bytes / split.records if split.records else 0
-        lines += [
-            f"split {name}",
-            f"  records   {split.records:,} in {plural(split.shards, 'shard')}, "
-            f"{mean:,.0f} bytes each on average",
-            f"  size      {size_text(split.raw_bytes)} of records, "
-            f"{size_text(split.file_bytes)} on storage",
-            *_writer_lines(split.writer_options),
-            f"  digest    {split.records_digest}",
-        ]
-        inputs, files = map(split.source.get, ("inputs", "files"))
-        if isinstance(inputs, list) and isinstance(files, int):
-            lines.append(f"  source    {some_of(inputs)} ({plural(files, 'file')})")
-        if (mapped := map_text(split)) is not None:
-            lines.append(f"  --map     {mapped}")
-        if split.quarantined_regions:
-            regions = plural(split.quarantined_regions, "damaged region")
-            size = size_text(split.quarantined_bytes)
-            lines.append(f"  left out  {regions}, {size}: see quarantine/")
+        lines += [f"split {name}", *_split_lines(split)]
+        if split.editions:
+            lines.append(f"  editions  {len(split.editions):,}")
+        for number, edition in enumerate(split.editions, 1):
+            lines += [f"edition {number:,} of {name}", *_split_lines(edition)]
     lines += [
         f"split {name}\n  being replaced: its new files are on their way"
         for name in sorted(manifest.replacing)
     ]
     return "\n".join(lines)
+
+
+def _split_lines(split: Split) -> list[str]:
+    mean = split.raw_bytes / split.records if split.records else 0
+    several = bool(split.editions)
+    lines = [
+        f"  records   {split.records:,} in {plural(split.shards, 'shard')}, "
+        f"{mean:,.0f} bytes each on average",
+        f"  size      {size_text(split.raw_bytes)} of records, "
+        f"{size_text(split.file_bytes)} on storage",
+        *([] if several else _writer_lines(split.writer_options)),
+        f"  digest    {split.records_digest}",
+    ]
+    inputs, files = map(split.source.get, ("inputs", "files"))
+    if isinstance(inputs, list) and isinstance(files, int) and not several:
+        lines.append(f"  source    {some_of(inputs)} ({plural(files, 'file')})")
+    if not several and (mapped := map_text(split)) is not None:
+        lines.append(f"  --map     {mapped}")
+    if split.quarantined_regions:
+        regions = plural(split.quarantined_regions, "damaged region")
+        size = size_text(split.quarantined_bytes)
+        lines.append(f"  left out  {regions}, {size}: see quarantine/")
+    return lines
 
 
 def _writer_lines(options: str) -> list[str]:

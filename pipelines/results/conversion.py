@@ -40,7 +40,8 @@ class Outcome:
         lines = []
         raw_bytes = 0
         for name in self.splits:
-            split = self.manifest.splits[name]
+            split = self.manifest.find(name)
+            assert split is not None  # It was committed.
             head = f"{self.manifest.name}/{name}"
             if name in self.committed_before:
                 lines.append(

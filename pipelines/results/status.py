@@ -94,6 +94,7 @@ def read_status(dataset: str) -> Status:
         for info in storage.list(layout.join(dataset, layout.INDEX_DIR))
     }
     splits = {}
+    committed = manifest.editions if manifest else {}
     for name, split in (manifest.splits if manifest else {}).items():
         splits[name] = SplitStatus(
             split=name,
@@ -104,7 +105,7 @@ def read_status(dataset: str) -> Status:
         )
     for file in sorted(filter(_JOB.fullmatch, listed)):
         job = _read_job(layout.join(dataset, layout.INDEX_DIR, file))
-        if job["split"] not in splits:
+        if job["split"] not in committed:
             prepared = PreparedJob.load(dataset, job["name"], job["split"])
             if prepared is not None:
                 splits[job["split"]] = _unfinished(prepared, listed)

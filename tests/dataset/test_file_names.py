@@ -30,7 +30,12 @@ from gristmill.dataset.file_names import JoinedFiles, check_joined, parse_file_n
     ],
 )
 def test_names(path, expected):
-    assert parse_file_name(path) == expected
+    assert parse_file_name(path) == (*expected, 1)
+
+
+def test_names_of_later_editions():
+    name = "c4/c4-train.array_record-e00012-00003-of-00010"
+    assert parse_file_name(name) == ("c4", "train", 10, 12)
 
 
 def test_files_of_one_split_and_dataset_need_no_notice():

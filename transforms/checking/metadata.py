@@ -23,11 +23,11 @@ from gristmill.dataset.commit.split_check import (
     compare_shards,
     read_checked_table,
 )
-from gristmill.dataset.commit.split_files import shard_prefix
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.findings import UNREADABLE, Finding, Findings, finding_of
 from gristmill.dataset.first_of import FirstOf
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     check_in_place,
@@ -160,7 +160,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     findings = Findings()
     listings = Listings(dataset)
     tables: dict[str, ShardTable] = {}
-    for name, split in manifest.splits.items():
+    for name, split in manifest.editions.items():
         try:
             tables[name] = read_checked_table(dataset, split)
         except UNREADABLE as error:
@@ -195,13 +195,15 @@ def _owned_twice_or_never(
             decode_name(paths[twice]),
             f"shard of two splits, {names[first]} and {names[second]}",
         )
-    for name in names:
-        there = listings.of("").with_prefix(shard_prefix(manifest.name, name))
-        for file in there[find_names(paths, there) < 0]:
-            yield Finding(
-                decode_name(file),
-                f"file is named like a shard of {name}, but is none of them",
-            )
+    for name in manifest.splits:
+        there = listings.of("").with_prefix(layout.shard_prefix(manifest.name, name))
+        for file in map(decode_name, there[find_names(paths, there) < 0]):
+            edition = layout.edition_of(file, manifest.name, name)
+            # Those of an append that is not finished are leftovers.
+            if (key := layout.edition_key(name, edition)) in tables:
+                yield Finding(
+                    file, f"file is named like a shard of {key}, but is none of them"
+                )
 
 
 def check_same(dataset: str, content_digest: str) -> None:

@@ -196,7 +196,7 @@ def take_output(
             prepared = _with_writer(prepared, with_versions(anew))
             return take_output(prepared, overwrite=True, compare_shards=compare_shards)
     manifest, version = _read_manifest(prepared, overwrite=overwrite)
-    there = None if manifest is None else manifest.splits.get(job.split)
+    there = None if manifest is None else manifest.editions.get(job.split)
     if there is not None and job.split in exchanged and _is_done(prepared, there):
         delete_leftovers(job.output, job.name, [job.split])
         return TakenOutput(prepared=prepared, committed=manifest)

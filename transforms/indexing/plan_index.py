@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -159,13 +160,17 @@ def plan_index(
     splits = sorted({*own})
     split_of = np.array([splits.index(each) for each in own])[kind_of]
     counts = dict(zip(splits, np.bincount(split_of).tolist(), strict=True))
+    files = collections.Counter[tuple[str, int]]()
+    for number, count in enumerate(np.bincount(kind_of).tolist()):
+        files[own[number], kinds[number].edition] += count
     for each, said in zip(own, kinds, strict=True):
-        if said.split_files and not split and counts[each] != said.split_files:
+        found = files[each, said.edition]
+        if said.split_files and not split and found != said.split_files:
             raise InputError(
                 "not all shards of the split are there",
-                where=f"{directory}, split {each}",
+                where=f"{directory}, split {layout.edition_key(each, said.edition)}",
                 expected=f"{said.split_files:,} files, as their names say",
-                got=f"{counts[each]:,}",
+                got=f"{found:,}",
                 cure="add the missing files, or give --split to take the files as "
                 "they are",
             )

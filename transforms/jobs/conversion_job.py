@@ -42,7 +42,7 @@ class ConversionJob:
         inputs: Paths and glob patterns of TFRecord files, or one of them.
         output: The dataset's directory.
         name: The dataset's name, part of the file names.
-        split: The split to write.
+        split: The split to write; of a later edition its `layout.edition_key`.
         plan: How many shards to make.
         writer: How shards are encoded.
         map: `module:function` to call on every record, or None.
@@ -97,7 +97,7 @@ class ConversionJob:
         object.__setattr__(self, "inputs", path_texts(self.inputs, "input"))
         object.__setattr__(self, "output", path_text(self.output, "output"))
         layout.check_name(self.name)
-        layout.check_split(self.split)
+        layout.parse_edition_key(self.split)
         if not self.inputs:
             raise InputError(
                 "no input files given", cure="give paths or patterns of TFRecord files"
@@ -113,7 +113,8 @@ class ConversionJob:
         """Returns what decides the bytes of the shards, as plain values.
 
         The options for damage, empty files and joined splits are left out: they do not
-        change a shard that was finished.
+        change a shard that was finished. So is the number of an edition: the same job
+        is found among all editions.
         """
         fields = dataclasses.asdict(self)
         for other in (
@@ -121,7 +122,8 @@ class ConversionJob:
             *("on_corrupt", "max_corrupt", "allow_empty_files", "join_splits"),
         ):
             del fields[other]
-        return fields | {"writer": self.writer.as_dict()}
+        split, _ = layout.parse_edition_key(self.split)
+        return fields | {"writer": self.writer.as_dict(), "split": split}
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:

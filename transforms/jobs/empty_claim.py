@@ -38,7 +38,7 @@ def replaced_shards(
     """
     job = prepared.job
     where = job.output, job.name, job.split
-    committed = None if manifest is None else manifest.splits.get(job.split)
+    committed = None if manifest is None else manifest.editions.get(job.split)
     shards = None
     if not found or not committed or committed.source.get("job") != found.fingerprint:
         shards = unfinished_shards(*where, manifest=manifest, described=found)

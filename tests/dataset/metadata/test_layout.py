@@ -47,6 +47,43 @@ class TestShardNames:
             assert sorted(names) == names
 
 
+class TestEditions:
+    @pytest.mark.parametrize("edition", [1, 2, 99_999, 100_000])
+    def test_a_key_says_split_and_edition(self, edition: int):
+        for split in ("train", "train-en", "e00002"):
+            key = layout.edition_key(split, edition)
+            assert layout.parse_edition_key(key) == (split, edition)
+            shard = layout.shard_name("c4", key, 3, 64)
+            assert layout.edition_of(shard, "c4", split) == edition
+            assert shard.startswith(layout.shard_prefix("c4", key))
+            pattern = layout.edition_file("c4", split)
+            for path in layout.split_paths("c4", key):
+                assert bool(pattern.fullmatch(path)) == (edition > 1)
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            *("", ".e00002", "train.", "train.e2", "train.e00001", "train.e000002"),
+            *("train.00002", "train.e00002.e00003", "train.e-0001", "train.x"),
+        ],
+    )
+    def test_what_is_no_key(self, key: str):
+        with pytest.raises(InputError, match="split name"):
+            layout.parse_edition_key(key)
+
+    def test_other_names_have_no_mark(self):
+        for name in ("00012-train.array_record-00000-of-00001", "c4-train", ""):
+            assert layout.edition_of(name, "00012", "train") == 1
+        pattern = layout.edition_file("c4", "train")
+        assert not pattern.fullmatch("index/c4-train-en.e00002.shards.npz")
+        assert not pattern.fullmatch("index/c4.train.e00002.shards.npz")
+
+    def test_sort_behind_those_before(self):
+        keys = [layout.edition_key("train", edition) for edition in range(1, 13)]
+        names = [layout.shard_name("c4", key, i, 11) for key in keys for i in range(11)]
+        assert sorted(names) == names
+
+
 class TestOtherNames:
     def test_all_of_a_split_are_told_apart(self):
         shard = layout.shard_name("c4", "train", 0, 2)

@@ -15,6 +15,7 @@ from gristmill.dataset.errors import (
     FormatVersionError,
     InvalidDatasetError,
     NotADatasetError,
+    StorageChangedError,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
@@ -251,7 +252,7 @@ class TestRefused:
         assert says in str(caught.value)
         assert "c4/dataset.json" in str(caught.value)
 
-    @pytest.mark.parametrize("version", [0, 2, None, "1", 1.5, [1]])
+    @pytest.mark.parametrize("version", [0, 3, None, "1", 1.5, [1]])
     def test_other_versions_with_the_reason(self, version):
         with pytest.raises(FormatVersionError, match="version") as caught:
             decode(changed("format_version", version))
@@ -288,6 +289,100 @@ class TestRefused:
         splits["train"], splits["test"] = splits["test"], splits["train"]
         with pytest.raises(InvalidDatasetError, match="content digest"):
             decode(json.dumps(document).encode())
+
+
+def grown(*, editions: int = 3, **changes) -> Split:
+    """Returns a split of some editions, each with tables of its own."""
+    parts = []
+    for number in range(1, editions + 1):
+        table = table_of(number)
+        path = layout.table_path("c4", layout.edition_key("train", number))
+        fields = {"table": path, "source": {"job": f"{number:016d}"}}
+        parts.append(dataclasses.replace(split_of(table), **fields))
+    return Split.of_editions(parts, **changes)
+
+
+class TestEditions:
+    def test_round_trip(self):
+        splits = {"train": grown(extra={"later": 1}), "test": split_of(table_of(1))}
+        manifest = manifest_of(splits=splits)
+        assert decode(manifest.encode()) == manifest
+        assert json.loads(manifest.encode())["format_version"] == 2
+        assert manifest.editions.keys() == {
+            *("train", "train.e00002", "train.e00003", "test")
+        }
+        assert manifest.find("train") == splits["train"]
+        assert manifest.find("train.e00003") == splits["train"].editions[2]
+        assert manifest.find("train.e00004") is None
+
+    def test_one_edition_is_the_split_that_it_was(self):
+        split = grown()
+        assert split.until(1) == split.editions[0] == grown(editions=1)
+        assert split.until(2) == grown(editions=2)
+        assert split.until(3) is split
+        one = manifest_of(splits={"train": split.until(1)})
+        assert json.loads(one.encode())["format_version"] == 1
+        for edition in (0, 4):
+            with pytest.raises(IndexError):
+                split.until(edition)
+
+    def test_shards_are_of_the_editions_in_order(self):
+        # Editions of one, two and three shards.
+        assert [*map(grown().edition_of, range(6))] == [1, 2, 2, 3, 3, 3]
+
+    def test_an_exchange_keeps_the_editions_that_it_replaces(self):
+        exchange = Exchange(aside=("train",), replaced={"train": grown()})
+        manifest = manifest_of(exchange=exchange)
+        assert json.loads(manifest.encode())["format_version"] == 2
+        assert decode(manifest.encode()) == manifest
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda d, s: d.update(format_version=1), "has a split with editions"),
+            (lambda d, s: s.update(records=s["records"] + 1), "records of a split"),
+            (lambda d, s: s.update(dropped_records=1), "dropped_records of a split"),
+            (lambda d, s: s.update(records_digest="0" * 32), "records_digest of a"),
+            (lambda d, s: s["editions"].reverse(), "shards_digest of a split"),
+            (lambda d, s: s.pop("shards"), "shards"),
+            (lambda d, s: s.update(editions=s["editions"][:1]), "two or more"),
+            (lambda d, s: s.update(editions=[]), "two or more"),
+            (lambda d, s: s.update(editions={}), "two or more"),
+            (lambda d, s: s["editions"].append(None), "not an edition"),
+            (lambda d, s: s["editions"][1].update(editions=[]), "not an edition"),
+            (lambda d, s: s["editions"][1].pop("table"), "table"),
+            (lambda d, s: s["editions"][1].update(table="../a.npz"), "outside"),
+            (lambda d, s: s["editions"][2].update(records=-1), "must be a count"),
+        ],
+    )
+    def test_contradictions(self, change, says: str):
+        document = json.loads(manifest_of(splits={"train": grown()}).encode())
+        change(document, document["splits"]["train"])
+        with pytest.raises(InvalidDatasetError) as caught:
+            decode(json.dumps(document).encode())
+        assert says in str(caught.value)
+
+    def test_the_next_edition_and_the_same_again(self):
+        two = manifest_of(splits={"train": grown(editions=2)})
+        third = grown().editions[2]
+        assert two.with_splits({"train.e00003": third}) == {"train": grown()}
+        three = manifest_of(splits={"train": grown()})
+        assert three.with_splits({"train.e00003": third}) == {"train": grown()}
+        # The job of an edition makes it again, also of the first.
+        again = grown().editions[0]
+        assert three.with_splits({"train": again}) == {"train": grown()}
+        assert three.with_splits({"train": again}, anew=["train"]) == {"train": again}
+
+    def test_a_split_of_another_job_takes_the_place_of_all(self):
+        other = split_of(table_of(5))
+        three = manifest_of(splits={"train": grown()})
+        assert three.with_splits({"train": other}) == {"train": other}
+
+    @pytest.mark.parametrize("key", ["train.e00002", "train.e00005", "new.e00002"])
+    def test_an_edition_that_is_not_the_next(self, key):
+        three = manifest_of(splits={"train": grown()})
+        with pytest.raises(StorageChangedError, match="another command has changed"):
+            three.with_splits({key: grown().editions[2]})
 
 
 class TestOnDisk:

@@ -1,0 +1,395 @@
+"""Datasets of several editions, as every reader sees them.
+
+Covers: dataset/metadata/splits.py, transforms/checking/metadata.py,
+dataset/commit/leftovers.py, transforms/indexing/plan_index.py,
+pipelines/results/contents.py, pipelines/results/status.py, loader/feed/state.py.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import logging
+import pathlib
+import pickle
+import shutil
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+
+from gristmill import loader
+from gristmill.dataset.errors import (
+    FormatVersionError,
+    InputError,
+    InvalidDatasetError,
+    StateMismatchError,
+    StorageError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.shard_reader import first_records
+from gristmill.loader.feed.state import batches_of_state
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.results.contents import manifest_text
+from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.verify import verify
+from gristmill.transforms import ReadArrayRecords
+from gristmill.transforms.conversion.begin_job import begin_job
+from tests.support.conversion import job_of
+from tests.support.datasets import convert
+from tests.support.records import frames_of, text_records
+
+EDITIONS = [
+    [text_records(70, seed=1), text_records(31, seed=2)],
+    [text_records(17, seed=3)],
+    [text_records(9, seed=4), text_records(20, seed=5), text_records(3, seed=6)],
+]
+RECORDS = [[r for file in edition for r in file] for edition in EDITIONS]
+ALL = [record for records in RECORDS for record in records]
+ENDS = np.cumsum([len(records) for records in RECORDS]).tolist()
+
+
+def grow(folder: pathlib.Path, editions: int, *, first: int = 1) -> str:
+    """Adds editions to a dataset, and returns its directory."""
+    for edition in range(first, editions + 1):
+        key = layout.edition_key("train", edition)
+        convert(folder, EDITIONS[edition - 1], split=key)
+    return str(folder / "out")
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory) -> pathlib.Path:
+    """A dataset after each edition, as copies: `1`, `2` and `3`."""
+    folder = tmp_path_factory.mktemp("grown")
+    for edition in (1, 2, 3):
+        grow(folder, edition, first=edition)
+        shutil.copytree(folder / "out", folder / str(edition))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(grown) -> str:
+    return str(grown / "3")
+
+
+@pytest.fixture
+def own(grown, tmp_path) -> pathlib.Path:
+    """A dataset of three editions for one test."""
+    return pathlib.Path(shutil.copytree(grown / "3", tmp_path / "own"))
+
+
+class TestOnDisk:
+    def test_nothing_that_was_written_is_touched(self, grown):
+        for before, after in (("1", "2"), ("2", "3")):
+            for path in (grown / before).rglob("*"):
+                if path.is_file() and path.name != "dataset.json":
+                    kept = grown / after / path.relative_to(grown / before)
+                    assert kept.read_bytes() == path.read_bytes()
+
+    def test_one_edition_is_version_1_and_more_are_listed(self, grown):
+        documents = [
+            json.loads((grown / str(edition) / "dataset.json").read_bytes())
+            for edition in (1, 2, 3)
+        ]
+        assert [d["format_version"] for d in documents] == [1, 2, 2]
+        first = documents[0]["splits"]["train"]
+        for number, document in enumerate(documents[1:], 2):
+            split = document["splits"]["train"]
+            assert len(split["editions"]) == number
+            assert split["editions"][0] == first
+            for total in ("shards", "records", "raw_bytes", "file_bytes"):
+                assert split[total] == sum(e[total] for e in split["editions"])
+            assert "table" not in split
+        whole, second = documents[2]["splits"]["train"], documents[1]["splits"]["train"]
+        assert whole["editions"][:2] == second["editions"]
+
+    def test_the_digest_of_records_is_that_of_all_together(self, whole, tmp_path):
+        together = convert(tmp_path, [records for e in EDITIONS for records in e])
+        (one,) = open_manifest(together).splits.values()
+        (split,) = open_manifest(whole).splits.values()
+        assert split.records_digest == one.records_digest
+        assert split.records == one.records == ENDS[-1]
+
+    def test_a_reader_of_version_1_refuses_and_says_what_to_do(
+        self, whole, monkeypatch
+    ):
+        from gristmill.dataset.metadata import manifest
+
+        # All that the reader of version 1 did about versions.
+        monkeypatch.setattr(manifest, "EDITIONS_VERSION", 1)
+        with pytest.raises(FormatVersionError, match=r"install .* later") as caught:
+            open_manifest(whole)
+        assert "expected: 1\n  got:      2" in str(caught.value)
+
+    def test_globs_find_all_shards_in_their_order_and_tfds_the_first_edition(
+        self, whole
+    ):
+        import tensorflow_datasets as tfds
+
+        table = read_table(whole, open_manifest(whole).splits["train"])
+        shards = [f"{whole}/{path}" for path in table.paths]
+        template = tfds.core.ShardedFileTemplate(
+            data_dir=whole,
+            dataset_name="d",
+            split="train",
+            filetype_suffix="array_record",
+        )
+        assert sorted(glob.glob(str(template.glob_pattern()))) == shards[:2]
+        for pattern in (f"{whole}/d-train*", f"{whole}/d-train.array_record*"):
+            assert sorted(glob.glob(pattern)) == shards
+        records = loader.ArrayRecordDataSource(sorted(glob.glob(pattern)))
+        assert [records[i] for i in range(len(records))] == ALL
+
+
+class TestReaders:
+    def test_records_keep_their_numbers(self, whole):
+        dataset = loader.open(whole)
+        assert list(dataset) == ALL
+        assert dataset.edition == 3
+        assert [dataset.shard(i).edition for i in range(dataset.num_shards)] == [
+            *(1, 1, 2, 3, 3, 3)
+        ]
+
+    @pytest.mark.parametrize("edition", [1, 2, 3])
+    def test_an_edition_is_what_the_dataset_was(self, grown, whole, edition):
+        then, now = (
+            loader.open(grown / str(edition)),
+            loader.open(whole, edition=edition),
+        )
+        assert list(now) == list(then) == ALL[: ENDS[edition - 1]]
+        assert now.edition == edition == then.edition
+        assert now.records_digest == then.records_digest
+        assert now.order_digest == then.order_digest
+        assert now.manifest is not None
+        assert now.manifest.splits == then.manifest.splits
+        orders = [
+            loader.global_batches(d, batch_size=16, seed=3).indices(1_000)
+            for d in (then, now, loader.open(whole).as_of(edition))
+        ]
+        assert all((order == orders[0]).all() for order in orders)
+
+    @pytest.mark.parametrize("edition", [0, 4, -1, "1", 1.5])
+    def test_editions_that_there_are_not(self, whole, edition):
+        with pytest.raises(InputError, match="edition of split train of") as caught:
+            loader.open(whole, edition=edition)
+        assert "expected: an integer" in str(caught.value)
+
+    def test_plain_files_have_no_editions(self, whole):
+        for path in (f"{whole}/d-train*", [f"{whole}/d-train*"]):
+            with pytest.raises(InputError, match="have editions"):
+                loader.open(path, edition=1)
+        with pytest.raises(InputError, match="have editions"):
+            loader.open(f"{whole}/d-train*").as_of(1)
+
+    def test_head_goes_on_behind_the_first_edition(self, whole):
+        assert list(first_records(whole, "train", ENDS[1])) == ALL[: ENDS[1]]
+
+    def test_beam_reads_all_editions(self, whole):
+        with beam.Pipeline() as pipeline:
+            read = pipeline | ReadArrayRecords(source=whole)
+            assert_that(read, equal_to(ALL))
+
+    def test_inspect_lists_them(self, whole):
+        text = manifest_text(open_manifest(whole), whole)
+        assert "  editions  3" in text
+        for number, records in enumerate(RECORDS, 1):
+            assert f"edition {number} of train\n  records   {len(records)} in" in text
+        assert text.count("  source  ") == 3
+        assert text.count("  written ") == 3
+
+    def test_index_makes_one_split_of_them_again(self, own):
+        shutil.rmtree(own / "index")
+        (own / "dataset.json").unlink()
+        index(IndexOptions(files=(str(own),)))
+        dataset = loader.open(own)
+        assert list(dataset) == ALL
+        assert dataset.edition == 1
+
+    def test_index_misses_a_shard_of_an_edition(self, own):
+        (own / "d-train.array_record-e00003-00001-of-00003").unlink()
+        (own / "dataset.json").unlink()
+        with pytest.raises(InputError, match="not all shards") as caught:
+            index(IndexOptions(files=(str(own),)))
+        assert "split train.e00003\n  expected: 3 files" in str(caught.value)
+
+
+class TestWhileItGrows:
+    def test_a_pickled_dataset_stays_at_its_edition(self, tmp_path):
+        dataset = loader.open(grow(tmp_path, 1))
+        pickled = pickle.dumps(dataset)
+        second = grow(tmp_path, 2, first=2)
+        assert list(pickle.loads(pickled)) == RECORDS[0]
+        pickled = pickle.dumps(loader.open(second))
+        grow(tmp_path, 3, first=3)
+        again = pickle.loads(pickled)
+        assert (again.edition, list(again)) == (2, RECORDS[0] + RECORDS[1])
+
+    def test_a_reader_goes_on_and_names_a_lost_shard(self, tmp_path):
+        dataset = loader.open(grow(tmp_path, 1))
+        grow(tmp_path, 2, first=2)
+        assert dataset.read([0]) == RECORDS[0][:1]
+        pathlib.Path(dataset.shard(1).path).unlink()
+        with pytest.raises(StorageError, match="No such file") as caught:
+            dataset.read([ENDS[0] - 1])
+        assert "replaced" not in str(caught.value)
+
+    def test_a_split_that_was_replaced_is_still_told(self, grown, own):
+        dataset = loader.open(own, edition=1)
+        manifest = open_manifest(str(own))
+        (split,) = manifest.splits.values()
+        fewer = Manifest(name="d", splits={"train": split.editions[1]})
+        (own / "dataset.json").write_bytes(fewer.encode())
+        pathlib.Path(dataset.shard(0).path).unlink()
+        with pytest.raises(InvalidDatasetError, match="replaced while it was in use"):
+            dataset.read([0])
+
+    def test_an_unfinished_edition_is_a_leftover_and_no_damage(self, tmp_path):
+        output = grow(tmp_path, 1)
+        (tmp_path / "more").write_bytes(frames_of(RECORDS[1]))
+        job = job_of(tmp_path / "more", output, name="d", split="train.e00002")
+        from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+
+        for task in shard_tasks(begin_job(job).prepared):
+            make_shard(task)
+        result = verify(output)
+        assert not result.findings
+        shard = "d-train.array_record-e00002-00000-of-00001"
+        assert shard in result.leftovers
+        assert list(loader.open(output)) == RECORDS[0]
+        (done, unfinished) = read_status(output).splits
+        assert done.committed
+        assert not unfinished.committed
+        assert (unfinished.split, unfinished.finished_shards) == ("train.e00002", 1)
+
+
+class TestState:
+    def stream(self, batches, state=None):
+        feed = batches.feed(process_index=0, process_count=1)
+        if state is not None:
+            feed.set_state(state)
+        return list(feed)
+
+    @pytest.mark.parametrize("version", [1, 2])
+    @pytest.mark.parametrize("mixed", [False, True])
+    @pytest.mark.parametrize("edition", [1, 2])
+    def test_it_resumes_on_its_edition(self, grown, whole, edition, mixed, version):
+        def batches_of(path):
+            dataset, other = loader.open(path), loader.open(grown / "1")
+            return loader.global_batches(
+                {"grown": dataset, "other": other} if mixed else dataset,
+                batch_size=8,
+                seed=2,
+                epochs=2,
+            )
+
+        then = batches_of(grown / str(edition))
+        feed = then.feed(process_index=0, process_count=1, start_step=5)
+        state = json.loads(json.dumps(feed.get_state()))
+        assert state["datasets"][0]["edition"] == edition
+        if version == 1:
+            for entry in state["datasets"]:
+                del entry["edition"]
+            state["version"] = 1
+        assert self.stream(batches_of(whole), state) == self.stream(then)[5:]
+
+    def test_the_feed_says_so_and_shows_its_batches(self, grown, whole, caplog):
+        then = loader.global_batches(loader.open(grown / "2"), batch_size=8, epochs=1)
+        now = loader.global_batches(loader.open(whole), batch_size=8, epochs=1)
+        state = then.feed(process_index=0, process_count=1).get_state()
+        feed = now.feed(process_index=0, process_count=1)
+        with caplog.at_level(logging.WARNING):
+            feed.set_state(state)
+        assert "edition 2" in caplog.text
+        assert "edition 3" in caplog.text
+        assert feed.batches.datasets[0].edition == 2
+        assert feed.get_state() == state
+        assert self.stream(feed.batches, feed.get_state()) == self.stream(then)
+
+    def test_trace_takes_the_state_of_an_edition(self, grown, whole):
+        then = loader.global_batches(loader.open(grown / "1"), batch_size=8)
+        state = then.feed(process_index=0, process_count=1).get_state()
+        traced = batches_of_state(loader.open(whole), state)
+        assert (traced.indices(99) == then.indices(99)).all()
+
+    def test_states_of_later_or_of_other_editions_are_refused(self, grown, whole):
+        state = (
+            loader.global_batches(loader.open(whole), batch_size=8)
+            .feed(process_index=0, process_count=1)
+            .get_state()
+        )
+        first = loader.global_batches(loader.open(whole, edition=1), batch_size=8)
+        with pytest.raises(StateMismatchError, match=r"datasets\[0\].edition 3"):
+            self.stream(first, state)
+        state["datasets"][0]["edition"] = 2
+        with pytest.raises(StateMismatchError, match=r"datasets\[0\].records"):
+            self.stream(loader.global_batches(loader.open(whole), batch_size=8), state)
+
+
+def test_every_record_is_traced_to_its_file(grown, whole):
+    dataset = loader.open(whole)
+    batches = loader.global_batches(
+        dataset, batch_size=len(dataset), shuffle="none", epochs=1
+    )
+    starts = [0, *ENDS]
+    for record in (0, 70, 100, 101, 117, 118, 126, 127, 149):
+        found = batches.locate(0, record)
+        edition = sum(record >= end for end in ENDS)
+        number = record - starts[edition]
+        key = layout.edition_key("train", edition + 1)
+        assert f"in-{key}/" in (found.source_path or ""), record
+        assert found.source_offset_bytes is not None
+        with open(found.source_path or "", "rb") as file:
+            file.seek(found.source_offset_bytes + 12)
+            wanted = RECORDS[edition][number]
+            assert file.read(len(wanted)) == wanted
+
+
+class TestVerify:
+    def test_all_editions_are_read(self, whole):
+        result = verify(whole)
+        assert not result.findings
+        assert not result.leftovers
+        assert (result.shards, result.records) == (6, ENDS[-1])
+
+    @pytest.mark.parametrize("edition", [1, 2, 3])
+    def test_a_changed_byte_of_any_shard(self, own, edition):
+        table = read_table(
+            str(own), open_manifest(str(own)).splits["train"].parts[edition - 1]
+        )
+        path = own / table.paths[0]
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1
+        path.write_bytes(data)
+        (finding, *_) = verify(str(own)).findings
+        assert finding.path == table.paths[0]
+
+    @pytest.mark.parametrize("edition", [1, 2, 3])
+    def test_a_table_that_is_lost(self, own, edition):
+        key = layout.edition_key("train", edition)
+        path = layout.table_path("d", key)
+        (own / path).unlink()
+        result = verify(str(own))
+        assert [finding.path for finding in result.findings] == [path]
+        assert result.shards == 6 - [2, 1, 3][edition - 1]  # The others are read.
+
+    @pytest.mark.parametrize("quick", [True, False])
+    def test_a_file_named_like_a_shard_of_an_edition(self, own, quick):
+        stray = "d-train.array_record-e00002-00000-of-00009"
+        (own / stray).touch()
+        (finding,) = verify(str(own), quick=quick).findings
+        assert finding.path == stray
+        assert "named like a shard of train.e00002" in str(finding)
+
+    def test_a_shard_in_two_editions(self, own):
+        manifest = open_manifest(str(own))
+        (split,) = manifest.splits.values()
+        twice = type(split).of_editions([*split.editions, split.editions[1]])
+        changed = Manifest(name="d", splits={"train": twice})
+        (own / "dataset.json").write_bytes(changed.encode())
+        found = verify(str(own)).findings
+        assert any("shard of two splits" in str(finding) for finding in found)
+        with pytest.raises(InvalidDatasetError, match="lists a file twice"):
+            loader.open(own)
