@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         WorkerDiedError,
     )
     from gristmill.dataset.example import encode_example
+    from gristmill.dataset.metadata.features import FeatureSpec
     from gristmill.dataset.metadata.manifest import (
         Manifest,
         open_manifest,
@@ -58,6 +59,7 @@ __all__ = [
     "DecodeError",
     "Exchange",
     "FalseStartError",
+    "FeatureSpec",
     "FormatVersionError",
     "GristmillError",
     "InputError",

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
         SystemLimitError,
         WorkerDiedError,
     )
+    from gristmill.dataset.metadata.features import FeatureSpec
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.shard_report import SourceSpan
     from gristmill.loader.api import GlobalBatches, global_batches
     from gristmill.loader.batches import Batches
     from gristmill.loader.cache.cache_counts import CacheCounts
     from gristmill.loader.dataset import Dataset, ShardInfo
-    from gristmill.loader.decode.examples import ExampleDecoder
+    from gristmill.loader.decode.examples import ExampleDecoder, HasFeatures
     from gristmill.loader.decode.features import (
         Feature,
         FixedFeature,
@@ -59,12 +60,14 @@ __all__ = [
     "DecodeError",
     "ExampleDecoder",
     "Feature",
+    "FeatureSpec",
     "Feed",
     "FeedStats",
     "FixedFeature",
     "GlobalBatches",
     "GlobalShuffle",
     "GristmillError",
+    "HasFeatures",
     "HasStats",
     "InputError",
     "JaxFeed",

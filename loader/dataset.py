@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError, OutOfRangeError
+from gristmill.dataset.metadata.features import FeatureSpec, described_features
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -137,6 +138,16 @@ class Dataset(Sequence[bytes]):
                 got=f"edition {edition}",
             )
         return self._editions(edition)
+
+    @property
+    def features(self) -> Mapping[str, FeatureSpec] | None:
+        """What its `tf.train.Example` records hold, None where that is not known.
+
+        Raises InvalidDatasetError if `dataset.json` says it in a way that is not known.
+        """
+        split = self.committed
+        where = f"{self._path}, split {self._split}"
+        return described_features(split.features if split else None, where=where)
 
     @property
     def read_options(self) -> ReadOptions | None:

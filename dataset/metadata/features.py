@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
+from gristmill.dataset.errors import InvalidDatasetError
+
 Kind = Literal["bytes", "float", "int64"]
 
 # Names of the types, as numpy has them, of the values that each kind of list holds.
@@ -121,3 +123,27 @@ def parse_features(fields: Mapping[str, Any]) -> dict[str, FeatureSpec]:
             got = f"{type(e).__name__}: {e}"
             raise ValueError(f"feature {name!r} is badly described: {got}") from e
     return features
+
+
+def described_features(
+    fields: Mapping[str, Any] | None, *, where: str
+) -> dict[str, FeatureSpec] | None:
+    """Parses what `dataset.json` says of a split's features, None if that is nothing.
+
+    Args:
+        fields: `Split.features`.
+        where: The split, for messages.
+
+    Raises:
+        InvalidDatasetError: It cannot be understood.
+    """
+    try:
+        return None if fields is None else parse_features(fields)
+    except ValueError as e:
+        raise InvalidDatasetError(
+            "dataset.json describes the features of a split in a way that is not known",
+            where=where,
+            got=str(e),
+            cure="install the version of gristmill that wrote it, or describe the "
+            "features to loader.ExampleDecoder yourself",
+        ) from e

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, Self
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.metadata.features import FeatureSpec
 from gristmill.loader.decode.features import (
     Feature,
     FixedFeature,
@@ -14,6 +15,15 @@ from gristmill.loader.decode.features import (
     RaggedFeature,
 )
 from gristmill.loader.decode.scan import scan_examples
+
+
+class HasFeatures(Protocol):
+    """What says of itself what its records hold: a `Dataset`."""
+
+    @property
+    def features(self) -> Mapping[str, FeatureSpec] | None:
+        """What they hold, by the names of the features; None if that is not known."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +60,55 @@ class ExampleDecoder:
             )
         object.__setattr__(self, "features", dict(self.features))
 
+    @classmethod
+    def of(
+        cls,
+        dataset: HasFeatures,
+        names: Sequence[str] | None = None,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Makes a decoder from what a dataset says of its features.
+
+        A feature of one value, or of a fixed shape, becomes a `FixedFeature`; a list
+        becomes a `RaggedFeature`.
+
+        Args:
+            dataset: The dataset.
+            names: The features to decode; by default all that are described.
+            defaults: Values for features that a record lacks, where the table had a
+                null. Without one, such a record is an error; of a list it has no
+                values.
+
+        Raises:
+            InputError: The dataset says nothing of its features, has none of a name,
+                or a default does not fit.
+        """
+        described = dataset.features
+        if described is None:
+            raise InputError(
+                "the dataset does not say what features its records have",
+                where=repr(dataset),
+                cure="describe them: loader.ExampleDecoder({name: "
+                "loader.FixedFeature(dtype), ...})",
+            )
+        names = [*described] if names is None else names
+        for given, known, what in (
+            (names, described, "the dataset has no feature"),
+            (defaults or {}, names, "a default is for no feature that is decoded:"),
+        ):
+            unknown = [name for name in given if name not in known]
+            if unknown:
+                raise InputError(
+                    f"{what} {unknown[0]!r}",
+                    where=repr(dataset),
+                    expected=f"one of {some_of(known, 20)}",
+                    cure="correct the name",
+                )
+        return cls(
+            {name: _decoded(name, described[name], defaults or {}) for name in names}
+        )
+
     def __call__(self, records: Sequence[bytes]) -> dict[str, Any]:
         """Decodes a batch.
 
@@ -65,3 +124,18 @@ class ExampleDecoder:
         for name, feature in self.features.items():
             batch.update(feature.arrays(name, scan))
         return batch
+
+
+def _decoded(name: str, spec: FeatureSpec, defaults: Mapping[str, Any]) -> Feature:
+    """Returns how to decode a feature."""
+    dtype = bytes if spec.kind == "bytes" else spec.dtype
+    shape = tuple(size for size in spec.shape if size is not None)
+    if len(shape) == len(spec.shape):
+        return FixedFeature(dtype, shape=shape, default=defaults.get(name))
+    if name in defaults:
+        raise InputError(
+            f"a list needs no default: {name!r} has no values in records that lack it",
+            got=repr(defaults[name]),
+            cure="leave out the default",
+        )
+    return RaggedFeature(dtype, optional=spec.optional)

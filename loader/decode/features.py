@@ -79,7 +79,8 @@ def _decode(
                 expected=f"feature {name!r}, {_KIND_NAMES[kind]}",
                 got=f"the features {names}",
                 cure="correct the name, or allow missing features with default=... "
-                "or optional=True",
+                "or optional=True; with ExampleDecoder.of, by "
+                f"defaults={{{name!r}: ...}}",
             )
         _fail(
             name,

@@ -6,6 +6,7 @@ import json
 
 from gristmill.dataset.errors import some_of
 from gristmill.dataset.example import Values, decode_example
+from gristmill.dataset.metadata.features import FeatureSpec, parse_features
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
@@ -13,6 +14,7 @@ from gristmill.pipelines.results.formatting import map_text, plural, size_text
 _TEXT_WIDTH = 72
 _VALUES_SHOWN = 8
 _OPTIONS_SHOWN = 3
+_FEATURES_SHOWN = 20
 
 
 def manifest_text(manifest: Manifest, dataset: str) -> str:
@@ -26,10 +28,13 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
         lines.append("  schema    features.json, as TFDS writes it")
     for name, split in sorted(manifest.splits.items()):
         lines += [f"split {name}", *_split_lines(split)]
+        lines += _feature_lines(split)
         if split.editions:
             lines.append(f"  editions  {len(split.editions):,}")
         for number, edition in enumerate(split.editions, 1):
             lines += [f"edition {number:,} of {name}", *_split_lines(edition)]
+            if split.features is None:  # Or else all have the same.
+                lines += _feature_lines(edition)
     lines += [
         f"split {name}\n  being replaced: its new files are on their way"
         for name in sorted(manifest.replacing)
@@ -58,6 +63,34 @@ def _split_lines(split: Split) -> list[str]:
         size = size_text(split.quarantined_bytes)
         lines.append(f"  left out  {regions}, {size}: see quarantine/")
     return lines
+
+
+def _feature_lines(split: Split) -> list[str]:
+    """Returns lines that describe the features of a split's records."""
+    if split.features is None:
+        return []
+    try:
+        features = parse_features(split.features)
+    except ValueError as e:
+        return [f"  features  {e}"]
+    found = [f"{name}: {_feature_text(spec)}" for name, spec in features.items()]
+    if len(found) > _FEATURES_SHOWN:
+        more = f"and {len(found) - _FEATURES_SHOWN:,} more: --json has all"
+        found[_FEATURES_SHOWN:] = [more]
+    heads = ["  features  ", *[" " * 12] * len(found)]
+    return [head + text for head, text in zip(heads, found, strict=False)]
+
+
+def _feature_text(spec: FeatureSpec) -> str:
+    text = spec.type or spec.dtype
+    if spec.kind != "bytes" and text != spec.dtype:
+        text += f" as {spec.dtype}"
+    if spec.shape:
+        sizes = ["any" if size is None else f"{size:,}" for size in spec.shape]
+        text += f" [{', '.join(sizes)}]"
+    if spec.names:
+        text += f", {plural(len(spec.names), 'name')}"
+    return text + (", or none" if spec.optional else "")
 
 
 def _writer_lines(options: str) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
@@ -40,3 +43,14 @@ def convert(
     prepared = begin_job(job).prepared
     commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])
     return job.output
+
+
+def describe(
+    dataset: str, features: Mapping[str, Any], *, split: str = "train"
+) -> None:
+    """Writes what records hold into `dataset.json`, as a conversion of a table does."""
+    manifest = open_manifest(dataset)
+    described = dataclasses.replace(manifest.splits[split], features=features)
+    splits = {**manifest.splits, split: described}
+    data = dataclasses.replace(manifest, splits=splits).encode()
+    (pathlib.Path(dataset) / "dataset.json").write_bytes(data)

@@ -10,7 +10,10 @@ import pathlib
 
 import pytest
 
-from gristmill.pipelines.results.contents import _writer_lines
+from gristmill.dataset.metadata.features import FeatureSpec, encode_features
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.results.contents import _writer_lines, manifest_text
+from tests.support.datasets import convert, describe
 from tests.support.records import (
     frames_of,
     text_records,
@@ -64,6 +67,40 @@ def test_head_decodes_examples(tmp_path):
     assert "text: 'Hello there'" in text
     assert "ids: [1, -2]" in text
     assert "score: 0.5" in text
+
+
+def test_inspect_says_what_records_hold(tmp_path):
+    features = {
+        "text": FeatureSpec(kind="bytes", dtype="bytes", type="string", optional=True),
+        "when": FeatureSpec(kind="int64", dtype="int64", type="timestamp[us]"),
+        "label": FeatureSpec(
+            kind="int64", dtype="int64", type="class_label", names=("a", "b")
+        ),
+        "tokens": FeatureSpec(
+            kind="int64", dtype="uint16", type="uint16", shape=(None,)
+        ),
+        "box": FeatureSpec(kind="float", dtype="float32", type="double", shape=(2, 4)),
+        "plain": FeatureSpec(kind="bytes", dtype="bytes"),
+    }
+    dataset = convert(tmp_path, [[b"a"]])
+    describe(dataset, encode_features(features))
+    text = manifest_text(open_manifest(dataset), dataset)
+    assert (
+        """
+  features  text: string, or none
+            when: timestamp[us] as int64
+            label: class_label as int64, 2 names
+            tokens: uint16 [any]
+            box: double as float32 [2, 4]
+            plain: bytes"""
+        in text
+    )
+    describe(dataset, encode_features({f"c{n}": features["plain"] for n in range(23)}))
+    text = manifest_text(open_manifest(dataset), dataset)
+    assert "            c19: bytes\n            and 3 more: --json has all" in text
+    describe(dataset, {"x": {}})
+    text = manifest_text(open_manifest(dataset), dataset)
+    assert "  features  feature 'x' is badly described" in text
 
 
 def test_lists_are_cut_short_for_people_and_whole_for_scripts(tmp_path):

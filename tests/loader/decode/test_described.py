@@ -1,0 +1,108 @@
+"""Decoders made of what a dataset says of itself.
+
+Covers: loader/decode/examples.py, loader/dataset.py.
+"""
+
+import datetime
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import DecodeError, InputError, InvalidDatasetError
+from gristmill.dataset.metadata.features import encode_features
+from gristmill.transforms.tables import encode_rows, features_of
+from tests.support.datasets import convert, describe
+
+DAY = datetime.date(2026, 1, 31)
+BATCH = pa.record_batch(
+    {
+        "id": pa.array([7, 8, 250], pa.uint8()),
+        "score": pa.array([0.5, None, 2.0], pa.float64()),
+        "text": ["a", "é", ""],
+        "tokens": pa.array([[1, 2], None, []], pa.list_(pa.int32())),
+        "box": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.float32(), 2)),
+        "image": [{"bytes": b"JPEG", "path": None}] * 3,
+        "day": pa.array([DAY] * 3),
+        "done": [True, False, True],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    features = features_of(BATCH.schema)
+    path = convert(tmp_path_factory.mktemp("d"), [encode_rows(BATCH, features)])
+    describe(path, encode_features(features))
+    return loader.open(path)
+
+
+def test_a_dataset_says_what_its_records_hold(dataset):
+    assert dataset.features == features_of(BATCH.schema)
+    assert dataset.features["id"].dtype == "uint8"
+
+
+def test_no_schema_by_hand(dataset):
+    names = [name for name in dataset.features if name != "image.path"]
+    decode = loader.ExampleDecoder.of(dataset, names, defaults={"score": -1.0})
+    batch = pickle.loads(pickle.dumps(decode))(dataset[:])
+    assert [*batch] == names
+    assert batch["id"].dtype == np.uint8
+    assert batch["id"].tolist() == [7, 8, 250]
+    assert batch["score"].dtype == np.float32
+    assert batch["score"].tolist() == [0.5, -1.0, 2.0]
+    assert batch["text"].tolist() == [b"a", "é".encode(), b""]
+    assert batch["tokens"].values.dtype == np.int32
+    assert batch["tokens"].values.tolist() == [1, 2]
+    assert batch["tokens"].row_splits.tolist() == [0, 2, 2, 2]
+    assert batch["box"].tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert batch["image"].tolist() == [b"JPEG"] * 3
+    assert batch["day"].astype("datetime64[D]").tolist() == [DAY] * 3
+    assert batch["done"].tolist() == [True, False, True]
+
+
+def test_a_null_without_a_default_is_an_error_that_says_how_to_give_one(dataset):
+    with pytest.raises(DecodeError, match="record lacks a feature: 'score'") as error:
+        loader.ExampleDecoder.of(dataset, ["id", "score"])(dataset[:])
+    assert error.value.row == 1
+    assert "by defaults={'score': ...}" in error.value.cure
+
+
+@pytest.mark.parametrize(
+    ("names", "defaults", "message"),
+    [
+        (["id", "no"], None, "the dataset has no feature 'no'"),
+        (None, {"no": 1}, "a default is for no feature that is decoded: 'no'"),
+        (["id"], {"score": 1.0}, "no feature that is decoded: 'score'"),
+        (None, {"tokens": 0}, "a list needs no default: 'tokens'"),
+        (None, {"id": 256}, "default does not fit"),
+    ],
+)
+def test_what_cannot_be_decoded(dataset, names, defaults, message):
+    with pytest.raises(InputError, match=message):
+        loader.ExampleDecoder.of(dataset, names, defaults=defaults)
+
+
+def test_a_dataset_that_says_nothing(tmp_path):
+    path = convert(tmp_path, [[b"a"]])
+    plain = loader.open(path)
+    files = loader.open(f"{path}/*.array_record*")
+    assert plain.features is None
+    assert files.features is None
+    for silent in (plain, files):
+        with pytest.raises(InputError, match="does not say what features") as error:
+            loader.ExampleDecoder.of(silent)
+        assert "FixedFeature(dtype)" in error.value.cure
+
+
+def test_a_description_of_a_later_version(tmp_path):
+    path = convert(tmp_path, [[b"a"]])
+    describe(path, {"x": {"kind": "complex", "dtype": "complex64", "shape": []}})
+    dataset = loader.open(path)
+    assert dataset[0] == b"a"  # Records are read as before.
+    with pytest.raises(InvalidDatasetError, match="features of a split") as error:
+        loader.ExampleDecoder.of(dataset)
+    assert "feature 'x'" in error.value.got
+    assert error.value.where.endswith("split train")
