@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gristmill.dataset.errors import (
         CorruptFrameError,
         CorruptInputError,
+        CorruptRecordError,
         CorruptShardError,
         CorruptStreamError,
         DataLossError,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CorruptFrameError",
     "CorruptInputError",
+    "CorruptRecordError",
     "CorruptShardError",
     "CorruptStreamError",
     "DataLossError",

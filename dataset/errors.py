@@ -102,14 +102,14 @@ class CorruptInputError(GristmillError, ValueError):
     """An input file holds bytes that are not what its format says."""
 
 
-class CorruptFrameError(CorruptInputError):
-    """A place in a file where a frame should be and is none.
+class CorruptRecordError(CorruptInputError):
+    """A place in a file where a record should be and is none.
 
     Attributes:
-        reason: `length` (header checksum, or a length that cannot be), `data` (record
-            checksum), `truncated`, or `compressed` (gzip or zlib cannot go on).
-        offset: Where the frame begins.
-        end: Where the frame ends if its length can be believed, else None.
+        reason: What kind of damage it is, in a word: `truncated`, or `compressed`
+            (the decompression cannot go on), or another of the format's own.
+        offset: Where the record begins, or would.
+        end: Where it ends if that can be believed, else None.
         detail: Expected and got in a few words, for the quarantine list.
     """
 
@@ -119,8 +119,16 @@ class CorruptFrameError(CorruptInputError):
     detail: str = ""
 
 
+class CorruptFrameError(CorruptRecordError):
+    """A place in a TFRecord file where a frame should be and is none.
+
+    Its `reason` is `length` (header checksum, or a length that cannot be), `data`
+    (record checksum), `truncated` or `compressed`.
+    """
+
+
 class CorruptStreamError(CorruptInputError):
-    """A gzip or zlib stream that cannot be read on.
+    """A compressed stream that cannot be read on.
 
     Attributes:
         detail: What is wrong with it and where, in a few words.

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from typing import NamedTuple
 
-from gristmill.dataset.tfrecord.frames import (
-    HEADER_BYTES,
-    WINDOW_BITS,
+from gristmill.dataset.streams.inflated_stream import (
+    Compression,
     detect_compression,
-    is_header,
+    inflated_head,
 )
+from gristmill.dataset.tfrecord.frames import HEADER_BYTES, is_header
 
 # Enough for the magic number of tar, at byte 257, and for some lines of text.
 HEAD_BYTES = 4096
@@ -43,7 +42,6 @@ _CURES = {
     "LZ4": "decompress it with lz4 -d, then give what it holds",
     "Snappy": "decompress it, then give what it holds",
     "xz": "decompress it with unxz, then give what it holds",
-    "zstd": "decompress it with zstd -d, then give what it holds",
     "7z": "extract it, then give the files in it",
     "tar": "extract it with tar -xf, then give the files in it",
     "ZIP": "extract it with unzip, then give the files in it",
@@ -72,7 +70,6 @@ _MAGIC = {
     b"\x04\x22M\x18": "LZ4",
     b"\xff\x06\0\0sNaPpY": "Snappy",
     b"\xfd7zXZ\0": "xz",
-    b"(\xb5/\xfd": "zstd",
     b"7z\xbc\xaf'\x1c": "7z",
     b"PK\x03\x04": "ZIP",
     b"PK\x05\x06": "ZIP",
@@ -94,6 +91,16 @@ class FileFormat(NamedTuple):
     cure: str
 
 
+def compression_of(head: bytes) -> Compression:
+    """Returns how a file is compressed, from its first 12 bytes or more.
+
+    Compressed TFRecord files often keep the plain file name, so the name says
+    nothing. A valid frame header wins over the magic numbers of compressions.
+    """
+    head = head[:HEADER_BYTES]
+    return "none" if is_header(head) else detect_compression(head)
+
+
 def format_of(head: bytes) -> FileFormat | None:
     """Returns the format of a file, or None if its first bytes are of no known one.
 
@@ -107,10 +114,10 @@ def format_of(head: bytes) -> FileFormat | None:
     """
     name = _name_of(head)
     # The first bytes decide, not all that follow, where the stream may be damaged.
-    compression = "none" if name else detect_compression(head[:HEADER_BYTES])
+    compression = "none" if name else compression_of(head)
     if compression == "none":
         return None if name is None else FileFormat(name, _CURES.get(name, _EXAMPLES))
-    inner = _name_of(_inflated(head, WINDOW_BITS[compression]))
+    inner = _name_of(inflated_head(head, compression, HEAD_BYTES))
     if inner is None:
         return None
     name = f"{compression}-compressed {inner}"
@@ -133,14 +140,6 @@ def _name_of(head: bytes) -> str | None:
     if head[:4] == b"\xff" * 4 and 0 < int.from_bytes(head[4:8], "little") < 1 << 24:
         return "Arrow"
     return _kind_of_text(head)
-
-
-def _inflated(head: bytes, window_bits: int) -> bytes:
-    """Returns the first bytes of a compressed file, none if they are damaged."""
-    try:
-        return zlib.decompressobj(window_bits).decompress(head, HEAD_BYTES)
-    except zlib.error:
-        return b""
 
 
 def _kind_of_text(head: bytes) -> str | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.read_all import ReadAllArrayRecords, ReadAllTFRecords
     from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
     from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
+    from gristmill.transforms.sources.formats import RecordOptions
     from gristmill.transforms.verify_dataset import VerifyDataset
     from gristmill.transforms.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.writing.commit_write import WriteResult
@@ -39,6 +40,7 @@ __all__ = [
     "ReadAllTFRecords",
     "ReadArrayRecords",
     "ReadTFRecords",
+    "RecordOptions",
     "ShardNames",
     "ShardRecord",
     "SourceRecord",

@@ -35,13 +35,14 @@ from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sources
 from gristmill.transforms.graph.record_coder import register
 from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
-from gristmill.transforms.sources.frame_walk import Chain, join_walks, walk_frames
-from gristmill.transforms.sources.input_files import (
-    InputFile,
-    look_into,
-    match_files,
+from gristmill.transforms.sources.find_inputs import look_into, match_files
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.streams.frame_walk import (
+    Chain,
+    join_walks,
+    walk_frames,
 )
-from gristmill.transforms.sources.tfrecord_range import RangeReader
 
 _log = logging.getLogger(__name__)
 
@@ -153,14 +154,14 @@ def _read_range(piece: _FileRange, with_source: bool) -> Iterator[Any]:
     whole = SourceRange(
         file_index=0, begin_bytes=begin_bytes, end_bytes=end_bytes, exact=True
     )
-    reader = RangeReader(file, whole)
+    reader = source_of(file.spec).read(file, whole)
     records = beam.metrics.Metrics.counter("gristmill", "records-read")
     raw_bytes = beam.metrics.Metrics.counter("gristmill", "raw-bytes-read")
     for batch in reader.batches():
         records.inc(len(batch.records))
         raw_bytes.inc(sum(map(len, batch.records)))
         if with_source:
-            for offset, record in zip(batch.offsets, batch.records, strict=True):
+            for offset, record in zip(batch.places, batch.records, strict=True):
                 yield SourceRecord(file.path, offset, record)
         else:
             yield from batch.records

@@ -23,10 +23,10 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import Texts, load_arrays
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.tfrecord.frames import FRAME_OVERHEAD_BYTES
 
 _INPUTS_VERSION = 1
-_COMPRESSIONS = ("none", "gzip", "zlib")
 
 IntArray = npt.NDArray[np.int64]
 
@@ -37,7 +37,7 @@ class SourceFile:
 
     Attributes:
         path: As the conversion was given it, possibly relative to where that ran.
-        compression: `none`, `gzip` or `zlib`.
+        compression: One of `COMPRESSIONS`.
     """
 
     path: str
@@ -83,7 +83,7 @@ def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
         )
         names = list(Texts(arrays["path_blob"], arrays["path_ends"]))
         files = [
-            SourceFile(path=name, compression=_COMPRESSIONS[number])
+            SourceFile(path=name, compression=COMPRESSIONS[number])
             for name, number in zip(names, arrays["compressions"].tolist(), strict=True)
         ]
         for name, size in zip(names, arrays["sizes"].tolist(), strict=True):

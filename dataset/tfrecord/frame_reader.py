@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import CorruptFrameError, CorruptStreamError
+from gristmill.dataset.streams.inflated_stream import Readable
+from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.dataset.tfrecord.frames import (
     FOOTER_BYTES,
     FRAME_OVERHEAD_BYTES,
@@ -19,7 +21,6 @@ from gristmill.dataset.tfrecord.frames import (
     U32,
     U64,
     Frame,
-    FrameBatch,
     footers_before,
     header_crc32cs,
     header_positions,
@@ -27,7 +28,6 @@ from gristmill.dataset.tfrecord.frames import (
     is_header,
     mask,
 )
-from gristmill.dataset.tfrecord.inflated_stream import Readable
 
 BLOCK_BYTES = 1 << 20  # Half the CPU of 4 MiB: a block stays in the cache.
 _crc32c = google_crc32c.value
@@ -53,6 +53,8 @@ class FrameReader:
         size_bytes: Size of the file where known; None for compressed streams.
         block_bytes: How much to read at a time.
     """
+
+    lookback_bytes: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class FrameReader:
 
     def batches(
         self, end: End = None, *, limit_records: int = sys.maxsize
-    ) -> Iterator[FrameBatch]:
+    ) -> Iterator[RecordBatch]:
         """Yields the frames that begin before `end`, those of one block at a time.
 
         Args:
@@ -167,7 +169,9 @@ class FrameReader:
             borders.append(position)
         return borders
 
-    def _parse(self, borders: list[int]) -> tuple[FrameBatch, CorruptFrameError | None]:
+    def _parse(
+        self, borders: list[int]
+    ) -> tuple[RecordBatch, CorruptFrameError | None]:
         """Returns the good frames up to the first damaged one, and its error.
 
         Checksums are compared by numpy: in a loop it takes as long as computing them.
@@ -211,7 +215,8 @@ class FrameReader:
             )
             del records[good:], crc32cs[good:]
         self._position = borders[good]
-        return FrameBatch([base + a for a in borders[:good]], records, crc32cs), error
+        places = [base + a for a in borders[:good]]
+        return RecordBatch(places, records, crc32cs), error
 
     def _fill_record(self, length: int) -> None:
         frame_bytes = length + FRAME_OVERHEAD_BYTES
@@ -252,7 +257,7 @@ class FrameReader:
             raise self._corrupt(
                 "compressed",
                 "compressed file is damaged, or ends too early",
-                expected="an intact gzip or zlib stream",
+                expected="an intact gzip, zlib or zstd stream",
                 got=error.detail,
             ) from error
 
@@ -281,7 +286,7 @@ class FrameReader:
         error.detail = f"expected {expected}, got {got}"
         return error
 
-    def frame_at(self, offset: int) -> bool:
+    def begins_at(self, offset: int) -> bool:
         """Returns whether a frame begins, or the file ends, at an offset ahead."""
         distance = offset - self.offset
         if not self._fill(distance + HEADER_BYTES):

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import functools
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import google_crc32c
 import numpy as np
@@ -41,8 +40,6 @@ _SEARCH_BYTES = 1 << 18  # Searched at a time: its arrays fit the processor's ca
 _crc32c = google_crc32c.value
 
 Positions = Sequence[int] | npt.NDArray[np.int64]
-Compression = Literal["none", "gzip", "zlib"]
-WINDOW_BITS = {"gzip": 31, "zlib": 15}
 
 
 @overload
@@ -79,24 +76,6 @@ def is_header(head: bytes) -> bool:
     return bool(mask(_crc32c(head[:8])) == stored)
 
 
-def detect_compression(head: bytes) -> Compression:
-    """Returns how a file is compressed, from its first 12 bytes or more.
-
-    Compressed TFRecord files often keep the plain file name, so the name says
-    nothing. A valid frame header wins over the magic numbers of gzip and zlib.
-    """
-    if is_header(head):
-        return "none"
-    if head[:3] == b"\x1f\x8b\x08":
-        return "gzip"
-    # The two bytes of zlib's header are too few to decide: try to decompress.
-    try:
-        zlib.decompressobj(WINDOW_BITS["zlib"]).decompress(head)
-    except zlib.error:
-        return "none"
-    return "zlib" if len(head) >= 2 else "none"
-
-
 class Frame(NamedTuple):
     """One record and where it was.
 
@@ -109,14 +88,6 @@ class Frame(NamedTuple):
     offset: int
     record: bytes
     crc32c: int
-
-
-class FrameBatch(NamedTuple):
-    """Several frames, as columns: see `Frame`. All lists are [frames]."""
-
-    offsets: list[int]
-    records: list[bytes]
-    crc32cs: list[int]
 
 
 @functools.cache

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import CorruptStreamError, InputError
+from gristmill.dataset.file_formats import compression_of
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import (
     compile_pattern,
@@ -17,7 +18,7 @@ from gristmill.dataset.storage.object_names import (
     listing_of,
     split_path,
 )
-from gristmill.dataset.tfrecord.frames import WINDOW_BITS, detect_compression
+from gristmill.dataset.streams.inflated_stream import InflatedStream
 from gristmill.pipelines.dataflow.buckets import Use, explained, retry
 from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
 
@@ -187,13 +188,18 @@ def _inflation(path: str) -> float | None:
     What its first bytes tell: few files are read to plan a job.
     """
     head = storage_for(path).read(path, 0, _SAMPLE_BYTES)
-    compression = detect_compression(head)
+    compression = compression_of(head)
     if compression == "none":
         return None
-    stream = zlib.decompressobj(WINDOW_BITS[compression])
+    stream = InflatedStream(io.BytesIO(head), path=path, compression=compression)
+    inflated_bytes = 0
     try:
-        inflated = stream.decompress(head, _MOST_INFLATED_BYTES)
-    except zlib.error:
-        return 1.0  # Damaged: the job says so, with its place.
-    taken = len(head) - len(stream.unconsumed_tail) - len(stream.unused_data)
-    return max(1.0, len(inflated) / max(1, taken))
+        while inflated_bytes < _MOST_INFLATED_BYTES and (
+            piece := stream.read(_MOST_INFLATED_BYTES - inflated_bytes)
+        ):
+            inflated_bytes += len(piece)
+    except CorruptStreamError:
+        if not inflated_bytes:
+            return 1.0  # Damaged: the job says so, with its place.
+    taken = stream.compressed_offset
+    return max(1.0, inflated_bytes / max(1, taken))

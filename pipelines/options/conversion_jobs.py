@@ -14,6 +14,7 @@ from gristmill.pipelines.options.definitions import ConvertOptions
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.map_function import split_name
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
+from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tfds.directory import is_tfds_directory, tfds_jobs
 
 _UNITS = {
@@ -55,6 +56,11 @@ def conversion_of(options: ConvertOptions) -> Conversion:
         "on_corrupt": options.on_corrupt,
         "max_corrupt": options.max_corrupt,
         "check": options.check,
+        "records": RecordOptions(
+            input_format=options.input_format,
+            columns=tuple(options.columns.split(",")) if options.columns else (),
+            record=options.record or "",
+        ),
     }
     if options.map is not None:
         split_name(options.map)  # The module itself may exist on the workers only.

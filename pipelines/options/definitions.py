@@ -20,6 +20,7 @@ from gristmill.dataset.arrayrecord.writer_options import (
 from gristmill.dataset.errors import OnCorrupt
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
 from gristmill.pipelines.options.option import Option, option, required
+from gristmill.transforms.sources.formats import FORMATS
 
 # POSIX extended regular expressions, as Dataflow checks the parameters of templates.
 # They must match the whole value. Python's `re` reads them alike.
@@ -42,6 +43,36 @@ class ConvertOptions:
         group="Source",
         example="gs://raw/c4/*.tfrecord",
         param_type="GCS_READ_FILE",
+    )
+    input_format: str = option(
+        "choice",
+        "Format of the input",
+        "Format of the input files; auto recognises them by their first bytes.",
+        default="auto",
+        choices=("auto", *FORMATS),
+        group="Source",
+        example="tfrecord",
+    )
+    columns: str | None = option(
+        "text",
+        "Columns",
+        "Columns to take, separated by commas, of a format that has columns.",
+        shown="all",
+        metavar="A,B",
+        regex="[^,]+(,[^,]+)*",
+        group="Source",
+        example="text,url",
+    )
+    record: str | None = option(
+        "text",
+        "Record",
+        "What a record is, of a format that has columns: example, a tf.train.Example "
+        "of the columns; column:NAME, the bytes of one column; line, a line as it is.",
+        shown="what is usual for the format",
+        metavar="KIND",
+        regex="example|line|column:.+",
+        group="Source",
+        example="column:text",
     )
     output: str = required(
         "text",

@@ -14,6 +14,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import zstandard
 
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.errors import CorruptInputError, JobChangedError
@@ -27,7 +28,7 @@ from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
 from gristmill.transforms.convert_tfrecords import _plan
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
-from gristmill.transforms.sources.file_pass import KeptPass
+from gristmill.transforms.sources.kept_pass import KeptPass
 from tests.support.conversion import (
     contents,
     convert,
@@ -91,10 +92,12 @@ def states(output: pathlib.Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
-@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+@pytest.mark.parametrize("kind", ["gzip", "zlib", "zstd"])
 def test_one_pass_makes_all_shards(path, tmp_path, read_bytes, plan, kind) -> None:
     if kind == "zlib":
         path.write_bytes(zlib.compress(frames_of(RECORDS)))
+    if kind == "zstd":
+        path.write_bytes(zstandard.compress(frames_of(RECORDS)))
     prepared = prepared_of(job_of(path, tmp_path / "out", plan=plan))
     assert prepared.plan.shards >= 10
     read_bytes.clear()

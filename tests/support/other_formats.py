@@ -167,7 +167,7 @@ MAKERS: dict[str, Callable[[], bytes]] = {
     "ZIP": _zip,
     "bzip2": lambda: bz2.compress(JSON_LINES),
     "xz": lambda: lzma.compress(JSON_LINES),
-    "zstd": lambda: _zstd(JSON_LINES),
+    "zstd-compressed JSON lines": lambda: _zstd(JSON_LINES),
     "LZ4": lambda: _cramjam("lz4"),
     "Snappy": lambda: _cramjam("snappy"),
     "gzip-compressed JSON lines": lambda: gzip.compress(JSON_LINES),

@@ -20,13 +20,14 @@ from gristmill.dataset.errors import DataLossError, FalseStartError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.tfrecord.frames import FrameBatch
+from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.jobs.map_function import RecordFunction, call, load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Quarantine
-from gristmill.transforms.sources.file_pass import KeptPass
-from gristmill.transforms.sources.tfrecord_range import RangeReader, find_first_frame
+from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.protocol import RangeReader
+from gristmill.transforms.sources.source_of import certain_place, source_of
 
 # How much of the ranges after the one that is read is fetched: files can be small.
 _AHEAD_BYTES = 4 << 20
@@ -45,7 +46,7 @@ class _Tally:
     changed_records: int = 0
     spans: list[SourceSpan] = dataclasses.field(default_factory=list)
 
-    def count(self, batch: FrameBatch) -> None:
+    def count(self, batch: RecordBatch) -> None:
         lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
         self.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
 
@@ -61,7 +62,7 @@ def convert_shard(
     shard: int,
     *,
     place: ShardPlace | None = None,
-    exact_begin_bytes: int | None = None,
+    first_place: int | None = None,
     kept: KeptPass | None = None,
     progress: Progress | None = None,
     cpu_lock: AbstractContextManager[Any] | None = None,
@@ -74,7 +75,7 @@ def convert_shard(
         prepared: The job.
         shard: Number of the shard.
         place: What is there already; by default that is looked up.
-        exact_begin_bytes: Where the first frame of its first range begins, if that is
+        first_place: Where the first record of its first range begins, if that is
             known; otherwise the range is searched for it.
         kept: Has the pass over a compressed file in which earlier shards were made, and
             gets that of this shard. By default the file is read from its begin.
@@ -105,21 +106,21 @@ def convert_shard(
         cpu_lock=nullcontext() if cpu_lock is None else cpu_lock,
     )
     try:
-        return convert(exact_begin_bytes)
+        return convert(first_place)
     except FalseStartError:
         # A frame inside a record, or real damage. Damage should be known before
         # terabytes are converted, so this does not wait for the commit.
         begin = ranges[0].begin_bytes
         file = prepared.files[ranges[0].file_index]
         damage = DamageHandler() if prepared.job.on_corrupt == "quarantine" else None
-        return convert(find_first_frame(file, begin, on_damage=damage))
+        return convert(certain_place(file, begin, on_damage=damage))
 
 
 def _convert(
     prepared: PreparedJob,
     shard: int,
     ranges: Sequence[SourceRange],
-    exact_begin_bytes: int | None,
+    first_place: int | None,
     *,
     place: ShardPlace,
     kept: KeptPass | None,
@@ -139,7 +140,7 @@ def _convert(
         batches = _batches(
             prepared,
             ranges,
-            exact_begin_bytes,
+            first_place,
             quarantine if job.on_corrupt == "quarantine" else None,
             tally,
             kept,
@@ -234,22 +235,23 @@ def check_counts(report: ShardReport, *, mapped: bool) -> None:
 def _batches(
     prepared: PreparedJob,
     ranges: Sequence[SourceRange],
-    exact_begin_bytes: int | None,
+    first_place: int | None,
     on_damage: DamageHandler | None,
     tally: _Tally,
     kept: KeptPass | None,
-) -> Iterator[tuple[str, FrameBatch]]:
-    """Yields the frames of all ranges a block at a time, each with its file."""
+) -> Iterator[tuple[str, RecordBatch]]:
+    """Yields the records of all ranges a block at a time, each with its file."""
+    source = source_of(prepared.files.spec)
     readers = (
-        RangeReader(
-            prepared.files[source.file_index],
-            source,
+        source.read(
+            prepared.files[part.file_index],
+            part,
             on_damage=on_damage,
-            first_frame_bytes=exact_begin_bytes if number == 0 else None,
-            cuts=prepared.plan.cuts_within(source.file_index),
+            first_place=first_place if number == 0 else None,
+            cuts=prepared.plan.cuts_within(part.file_index),
             kept=kept,
         )
-        for number, source in enumerate(ranges)
+        for number, part in enumerate(ranges)
     )
     for reader in _opened_ahead(readers):
         for batch in reader.batches():
@@ -279,7 +281,7 @@ def _opened_ahead(readers: Iterable[RangeReader]) -> Iterator[RangeReader]:
 
 def _write(
     writer: ShardWriter,
-    batches: Iterator[tuple[str, FrameBatch]],
+    batches: Iterator[tuple[str, RecordBatch]],
     prepared: PreparedJob,
     tally: _Tally,
     progress: Progress | None,
@@ -291,7 +293,9 @@ def _write(
         if function is None:
             writer.write(batch.records, batch.crc32cs)
         else:
-            _write_mapped(writer, function, path, batch, tally)
+            place_text = source_of(prepared.files.spec).place_text
+            places = (f"{path}, {place_text(place)}" for place in batch.places)
+            _write_mapped(writer, function, places, batch, tally)
         if progress is not None:
             progress(tally.read.records, tally.read.raw_bytes)
 
@@ -299,12 +303,12 @@ def _write(
 def _write_mapped(
     writer: ShardWriter,
     function: RecordFunction,
-    path: str,
-    batch: FrameBatch,
+    places: Iterable[str],
+    batch: RecordBatch,
     tally: _Tally,
 ) -> None:
-    for offset, record in zip(batch.offsets, batch.records, strict=True):
-        results = call(function, record, source=f"{path}, byte offset {offset:,}")
+    for place, record in zip(places, batch.records, strict=True):
+        results = call(function, record, source=place)
         if results:
             tally.added_records += len(results) - 1
             tally.changed_records += record not in results

@@ -9,7 +9,7 @@ import numpy as np
 from gristmill.dataset.errors import DataLossError, FalseStartError
 from gristmill.transforms.conversion.counted_parts import (
     DOUBTED,
-    NO_FRAME,
+    NO_RECORD,
     CountedPart,
     CountedParts,
     CountTask,
@@ -19,8 +19,9 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.record_plan import RecordCounts, stride_for
 from gristmill.transforms.planning.shard_plan import Int64, SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.tfrecord_range import RangeReader, find_first_frame
+from gristmill.transforms.sources.source_of import certain_place, source_of
 
 PART_BYTES = 256 << 20
 # Up to here a worker that doubts what it found goes through the file from its begin.
@@ -35,7 +36,8 @@ def needs_count(job: ConversionJob) -> bool:
 def parts_of_files(files: InputFiles, *, part_bytes: int = PART_BYTES) -> Int64:
     """Returns into how many parts each file is cut to be counted: int64 [files]."""
     parts = np.maximum(1, -(-files.sizes // part_bytes))
-    return np.where(files.splittable, parts, 1)
+    in_parts = files.splittable & FORMATS[files.spec.format].in_parts
+    return np.where(in_parts, parts, 1)
 
 
 def count_tasks(
@@ -71,12 +73,12 @@ def count_part(job: ConversionJob, task: CountTask) -> CountedPart:
         if task.begin_bytes > _NEAR_BYTES:
             return _counted(task, DOUBTED, 0)
         damage = DamageHandler() if job.on_corrupt == "quarantine" else None
-        first = find_first_frame(task.file, task.begin_bytes, on_damage=damage)
-        return _count(job, task, first_frame_bytes=first)
+        first = certain_place(task.file, task.begin_bytes, on_damage=damage)
+        return _count(job, task, first_place=first)
 
 
 def _count(
-    job: ConversionJob, task: CountTask, *, first_frame_bytes: int | None = None
+    job: ConversionJob, task: CountTask, *, first_place: int | None = None
 ) -> CountedPart:
     source = SourceRange(
         file_index=0,
@@ -86,25 +88,16 @@ def _count(
     )
     # Damaged regions are set aside with the shards: here they are only counted.
     damage = DamageHandler(max_regions=job.max_corrupt)
-    reader = RangeReader(
+    count = source_of(task.spec).count(
         task.file,
         source,
+        stride_records=stride_for(job.plan.value or 1),
         on_damage=damage if job.on_corrupt == "quarantine" else None,
-        first_frame_bytes=first_frame_bytes,
+        first_place=first_place,
     )
-    plain = task.compression == "none"
-    stride = stride_for(job.plan.value or 1)
-    offsets: list[int] = []
-    records = 0
-    for batch in reader.batches():
-        if plain or not records:
-            begins = batch.offsets[-records % stride :: stride]
-            offsets += begins if plain else begins[:1]
-        records += len(batch.records)
-    span = reader.span
-    if span.start_bytes is None or span.stop_bytes is None:
-        return _counted(task, NO_FRAME, 0)
-    return _counted(task, span.start_bytes, span.stop_bytes, records, offsets)
+    if count.start is None:
+        return _counted(task, NO_RECORD, 0)
+    return _counted(task, count.start, *count[1:])
 
 
 def _counted(
@@ -193,9 +186,9 @@ def _count_again(
             end = min(begin + part_bytes, whole.size_bytes)
             if start == reached:
                 reached = stop
-            elif not (start == NO_FRAME and reached >= end):
+            elif not (start == NO_RECORD and reached >= end):
                 task = CountTask(job.split, number, *whole, begin, end)
-                made = _count(job, task, first_frame_bytes=reached)
+                made = _count(job, task, first_place=reached)
                 again.append(made)
                 reached = max(reached, made.stop_bytes)
     return again

@@ -17,16 +17,13 @@ from gristmill.dataset.metadata.shard_table import (
     encode_texts,
     load_arrays,
 )
-from gristmill.dataset.tfrecord.frames import Compression
-from gristmill.transforms.sources.input_files import (
-    COMPRESSIONS,
-    InputFile,
-    InputFiles,
-)
+from gristmill.dataset.streams.inflated_stream import COMPRESSIONS, Compression
+from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
 Int64 = npt.NDArray[np.int64]
 
-NO_FRAME = -1  # No frame begins in the part.
+NO_RECORD = -1  # No record begins in the part.
 DOUBTED = -2  # What was found may be no frame: only the parts before can tell.
 
 _BLOCK_PARTS = 4096
@@ -58,13 +55,14 @@ class CountTask(NamedTuple):
     version: str | None
     compression: Compression
     noted_ns: int
+    spec: SourceSpec | None
     begin_bytes: int
     end_bytes: int
 
     @property
     def file(self) -> InputFile:
         """The file."""
-        return InputFile(*self[2:7])
+        return InputFile(*self[2:8])
 
 
 class CountedPart(NamedTuple):
@@ -74,8 +72,8 @@ class CountedPart(NamedTuple):
         split: The split that the file is an input of.
         number: Of the part, among those of all files in order.
         file: The `InputFile`, as a plain tuple, with its first part; None otherwise.
-        start_bytes: Where its first frame begins; `NO_FRAME` or `DOUBTED`.
-        stop_bytes: Where its last frame ends.
+        start_bytes: Where its first record begins; `NO_RECORD` or `DOUBTED`.
+        stop_bytes: Where its last record ends.
         records: How many there are.
         offsets: Where records 0, stride, 2 * stride, ... begin.
     """
@@ -207,6 +205,8 @@ def _encode(parts: Iterable[CountedPart]) -> bytes:
     arrays["file_part"] = np.array(
         [part.number for part in parts if part.file is not None], "<i8"
     )
+    for spec in filter(None, {file.spec for file in files}):
+        arrays["spec"] = np.array(spec.to_json())
     arrays["offset_counts"] = np.array([len(part.offsets) for part in parts], "<i4")
     arrays["offsets"] = np.array(
         list(itertools.chain.from_iterable(part.offsets for part in parts)), "<i8"
@@ -231,7 +231,9 @@ def _files_of(blocks: Sequence[dict[str, Any]]) -> InputFiles:
         ]
         return Texts(*encode_texts([found[row] for row in rows.tolist()]))
 
+    specs = {str(block["spec"]) for block in blocks if "spec" in block}
     return InputFiles(
+        spec=SourceSpec.from_json(*specs) if specs else TFRECORD,
         paths=texts("path"),
         sizes=columns["size_bytes"][rows],
         versions=texts("version"),

@@ -18,6 +18,8 @@ from gristmill.transforms.conversion.convert_shard import check_counts, convert_
 from gristmill.transforms.conversion.joined_spans import spans_join
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.sources.damage import too_much_damage
+from gristmill.transforms.sources.formats import TFRECORD
+from gristmill.transforms.sources.source_of import source_of
 
 Convert = Callable[..., ShardReport]
 
@@ -67,7 +69,7 @@ def close_gaps(
         # Only a shard's first range can begin within a file.
         if gap is not None and gap is report.spans[0]:
             before = reached.get(gap.file_index, _Reached())
-            made = convert(prepared, shard, exact_begin_bytes=before.stop_bytes)
+            made = convert(prepared, shard, first_place=before.stop_bytes)
             again.append(made)
             gap = _follow(reached, made)
         if gap is not None:
@@ -76,7 +78,8 @@ def close_gaps(
                 "two ranges of an input file do not meet",
                 where=f"{prepared.files.paths[gap.file_index]}, shard "
                 f"{prepared.shard_path(shard)}",
-                expected=f"a range that begins at byte offset {before.stop_bytes:,}",
+                expected=f"a range that begins at "
+                f"{source_of(prepared.files.spec).place_text(before.stop_bytes)}",
                 got=f"{gap}",
                 cure="run the conversion again; if it repeats, please report it",
             )
@@ -101,15 +104,15 @@ def _follow(reached: dict[int, _Reached], report: ShardReport) -> SourceSpan | N
 
 def _check_ends(prepared: PreparedJob, reached: Mapping[int, _Reached]) -> None:
     files = prepared.files
-    splittable = files.splittable
+    sized = files.sized
     for file, size in enumerate(files.sizes.tolist()):
         stop, whole = reached.get(file, _Reached())
-        if not (stop == size if splittable[file] else whole):
+        if not (stop == size if sized[file] else whole):
             raise DataLossError(
                 "an input file was not read to its end",
                 where=files.paths[file],
                 expected=f"{size:,} bytes",
-                got=f"{stop:,}",
+                got=f"{source_of(files.spec).place_text(stop)}",
                 cure="make sure that no process writes to it, then convert again",
             )
 
@@ -167,7 +170,11 @@ def finish_split(
             where=layout.join(job.output, layout.QUARANTINE_DIR),
         )
     read = reports.read
-    changed = {"changed_records": reports.changed_records} if mapped else {}
+    changed: dict[str, Any] = {}
+    if mapped:
+        changed = {"changed_records": reports.changed_records}
+    if (spec := prepared.files.spec) != TFRECORD:
+        changed |= {"format": spec.format, "record": spec.record}
     split = write_table(
         job.output,
         job.name,

@@ -15,7 +15,8 @@ from gristmill.dataset.metadata import layout
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.map_function import load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.input_files import InputFiles, find_inputs
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tfds.directory import is_tfds_directory
 
 _MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
@@ -33,6 +34,7 @@ def list_inputs(job: ConversionJob) -> InputFiles:
     damage = job.on_corrupt == "quarantine"
     files = find_inputs(
         job.inputs,
+        options=job.records,
         allow_empty_files=job.allow_empty_files or damage,
         allow_other_formats=damage,
     )

@@ -31,18 +31,18 @@ def spans_join(table: ShardTable, files: InputFiles) -> bool:
     begins_file = np.diff(of_file, prepend=-1) > 0
     reached = _stop_before(stops, holds_frames, begins_file)
     # Without a frame in it: right if the frame before reaches over it. Where a
-    # compressed file ends, its size does not tell.
+    # compressed file ends, its size does not tell; nor does that of a table.
     fits = np.where(
         holds_frames,
         starts == reached,
-        (reached >= ends) & (ends >= 0) & files.splittable[of_file],
+        (reached >= ends) & (ends >= 0) & files.sized[of_file],
     )
     last = np.zeros(len(files), np.int64)
     whole = np.zeros(len(files), bool)
     # Of several values for one place, the last stays.
     last[of_file[holds_frames]] = stops[holds_frames]
     whole[of_file[holds_frames]] = columns["span_whole"][order][holds_frames]
-    at_end = np.where(files.splittable, last == files.sizes, whole)
+    at_end = np.where(files.sized, last == files.sizes, whole)
     return bool(fits.all() and at_end.all())
 
 

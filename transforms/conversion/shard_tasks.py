@@ -23,7 +23,7 @@ from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.conversion.convert_shard import Progress, convert_shard
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
-from gristmill.transforms.sources.file_pass import KeptPass
+from gristmill.transforms.sources.kept_pass import KeptPass
 
 _CPU_LOCK = threading.Lock()
 

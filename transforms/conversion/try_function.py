@@ -10,7 +10,7 @@ from gristmill.transforms.jobs.map_function import call, load_function
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.tfrecord_range import RangeReader
+from gristmill.transforms.sources.source_of import source_of
 
 TRIED_FILES = 8  # The first of them that has a record is taken.
 TRIED_RECORDS = 10
@@ -41,9 +41,11 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
             exact=True,
         )
         damage = DamageHandler() if job.on_corrupt == "quarantine" else None
-        for batch in RangeReader(file, beginning, on_damage=damage).batches():
-            frames = zip(batch.offsets, batch.records, strict=True)
-            for offset, record in itertools.islice(frames, TRIED_RECORDS):
-                call(function, record, source=f"{file.path}, byte offset {offset:,}")
+        source = source_of(file.spec)
+        for batch in source.read(file, beginning, on_damage=damage).batches():
+            found = zip(batch.places, batch.records, strict=True)
+            for place, record in itertools.islice(found, TRIED_RECORDS):
+                where = f"{file.path}, {source.place_text(place)}"
+                call(function, record, source=where)
             if batch.records:
                 return

@@ -64,7 +64,7 @@ def index_shard(task: IndexTask) -> IndexedShard:
         footer = read_footer(functools.partial(storage.read, path), size, path=path)
     except CorruptShardError:
         # Perhaps it is of another format: of many files, only some were looked at.
-        check_formats([FileInfo(path, size)], wanted="ArrayRecord")
+        check_formats([FileInfo(path, size)], wanted="arrayrecord")
         raise
     parts = [np.empty(0, np.uint32)]
     digest = RecordsDigest()

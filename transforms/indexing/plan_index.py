@@ -223,7 +223,7 @@ def _check_formats(directory: str, listing: Listing) -> None:
     """
     looked_at = listing.names[:: max(1, len(listing.names) // _LOOKED_AT)]
     files = [FileInfo(layout.join(directory, decode_name(n)), 0) for n in looked_at]
-    check_formats(files, wanted="ArrayRecord")
+    check_formats(files, wanted="arrayrecord")
 
 
 def _names_of(

@@ -12,6 +12,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms.sources.formats import RecordOptions
 
 _OFFICIAL = {"writer": "official", "versions": ""}
 
@@ -39,7 +40,7 @@ class ConversionJob:
     """What to convert, and how.
 
     Attributes:
-        inputs: Paths and glob patterns of TFRecord files, or one of them.
+        inputs: Paths and glob patterns of the input files, or one of them.
         output: The dataset's directory.
         name: The dataset's name, part of the file names.
         split: The split to write; of a later edition its `layout.edition_key`.
@@ -53,6 +54,7 @@ class ConversionJob:
             `ShardWriter.finish`.
         names: How shard files are named.
         allow_empty_files: Whether an input of 0 bytes counts as one without records.
+        records: What is known of the inputs, and of the records to make of them.
         join_splits: Whether inputs that are of several splits, by their names, may
             become this one. It has to have a name that is none of theirs.
     """
@@ -71,6 +73,7 @@ class ConversionJob:
     names: ShardNames = dataclasses.field(default_factory=ShardNames)
     allow_empty_files: bool = False
     join_splits: bool = False
+    records: RecordOptions = dataclasses.field(default_factory=RecordOptions)
 
     if TYPE_CHECKING:
 
@@ -91,6 +94,7 @@ class ConversionJob:
             names: ShardNames = ...,
             allow_empty_files: bool = ...,
             join_splits: bool = ...,
+            records: RecordOptions = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -100,7 +104,7 @@ class ConversionJob:
         layout.parse_edition_key(self.split)
         if not self.inputs:
             raise InputError(
-                "no input files given", cure="give paths or patterns of TFRecord files"
+                "no input files given", cure="give paths or patterns of the input files"
             )
         if self.on_corrupt not in get_args(OnCorrupt):
             raise InputError(
@@ -122,6 +126,8 @@ class ConversionJob:
             *("on_corrupt", "max_corrupt", "allow_empty_files", "join_splits"),
         ):
             del fields[other]
+        if self.records == RecordOptions():  # As it was before there were others.
+            del fields["records"]
         split, _ = layout.parse_edition_key(self.split)
         return fields | {"writer": self.writer.as_dict(), "split": split}
 

@@ -35,6 +35,7 @@ from gristmill.transforms.jobs.conversion_job import (
 )
 from gristmill.transforms.jobs.settle_writer import described_writer
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
+from gristmill.transforms.sources.formats import TFRECORD, RecordOptions
 from gristmill.transforms.sources.input_files import InputFiles
 
 _VERSION = 1
@@ -62,6 +63,8 @@ class PreparedJob:
         hasher.update(self.files.digest.encode())
         for version in self.files.versions:
             hasher.update(f"{version}\n".encode())
+        if self.files.spec != TFRECORD:
+            hasher.update(self.files.spec.to_json().encode())
         hasher.update(self.plan.cut_bytes.tobytes() + self.plan.cut_records.tobytes())
         return hasher.hexdigest()[:16]
 
@@ -198,6 +201,7 @@ class PreparedJob:
             fields["plan"] = PlanOptions(**fields["plan"])
             fields["writer"] = described_writer(fields["writer"])
             fields["names"] = ShardNames(**fields["names"])
+            fields["records"] = RecordOptions(**fields.get("records", {}))
             job = ConversionJob(**fields)
             files = InputFiles.of_arrays(arrays)
             plan = ShardPlan(

@@ -9,8 +9,8 @@ from typing import Any
 
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.errors import (
-    CorruptFrameError,
     CorruptInputError,
+    CorruptRecordError,
     GristmillError,
     StorageError,
     SystemLimitError,
@@ -32,7 +32,7 @@ class DamageHandler:
 
     def begin(
         self,
-        error: CorruptFrameError,
+        error: CorruptRecordError,
         path: str,
         *,
         compressed_begin_bytes: int | None = None,
@@ -106,7 +106,7 @@ class Quarantine(DamageHandler):
 
     def begin(
         self,
-        error: CorruptFrameError,
+        error: CorruptRecordError,
         path: str,
         *,
         compressed_begin_bytes: int | None = None,

@@ -1,4 +1,4 @@
-"""The input files of a conversion: found by patterns, sorted, and recognised."""
+"""The input files of a conversion, in order, and how their records are made."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ import hashlib
 import posixpath
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.errors import some_of
 from gristmill.dataset.file_names import JoinedFiles
 from gristmill.dataset.metadata.shard_table import Texts, encode_texts
-from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.paths import path_texts
-from gristmill.dataset.tfrecord import frames as tfrecord
-from gristmill.transforms.sources.input_directories import match_inputs
-from gristmill.transforms.sources.input_formats import check_formats
-
-COMPRESSIONS: tuple[tfrecord.Compression, ...] = get_args(tfrecord.Compression)
+from gristmill.dataset.streams.inflated_stream import COMPRESSIONS, Compression
+from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec
 
 
 class InputFile(NamedTuple):
@@ -34,13 +28,16 @@ class InputFile(NamedTuple):
         version: What changes when it is written again; None for any.
         compression: How it is compressed.
         noted_ns: When the system noted a change of it, see `FileInfo`; 0 for any.
+        spec: How its records are made; None for `TFRECORD`, since elements of
+            pipelines that hold a file are to be small.
     """
 
     path: str
     size_bytes: int
     version: str | None = None
-    compression: tfrecord.Compression = "none"
+    compression: Compression = "none"
     noted_ns: int = 0
+    spec: SourceSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,8 +48,9 @@ class InputFiles:
         paths: [files], sorted.
         sizes: int64 [files], bytes as stored.
         versions: [files], what changes when a file is written again.
-        compressions: uint8 [files], index into `none`, `gzip`, `zlib`.
+        compressions: uint8 [files], index into `COMPRESSIONS`.
         noted_ns: int64 [files], when the system noted a change, see `FileInfo`.
+        spec: How the records of all of them are made.
     """
 
     paths: Sequence[str]
@@ -60,6 +58,7 @@ class InputFiles:
     versions: Sequence[str]
     compressions: npt.NDArray[np.uint8]
     noted_ns: npt.NDArray[np.int64]
+    spec: SourceSpec = TFRECORD
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -71,6 +70,7 @@ class InputFiles:
             self.versions[file],
             COMPRESSIONS[int(self.compressions[file])],
             int(self.noted_ns[file]),
+            None if self.spec == TFRECORD else self.spec,
         )
 
     def first(self, count: int) -> list[InputFile]:
@@ -81,6 +81,11 @@ class InputFiles:
     def splittable(self) -> npt.NDArray[np.bool_]:
         """Whether reading can begin in the middle: bool [files]."""
         return np.equal(self.compressions, COMPRESSIONS.index("none"))
+
+    @property
+    def sized(self) -> npt.NDArray[np.bool_]:
+        """Whether the last record ends at the file's size: bool [files]."""
+        return self.splittable & FORMATS[self.spec.format].sized
 
     @property
     def digest(self) -> str:
@@ -94,7 +99,10 @@ class InputFiles:
         """Returns the list as named arrays, for a file."""
         path_blob, path_ends = encode_texts(self.paths)
         version_blob, version_ends = encode_texts(self.versions)
-        return {
+        spec = {}
+        if self.spec != TFRECORD:
+            spec = {"spec": np.array(self.spec.to_json())}
+        return spec | {
             "path_blob": path_blob,
             "path_ends": path_ends,
             "version_blob": version_blob,
@@ -115,6 +123,9 @@ class InputFiles:
             compressions=arrays["compressions"],
             # Lists of early releases do not have it.
             noted_ns=arrays.get("noted_ns", np.zeros(len(sizes), np.int64)),
+            spec=SourceSpec.from_json(str(arrays["spec"]))
+            if "spec" in arrays
+            else TFRECORD,
         )
 
     def differences(self, new: Self) -> list[str]:
@@ -131,11 +142,12 @@ class InputFiles:
             "new": after.keys() - before.keys(),
             "changed": {path for path in both if before[path] != after[path]},
         }
-        return [
+        lines = [
             f"{len(paths):,} input files {kind}: {some_of(sorted(paths))}"
             for kind, paths in kinds.items()
             if paths
         ]
+        return lines + self.spec.differences(new.spec)
 
     def noted_changes(self, new: Self) -> list[int]:
         """Returns the files that the system says have changed, in a list of the same.
@@ -164,85 +176,3 @@ class InputFiles:
             f"directories, such as {where[0]} and {where[1]}: all are converted. If "
             "one is a copy, leave it out",
         ]
-
-
-def find_inputs(
-    patterns: Sequence[str],
-    *,
-    allow_empty_files: bool = False,
-    allow_other_formats: bool = False,
-) -> InputFiles:
-    """Lists the files that patterns match, sorted, and detects their compression.
-
-    A file that several patterns match is taken once.
-
-    Args:
-        patterns: Paths and glob patterns; a directory stands for the files in it.
-        allow_empty_files: Whether a file of 0 bytes counts as one without records.
-        allow_other_formats: Whether some files may be no TFRecord files.
-
-    Raises:
-        InputError: A pattern matches nothing, or a file is empty or of another format.
-    """
-    files = match_files(patterns, allow_empty_files=allow_empty_files)
-    compressions = check_formats(
-        files, wanted="TFRecord", allow_some=allow_other_formats
-    )
-    return InputFiles(
-        paths=tuple(info.path for info in files),
-        sizes=np.array([info.size_bytes for info in files], np.int64),
-        versions=tuple(info.version for info in files),
-        compressions=np.array(list(map(COMPRESSIONS.index, compressions)), np.uint8),
-        noted_ns=np.array(list(map(_noted_ns, files)), np.int64),
-    )
-
-
-def match_files(
-    patterns: Sequence[str], *, allow_empty_files: bool = False
-) -> list[FileInfo]:
-    """Lists the files that patterns match, sorted, without a look into them.
-
-    Args:
-        patterns: Paths and glob patterns; a directory stands for the files in it.
-        allow_empty_files: Whether a file of 0 bytes counts as one without records.
-
-    Raises:
-        InputError: A pattern matches nothing, or a file is empty.
-    """
-    found: dict[str, FileInfo] = {}
-    for pattern in path_texts(patterns, "input"):
-        found.update((info.path, info) for info in match_inputs(pattern))
-    files = [found[path] for path in sorted(found)]
-    empty = [info.path for info in files if not info.size_bytes]
-    if empty and not allow_empty_files:
-        raise InputError(
-            f"{len(empty):,} input file{'s are' if len(empty) > 1 else ' is'} empty",
-            where=some_of(empty),
-            expected="at least one record in each file",
-            got="0 bytes, as after an interrupted copy",
-            cure="copy them again, or leave them out: a directory as input leaves out "
-            "markers such as _SUCCESS; to accept empty files, give --on-corrupt "
-            "quarantine",
-        )
-    return files
-
-
-def look_into(info: FileInfo) -> InputFile:
-    """Recognises one file by its first bytes.
-
-    Raises:
-        InputError: It is of another format.
-    """
-    (compression,) = check_formats([info], wanted="TFRecord")
-    return InputFile(
-        info.path, info.size_bytes, info.version, compression, _noted_ns(info)
-    )
-
-
-def _noted_ns(info: FileInfo) -> int:
-    """Returns when the last change of a file was noted, now that a part was read.
-
-    Some file systems fetch a file when it is read, and note that.
-    """
-    found = storage_for(info.path).stat(info.path) if info.noted_ns else None
-    return info.noted_ns if found is None or found[:3] != info[:3] else found.noted_ns

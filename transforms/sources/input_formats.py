@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.file_formats import (
@@ -13,16 +13,14 @@ from gristmill.dataset.file_formats import (
     HEAD_BYTES,
     TFRECORD,
     FileFormat,
+    compression_of,
     format_of,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.tfrecord.frames import (
-    HEADER_BYTES,
-    Compression,
-    detect_compression,
-)
+from gristmill.dataset.streams.inflated_stream import Compression
+from gristmill.transforms.sources.formats import FORMATS
 
 _INFO_CURE = (
     "it describes a TFDS dataset: give its directory alone, which keeps its splits, or "
@@ -37,27 +35,64 @@ _METADATA = {
 }
 
 
-class _Look(NamedTuple):
-    """What the first bytes of a file tell."""
+class Look(NamedTuple):
+    """What the first bytes of a file tell.
+
+    Attributes:
+        compression: How it is compressed.
+        format: Its format, None for no known one.
+    """
 
     compression: Compression
     format: FileFormat | None
+
+    @property
+    def content(self) -> str:
+        """The name of the format, without its compression; "" for no known one."""
+        name = "" if self.format is None else self.format.name
+        return name.removeprefix(f"{self.compression}-compressed ")
+
+
+def look_at(files: Sequence[FileInfo]) -> list[Look]:
+    """Returns what the first bytes of files tell; each is read once, many at a time."""
+    # Waiting, not computing: 64 first reads at once hide a bucket's latency.
+    return list(map_all(_look, files, at_once=64))
+
+
+def choose_format(looks: Sequence[Look], input_format: str) -> str:
+    """Returns the format, one of `FORMATS`, as which files are read.
+
+    Args:
+        looks: What their first bytes tell.
+        input_format: What the user asks for, or `auto`.
+    """
+    if input_format != "auto":
+        return input_format
+    found = {look.content for look in looks} - {""}
+    for name, known in FORMATS.items():
+        if found == {known.found_as}:
+            return name
+    # Files of no known format can be damaged TFRecord files. Several formats are
+    # refused among TFRecord files.
+    return "tfrecord"
 
 
 def check_formats(
     files: Sequence[FileInfo],
     *,
-    wanted: Literal["TFRecord", "ArrayRecord"],
+    wanted: str,
+    looks: Sequence[Look] | None = None,
     allow_some: bool = False,
 ) -> list[Compression]:
-    """Returns how files are compressed; each is read once, many at a time.
+    """Checks the format of files, and returns how they are compressed.
 
     A file of no known format is not refused: it can be a damaged one of the format that
     is wanted.
 
     Args:
         files: The files.
-        wanted: The format that they should have.
+        wanted: The format that they should have, one of `FORMATS` or `arrayrecord`.
+        looks: What their first bytes tell, if that is known.
         allow_some: Whether some of them, but not all, may be of other formats.
 
     Raises:
@@ -65,49 +100,56 @@ def check_formats(
     """
     compressions: list[Compression] = []
     others: dict[str, FileFormat] = {}
-    # Waiting, not computing: 64 first reads at once hide a bucket's latency.
-    looks = map_all(_look, files, at_once=64)
+    looks = look_at(files) if looks is None else looks
     for file, look in zip(files, looks, strict=True):
         compressions.append(look.compression)
-        if look.format is not None and not _is_wanted(look.format, wanted):
+        if look.format is not None and not _is_wanted(look, wanted):
             others[file.path] = look.format
     if others and not (allow_some and len(others) < len(files)):
         raise _other_formats(others, of=len(files), wanted=wanted)
     return compressions
 
 
-def _look(file: FileInfo) -> _Look:
+def _look(file: FileInfo) -> Look:
     head = storage_for(file.path).read(file.path, 0, HEAD_BYTES)
     # The first bytes decide: what follows can be damaged.
-    return _Look(detect_compression(head[:HEADER_BYTES]), format_of(head))
+    return Look(compression_of(head), format_of(head))
 
 
-def _is_wanted(found: FileFormat, wanted: str) -> bool:
-    compressed = wanted == TFRECORD and found.name.endswith(f"-compressed {TFRECORD}")
-    return found.name == wanted or compressed
+def _is_wanted(look: Look, wanted: str) -> bool:
+    if wanted not in FORMATS:
+        return look.format is not None and look.format.name == _name(wanted)
+    known = FORMATS[wanted]
+    if look.compression != "none" and not known.compressed:
+        return False
+    return look.content in (known.found_as, *known.accepts)
+
+
+def _name(wanted: str) -> str:
+    return FORMATS[wanted].found_as if wanted in FORMATS else ARRAY_RECORD
 
 
 def _other_formats(
     others: dict[str, FileFormat], *, of: int, wanted: str
 ) -> InputError:
-    kinds = Counter(others.values())
+    name, kinds = _name(wanted), Counter(others.values())
     ((kind, _),) = kinds.most_common(1)
     paths = [path for path, found in others.items() if found == kind]
     cure = kind.cure
     if len(others) < of:
-        cure = f"leave out what is no {wanted} file, by a narrower pattern; or {cure}"
-    if wanted == TFRECORD:
+        cure = f"leave out what is no {name} file, by a narrower pattern; or {cure}"
+    if name == TFRECORD:
         cure = _METADATA.get(posixpath.basename(paths[0]), cure)
     named = [f"{kind.name} ({count:,})" for kind, count in kinds.most_common()]
-    article = "an" if wanted == ARRAY_RECORD else "a"
+    article = "an" if name == ARRAY_RECORD else "a"
+    compressible = wanted in FORMATS and FORMATS[wanted].compressed
+    compressed = ", plain or compressed with gzip, zlib or zstd" if compressible else ""
     return InputError(
-        f"not {article} {wanted} file, but {kind.name}"
+        f"not {article} {name} file, but {kind.name}"
         if len(others) == 1
-        else f"{len(others):,} of {of:,} input files are not {wanted} files",
+        else f"{len(others):,} of {of:,} input files are not {name} files",
         where=some_of(paths),
-        expected="TFRecord files, plain or compressed with gzip or zlib"
-        if wanted == TFRECORD
-        else "ArrayRecord files",
+        expected=f"{name} files{compressed}",
         got=kind.name if len(others) == 1 else some_of(named),
         cure=cure,
     )

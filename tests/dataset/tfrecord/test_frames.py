@@ -1,6 +1,7 @@
 """TFRecord (`frames`, `frame_reader`, `inflated_stream`): every corruption is found.
 
-Covers: dataset/tfrecord/frame_reader.py, dataset/tfrecord/inflated_stream.py.
+Covers: dataset/tfrecord/frame_reader.py, dataset/streams/inflated_stream.py,
+dataset/streams/record_batch.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import google_crc32c
 import hypothesis
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,16 +28,15 @@ from gristmill.dataset.errors import (
     CorruptInputError,
     CorruptStreamError,
 )
-from gristmill.dataset.tfrecord import frames as tfrecord
+from gristmill.dataset.file_formats import compression_of
+from gristmill.dataset.streams.inflated_stream import Compression, InflatedStream
 from gristmill.dataset.tfrecord.frame_reader import BLOCK_BYTES, FrameReader
 from gristmill.dataset.tfrecord.frames import (
     Frame,
-    detect_compression,
     encode_frame,
     is_header,
     mask,
 )
-from gristmill.dataset.tfrecord.inflated_stream import InflatedStream
 from tests.support.memory import peak_memory
 from tests.support.records import (
     AWKWARD_RECORDS,
@@ -85,7 +86,7 @@ def open_frames(
     )
 
 
-def open_inflated(data: bytes, compression: tfrecord.Compression) -> FrameReader:
+def open_inflated(data: bytes, compression: Compression) -> FrameReader:
     stream = InflatedStream(io.BytesIO(data), path="in.gz", compression=compression)
     return FrameReader(stream, path="in.gz")
 
@@ -120,7 +121,7 @@ def recover(reader: FrameReader) -> tuple[list[Frame], list[tuple[int, bytes]]]:
         assert isinstance(error, CorruptFrameError)
         assert error.offset == reader.offset
         pieces: list[bytes] = []
-        if error.end is not None and reader.frame_at(error.end):
+        if error.end is not None and reader.begins_at(error.end):
             reader.skip(error.end, pieces.append)
         else:
             reader.skip(error.offset + 1, pieces.append)
@@ -145,6 +146,13 @@ def brute_force_frames(data: bytes) -> list[int]:
     return found
 
 
+PACK = {
+    "gzip": gzip.compress,
+    "zlib": zlib.compress,
+    "zstd": zstandard.compress,
+}
+
+
 class TestGolden:
     def test_encodes_what_tensorflow_writes(self):
         assert frames_of(GOLDEN_RECORDS) == GOLDEN
@@ -154,7 +162,7 @@ class TestGolden:
         [(GOLDEN_GZIP, "gzip"), (GOLDEN_ZLIB, "zlib")],
     )
     def test_inflates_what_tensorflow_compresses(self, data, compression):
-        assert detect_compression(data[:12]) == compression
+        assert compression_of(data[:12]) == compression
         assert records_of(open_inflated(data, compression)) == GOLDEN_RECORDS
 
     def test_frames_carry_offset_and_checksum(self):
@@ -224,7 +232,7 @@ class TestTensorFlow:
         path = tmp_path / "written.gz"  # The name says nothing.
         write_tfrecords(path, records, compression=official)
         data = path.read_bytes()
-        assert detect_compression(data[:12]) == compression
+        assert compression_of(data[:12]) == compression
         if compression == "none":
             assert records_of(open_frames(data)) == records
         else:
@@ -413,11 +421,11 @@ class TestCompressed:
         ],
     )
     def test_detection(self, head: bytes, compression: str):
-        assert detect_compression(head) == compression
+        assert compression_of(head) == compression
 
-    @pytest.mark.parametrize("compression", ["gzip", "zlib"])
+    @pytest.mark.parametrize("compression", ["gzip", "zlib", "zstd"])
     def test_concatenated_streams_are_read_as_one(self, compression):
-        pack = gzip.compress if compression == "gzip" else zlib.compress
+        pack = PACK[compression]
         # Cut in the middle of a frame, with an empty member between.
         data = pack(GOLDEN[:20]) + pack(b"") + pack(GOLDEN[20:]) + pack(GOLDEN)
         for most in (1, 7, 1 << 20):
@@ -441,6 +449,42 @@ class TestCompressed:
             for _ in range(2):  # It stays damaged.
                 with pytest.raises(CorruptStreamError, match="compressed byte offset"):
                     list(iter(lambda s=stream, n=asked: s.read(n), b""))
+
+    @pytest.mark.parametrize("size", [1, 5000, 40 << 20])
+    @pytest.mark.parametrize("asked", [1000, 1 << 20])
+    def test_zstd_gives_no_more_than_is_asked_for(self, size, asked):
+        data = zstandard.compress(bytes(size)) + zstandard.compress(b"end")
+        stream = InflatedStream(io.BytesIO(data), path="in", compression="zstd")
+        pieces = list(iter(lambda: stream.read(asked), b""))
+        assert max(map(len, pieces)) <= asked
+        assert b"".join(pieces) == bytes(size) + b"end"
+
+    def test_every_cut_of_a_zstd_stream_is_found(self):
+        pieces = [b"word %d " % (n % 9) + bytes(n % 400) for n in range(60)]
+        whole = b"".join(pieces)
+        data = zstandard.ZstdCompressor(write_checksum=True).compress(whole)
+        for cut in range(1, len(data)):
+            stream = InflatedStream(
+                io.BytesIO(data[:cut]), path="in", compression="zstd"
+            )
+            with pytest.raises(CorruptStreamError, match="middle of its stream"):
+                list(iter(lambda s=stream: s.read(100), b""))
+
+    def test_every_flipped_bit_of_a_zstd_stream_with_a_checksum_is_found(self):
+        whole = b"".join(b"word %d " % (n % 9) for n in range(200))
+        data = zstandard.ZstdCompressor(write_checksum=True).compress(whole)
+        for bit in range(32, 8 * len(data)):  # What is before tells that it is zstd.
+            flipped = bytearray(data)
+            flipped[bit // 8] ^= 1 << bit % 8
+            stream = InflatedStream(io.BytesIO(flipped), path="in", compression="zstd")
+            found = b""
+            try:
+                while piece := stream.read(100):
+                    found += piece
+            except CorruptStreamError:
+                assert whole.startswith(found)
+            else:
+                assert found == whole  # A bit that tells nothing.
 
     @pytest.mark.parametrize("compression", ["gzip", "zlib"])
     @pytest.mark.parametrize("asked", [1, 7, 1 << 20])
@@ -676,10 +720,10 @@ class TestPosition:
             assert b"".join(pieces) == GOLDEN[:to]
             assert reader.offset == min(to, len(GOLDEN))
 
-    def test_frame_at_knows_frames_and_the_end(self):
+    def test_begins_at_knows_frames_and_the_end(self):
         for at in range(len(GOLDEN) + 5):
             reader = open_frames(GOLDEN, most=3)
-            assert reader.frame_at(at) == (at in (*GOLDEN_OFFSETS, len(GOLDEN)))
+            assert reader.begins_at(at) == (at in (*GOLDEN_OFFSETS, len(GOLDEN)))
             assert reader.offset == 0
 
     def test_is_header_needs_twelve_bytes(self):

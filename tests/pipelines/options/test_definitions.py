@@ -36,6 +36,9 @@ GOOD = {
         "gs://b/{a,b}".replace(",", ";"),
         "gs://b/x-?????-of-00100,gs://other_bucket/y [1]",
     ],
+    ("convert", "input_format"): ["auto", "tfrecord"],
+    ("convert", "columns"): ["text", "text,url", "a.b,c d"],
+    ("convert", "record"): ["example", "line", "column:text"],
     ("convert", "output"): [
         "gs://b/x",
         "gs://b",
@@ -73,6 +76,9 @@ GOOD = {
 }
 BAD = {
     ("convert", "input"): ["", "local/file", "gs://", "gs://b/x,", "gs://b/x,/tmp/y"],
+    ("convert", "input_format"): ["", "avro", "TFRecord"],
+    ("convert", "columns"): ["", ",", "a,", "a,,b"],
+    ("convert", "record"): ["", "column", "column:", "lines"],
     ("convert", "output"): ["", "out", "s3://b/x", "gs:/b/x", "gs://b/x,gs://b/y"],
     ("convert", "name"): ["", "a/b", "a--b", "-a", "a-", "a b", "ü"],
     ("convert", "split"): ["", "a/b", "a.b", "a--b", "tr ain"],

@@ -24,7 +24,7 @@ from gristmill.transforms.conversion.count_records import (
 )
 from gristmill.transforms.conversion.counted_parts import (
     DOUBTED,
-    NO_FRAME,
+    NO_RECORD,
     CountedPart,
     CountTask,
     GatheredCounts,
@@ -155,7 +155,7 @@ def test_frames_in_a_record_mislead_nobody(tmp_path, monkeypatch):
     for near_bytes in (0, 1 << 30):
         monkeypatch.setattr(count_records, "_NEAR_BYTES", near_bytes)
         parts = counted(job, part_bytes=_PART_BYTES)
-        assert parts[1].start_bytes == (NO_FRAME if near_bytes else DOUBTED)
+        assert parts[1].start_bytes == (NO_RECORD if near_bytes else DOUBTED)
         _, counts = total_counts(job, collected_of(parts), part_bytes=_PART_BYTES)
         assert counts.records.tolist() == [2, 0, 3]
 
@@ -220,6 +220,7 @@ def test_elements_are_small(tmp_path):
             f"17{chance.randrange(10**14):014d}",
             "none",
             1_700_000_000_000_000_000 + chance.randrange(10**15),
+            None,
             number % 4 << 28,
             (number % 4 + 1) << 28,
         )

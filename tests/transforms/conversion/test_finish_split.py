@@ -68,9 +68,9 @@ class TestCloseGaps:
         found[1] = with_span(reports[1], 0, start_bytes=begin + change)
         asked = []
 
-        def convert_again(prepared, shard, *, exact_begin_bytes):
-            asked.append((shard, exact_begin_bytes))
-            return convert_shard(prepared, shard, exact_begin_bytes=exact_begin_bytes)
+        def convert_again(prepared, shard, *, first_place):
+            asked.append((shard, first_place))
+            return convert_shard(prepared, shard, first_place=first_place)
 
         again = close_gaps(prepared, found, convert=convert_again)
         assert again == [reports[1]]
@@ -84,9 +84,9 @@ class TestCloseGaps:
         reports = [convert_shard(prepared, shard) for shard in range(40)]
         asked = []
 
-        def convert_again(prepared, shard, *, exact_begin_bytes):
+        def convert_again(prepared, shard, *, first_place):
             asked.append(shard)
-            return convert_shard(prepared, shard, exact_begin_bytes=exact_begin_bytes)
+            return convert_shard(prepared, shard, first_place=first_place)
 
         again = close_gaps(prepared, reports, convert=convert_again)
         assert len(asked) == len(set(asked)) > 30
@@ -126,7 +126,7 @@ class TestCloseGaps:
         assert "not read to its end" in str(caught.value)
         assert prepared.files.paths[1] in str(caught.value)
         assert f"expected: {stop:,} bytes" in str(caught.value)
-        assert f"got:      {stop - missing:,}" in str(caught.value)
+        assert f"got:      byte offset {stop - missing:,}" in str(caught.value)
 
     def test_a_file_that_nobody_read(self, made):
         prepared, reports = made

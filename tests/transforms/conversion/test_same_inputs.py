@@ -28,7 +28,7 @@ from gristmill.transforms.conversion.same_inputs import has_other_records, one_b
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.input_files import find_inputs
+from gristmill.transforms.sources.find_inputs import find_inputs
 from tests.support.conversion import (
     convert,
     job_of,

@@ -11,7 +11,7 @@ import pytest
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.transforms import convert_tfrecords
 from gristmill.transforms.conversion.writer_silence import silence_notes
-from gristmill.transforms.sources.input_files import find_inputs
+from gristmill.transforms.sources.find_inputs import find_inputs
 from tests.support.conversion import job_of
 from tests.support.records import frames_of
 

@@ -13,7 +13,8 @@ import pytest
 from gristmill.dataset.errors import InputError
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.input_files import InputFiles, find_inputs
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.input_files import InputFiles
 from tests.support.conversion import job_of, prepared_of
 from tests.support.records import frames_of, write_tfrecords
 

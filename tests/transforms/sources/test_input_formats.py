@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from gristmill.dataset.errors import InputError
-from gristmill.transforms.sources.input_files import find_inputs
+from gristmill.transforms.sources.find_inputs import find_inputs
 from tests.support.other_formats import MAKERS
 from tests.support.records import frames_of, write_array_records
 

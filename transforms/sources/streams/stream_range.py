@@ -1,4 +1,4 @@
-"""Reading one range of an input file: its frames, and what of the file it covered."""
+"""Reading one range of a stream: its records, and what of the file it covered."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from gristmill.dataset.errors import StorageChangedError
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
-from gristmill.dataset.tfrecord.frames import FrameBatch
+from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
-from gristmill.transforms.sources.file_pass import FilePass, KeptPass
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.streams.stream_pass import StreamPass
+from gristmill.transforms.sources.streams.stream_reader import OpenReader
+from gristmill.transforms.sources.unchanged import check_unchanged
 
 
-class RangeReader:
-    """Reads the good frames of one range of an input file, in order.
+class StreamRange:
+    """Reads the good records of one range of an input file, in order.
 
     Args:
         file: The file.
         source: The range.
+        open_reader: Opens the reader of the file's format.
+        lookback_bytes: As for `StreamReader`.
         on_damage: Takes damaged regions; None makes them errors.
-        first_frame_bytes: Where the first frame of a range that is not exact begins,
-            if that is known: it is not searched for then.
+        first_place: Where the first record of a range that is not exact begins, if
+            that is known: it is not searched for then.
         cuts: All places where a compressed file is cut, in bytes as it is stored.
         kept: Has the pass of a range before in a compressed file, and gets that of this
             one. By default the file is read from its begin.
@@ -36,9 +39,11 @@ class RangeReader:
         self,
         file: InputFile,
         source: SourceRange,
+        open_reader: OpenReader,
         *,
+        lookback_bytes: int = 0,
         on_damage: DamageHandler | None = None,
-        first_frame_bytes: int | None = None,
+        first_place: int | None = None,
         cuts: Sequence[int] = (),
         kept: KeptPass | None = None,
     ):
@@ -47,8 +52,11 @@ class RangeReader:
         self._plain = file.compression == "none"
         self._source = source
         self._on_damage = on_damage
-        self._exact = source.exact or first_frame_bytes is not None
-        begin = source.begin_bytes if first_frame_bytes is None else first_frame_bytes
+        self._open_reader = open_reader
+        self._exact = source.exact or first_place is not None
+        begin = source.begin_bytes if first_place is None else first_place
+        if not self._exact:
+            begin = max(0, begin - lookback_bytes)
         self._begin = begin if self._plain else 0
         places = {*cuts, source.begin_bytes, source.end_bytes} - {0, -1}
         self._marks = () if self._plain else tuple(sorted(places))
@@ -62,7 +70,7 @@ class RangeReader:
 
     @property
     def span(self) -> SourceSpan:
-        """What was read: complete once all frames were read."""
+        """What was read: complete once all records were read."""
         return SourceSpan(
             file_index=self._source.file_index,
             begin_bytes=self._source.begin_bytes,
@@ -102,19 +110,22 @@ class RangeReader:
             wait=wait,
         )
 
-    def batches(self) -> Iterator[FrameBatch]:
-        """Yields the good frames, those of one block at a time.
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yields the good records, those of one block at a time.
 
         Raises:
-            CorruptFrameError: The range is damaged, and there is no `on_damage`.
+            CorruptRecordError: The range is damaged, and there is no `on_damage`.
             FalseStartError: The range, entered by search, seems to be damaged.
             StorageChangedError: The file was written meanwhile.
         """
-        reading = None if self._kept is None else self._kept.take(self._source)
+        reading: StreamPass | None = None
+        if self._kept is not None:
+            reading = self._kept.take(self._source)
         if reading is None:
-            reading = FilePass(
+            reading = StreamPass(
                 self._file,
                 self._opened or self._open(),
+                self._open_reader,
                 begin=self._begin,
                 end=self._end,
                 searched=not self._exact,
@@ -129,35 +140,9 @@ class RangeReader:
             reading.close()
         else:
             self._kept.keep(reading, self._source)
-        self._check_unchanged()
+        check_unchanged(self._file)
 
-    def _check_unchanged(self) -> None:
-        storage = storage_for(self.path)
-        _, size_bytes, version, _, noted_ns = self._file
-        # An object is read by its version. A local file can be written in place: then a
-        # part of what was read is old, and every checksum is right.
-        if version is None or storage.remote:
-            return
-        found = storage.stat(self.path)
-        if found is None or (found.size_bytes, found.version) != (size_bytes, version):
-            raise changed_error(
-                self.path,
-                expected=f"{version}, {size_bytes:,} bytes",
-                got=f"{found.version}, {found.size_bytes:,} bytes" if found else "",
-                what="file was written again while it was read",
-            )
-        if noted_ns and found.noted_ns != noted_ns:
-            raise StorageChangedError(
-                "file changed while it was read, its size and time did not",
-                where=self.path,
-                expected="no change noted by the system (ctime)",
-                got="one: other content, permissions or links",
-                cure="run the same command again: it compares the records that "
-                "finished shards were made of, and keeps the shards if they are the "
-                "same",
-            )
-
-    def _batches(self, reading: FilePass) -> Iterator[FrameBatch]:
+    def _batches(self, reading: StreamPass) -> Iterator[RecordBatch]:
         source, reader = self._source, reading.reader
         end = reading.place(source.end_bytes)
         if not self._exact and not reader.resync(limit=self._end):
@@ -181,7 +166,7 @@ class RangeReader:
             and (reading.lost or reader.at_end())
         )
 
-    def _skip(self, reading: FilePass) -> int:
+    def _skip(self, reading: StreamPass) -> int:
         """Passes over what is to be skipped; returns the extra records left then."""
         source = self._source
         # What is damaged there belongs to the range before.
@@ -201,27 +186,3 @@ class RangeReader:
         for _ in reading.good(limit_records=skip, on_damage=handler):
             pass
         return source.extra_records - skip
-
-
-def find_first_frame(
-    file: InputFile, offset: int, *, on_damage: DamageHandler | None = None
-) -> int:
-    """Returns where the first frame at or after an offset begins, without a search.
-
-    Goes frame by frame from the beginning of the file, some ten times as fast as
-    shards are made. What is damaged on the way is passed over as `on_damage` says.
-
-    Args:
-        file: The file, not compressed.
-        offset: The offset.
-        on_damage: Takes damaged regions; None makes them errors.
-
-    Raises:
-        CorruptFrameError: The file is damaged before `offset`, and there is no
-            `on_damage`.
-    """
-    before = SourceRange(file_index=0, begin_bytes=0, end_bytes=offset, exact=True)
-    reader = RangeReader(file, before, on_damage=on_damage)
-    for _ in reader.batches():
-        pass
-    return reader.span.stop_bytes or 0

@@ -15,10 +15,11 @@ from gristmill.dataset.errors import CorruptFrameError
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources import frame_walk as module
-from gristmill.transforms.sources.frame_walk import join_walks, walk_frames
+from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.tfrecord_range import RangeReader
+from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.streams import frame_walk as module
+from gristmill.transforms.sources.streams.frame_walk import join_walks, walk_frames
 from tests.support.records import frames_of, small_records
 
 
@@ -51,9 +52,9 @@ def read_ranges(path: str, ranges: list[tuple[int, int]]) -> list[tuple[int, byt
     found = []
     for begin, end in ranges:
         source = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end, exact=True)
-        reader = RangeReader(InputFile(path, size), source)
+        reader = source_of(TFRECORD).read(InputFile(path, size), source)
         for batch in reader.batches():
-            found += zip(batch.offsets, batch.records, strict=True)
+            found += zip(batch.places, batch.records, strict=True)
         assert not size or reader.span.stop_bytes == end
     return found
 

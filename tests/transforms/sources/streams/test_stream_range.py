@@ -1,6 +1,9 @@
 """Ranges of files, read one by one: together they are the file, wherever it is cut.
 
-Covers: transforms/sources/file_pass.py.
+Covers: transforms/sources/kept_pass.py, transforms/sources/protocol.py,
+transforms/sources/source_of.py, transforms/sources/unchanged.py,
+transforms/sources/streams/stream_pass.py, transforms/sources/streams/stream_reader.py,
+transforms/sources/streams/stream_source.py, transforms/sources/streams/tfrecord.py.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,11 +37,18 @@ from gristmill.dataset.storage.lookup import version_of
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
-from gristmill.transforms.sources.file_pass import KeptPass
+from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.tfrecord_range import RangeReader, find_first_frame
+from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.source_of import certain_place, source_of
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records
+
+PACK: dict[str, Callable[..., bytes]] = {
+    "gzip": gzip.compress,
+    "zlib": zlib.compress,
+    "zstd": lambda data, level=3: zstandard.compress(data, level),
+}
 
 
 class Regions:
@@ -88,7 +99,7 @@ def read_range(
     )
     regions = Regions()
     kind = options.pop("compression", "none")
-    reader = RangeReader(
+    reader = source_of(TFRECORD).read(
         InputFile(str(path), path.stat().st_size, compression=kind),
         source,
         on_damage=regions if keep else None,
@@ -113,19 +124,19 @@ def read_in_ranges(
             read = read_range(path, begin, end, keep=keep)
         except FalseStartError:
             fooled += 1
-            first = find_first_frame(
+            first = certain_place(
                 InputFile(str(path), size),
                 begin,
                 on_damage=DamageHandler() if keep else None,
             )
             # By induction, so it must be what the range before says.
             assert first == reached
-            read = read_range(path, begin, end, keep=keep, first_frame_bytes=first)
+            read = read_range(path, begin, end, keep=keep, first_place=first)
         start = read.span.start_bytes
         meets = reached >= end if start is None else start == reached
         if not meets:
             fooled += 1
-            read = read_range(path, begin, end, keep=keep, first_frame_bytes=reached)
+            read = read_range(path, begin, end, keep=keep, first_place=reached)
             start = read.span.start_bytes
             assert reached >= end if start is None else start == reached
         if read.span.stop_bytes is not None:
@@ -356,13 +367,13 @@ class TestCutsInCompressedFiles:
     @given(
         records=small_records(),
         members=st.integers(1, 3),
-        kind=st.sampled_from(["gzip", "zlib"]),
+        kind=st.sampled_from(["gzip", "zlib", "zstd"]),
         seed=st.integers(0, 1000),
     )
     def test_every_record_is_in_one_range_wherever_it_is_cut(
         self, records, members, kind, seed
     ):
-        pack = gzip.compress if kind == "gzip" else zlib.compress
+        pack = PACK[kind]
         chance = random.Random(seed)
         data = frames_of(records)
         edges = sorted(chance.randint(0, len(data)) for _ in range(members - 1))
@@ -438,7 +449,7 @@ class TestWrittenMeanwhile:
         file = InputFile(
             str(path), len(self.OLD), version_of(str(path)), noted_ns=noted_ns
         )
-        reader = RangeReader(file, source)
+        reader = source_of(TFRECORD).read(file, source)
         records: list[bytes] = []
         for batch in reader.batches():
             if not records:
@@ -519,8 +530,7 @@ class TestCompressedDamage:
     @staticmethod
     def compressed(path, kind) -> tuple[list[bytes], bytes]:
         records = [random.Random(n).randbytes(2000) for n in range(100)]
-        pack = gzip.compress if kind == "gzip" else zlib.compress
-        data = pack(frames_of(records))
+        data = PACK[kind](frames_of(records))
         path.write_bytes(data)
         return records, data
 
@@ -535,7 +545,7 @@ class TestCompressedDamage:
         regions = Regions()
         source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
         file = InputFile(str(path), len(damaged), compression=kind)
-        reader = RangeReader(file, source, on_damage=regions)
+        reader = source_of(TFRECORD).read(file, source, on_damage=regions)
         got = [record for batch in reader.batches() for record in batch.records]
         assert middle // 2016 - 1 <= len(got) < 100
         # Nothing is made up: neither a record twice nor one out of order.
@@ -573,7 +583,7 @@ class TestCompressedDamage:
         end = len(frames_of(records[:21]))
         assert read.regions == [(begin, end, bytes(data[begin:end]))]
 
-    @pytest.mark.parametrize("kind", ["gzip", "zlib"])
+    @pytest.mark.parametrize("kind", ["gzip", "zlib", "zstd"])
     def test_a_file_cut_short(self, path, kind):
         records, data = self.compressed(path, kind)
         cut = data[: len(data) // 3]
@@ -583,7 +593,7 @@ class TestCompressedDamage:
         assert read.records == records[: len(read.records)]
         ((begin, end, kept),) = read.regions
         # What there is of the last record is among the bytes set aside.
-        assert len(read.records) * 2016 - 70_000 < begin < len(cut)
+        assert len(read.records) * 2016 - 140_000 < begin < len(cut)
         assert (end, kept) == (len(cut), cut[begin:])
         assert read.span.whole
         assert read.span.stop_bytes == len(read.records) * 2016
@@ -596,6 +606,6 @@ class TestCompressedDamage:
             read_range(path, 0, -1, compression=kind, keep=False)
         message = str(caught.value)
         assert str(path) in message
-        assert "intact gzip or zlib stream" in message
+        assert "intact gzip, zlib or zstd stream" in message
         assert "compressed byte offset" in message
         assert "--on-corrupt quarantine" in message

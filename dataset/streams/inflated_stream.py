@@ -1,17 +1,57 @@
-"""The decompressed bytes of a gzip or zlib stream, read forward in bounded memory."""
+"""The decompressed bytes of a gzip, zlib or zstd stream, read in bounded memory."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import zlib
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
+
+import zstandard
 
 from gristmill.dataset.errors import CorruptStreamError
-from gristmill.dataset.tfrecord.frames import WINDOW_BITS, Compression
 
+Compression = Literal["none", "gzip", "zlib", "zstd"]
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+
+_WINDOW_BITS = {"gzip": 31, "zlib": 15}
+_ZSTD_MAGIC = b"(\xb5/\xfd"
 _BLOCK_BYTES = 1 << 20
+# Four bytes of zstd can hold 128 KiB: so much at a time, and less after much came.
+_ZSTD_STEP_BYTES = 4096
+_ZSTD_MUCH_BYTES, _ZSTD_SHORT_STEP_BYTES = 1 << 20, 256
+
+
+def detect_compression(head: bytes) -> Compression:
+    """Returns how a file seems to be compressed, from its first 12 bytes or more."""
+    if head.startswith(b"\x1f\x8b\x08"):
+        return "gzip"
+    if head.startswith(_ZSTD_MAGIC):
+        return "zstd"
+    # The two bytes of zlib's header are too few to decide: try to decompress.
+    try:
+        zlib.decompressobj(_WINDOW_BITS["zlib"]).decompress(head)
+    except zlib.error:
+        return "none"
+    return "zlib" if len(head) >= 2 else "none"
+
+
+def inflated_head(head: bytes, compression: Compression, size: int) -> bytes:
+    """Returns the first decompressed bytes of a file, fewer if it is damaged.
+
+    Args:
+        head: Its first bytes as stored.
+        compression: How it is compressed.
+        size: How many to return, at most.
+    """
+    found = b""
+    stream = InflatedStream(io.BytesIO(head), path="", compression=compression)
+    with contextlib.suppress(CorruptStreamError):
+        while len(found) < size and (piece := stream.read(size - len(found))):
+            found += piece
+    return found
 
 
 class Readable(Protocol):
@@ -21,17 +61,57 @@ class Readable(Protocol):
         """Returns up to `size` bytes, none only at the end."""
 
 
-class InflatedStream:
-    """The decompressed bytes of a gzip or zlib stream, read forward.
+class _ZstdInflater:
+    """Decompresses one zstd frame, with the interface of zlib's objects.
 
-    Concatenated gzip members are read as one, as TensorFlow does. Memory is bounded
-    by the size of one read, whatever the compressed data claims. Data before damage is
+    It returns what some bytes hold, however much is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._inflater = zstandard.ZstdDecompressor().decompressobj()
+        self._step = _ZSTD_STEP_BYTES
+        self.unconsumed_tail = b""
+
+    @property
+    def eof(self) -> bool:
+        return self._inflater.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflater.unused_data + self.unconsumed_tail
+
+    def copy(self) -> _ZstdInflater:
+        return self  # Data before damage is that of the steps before.
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        found, used = b"", 0
+        while used < len(data) and not found and not self.eof:
+            found = self._inflater.decompress(data[used : used + self._step])
+            used = min(used + self._step, len(data))
+        much = len(found) > _ZSTD_MUCH_BYTES
+        self._step = _ZSTD_SHORT_STEP_BYTES if much else _ZSTD_STEP_BYTES
+        self.unconsumed_tail = data[used:]
+        return found
+
+
+def _inflater(compression: Compression) -> Any:
+    if compression == "zstd":
+        return _ZstdInflater()
+    return zlib.decompressobj(_WINDOW_BITS[compression])
+
+
+class InflatedStream:
+    """The decompressed bytes of a gzip, zlib or zstd stream, read forward.
+
+    Concatenated gzip members are read as one, as TensorFlow does, and so are zstd
+    frames. Memory is bounded by the size of one read, whatever the compressed data
+    claims; of zstd, by what 4 KiB can hold: 128 MiB. Data before damage is
     returned before the error is raised.
 
     Args:
         stream: The compressed bytes.
         path: For messages.
-        compression: `gzip` or `zlib`.
+        compression: `gzip`, `zlib` or `zstd`.
         marks: Offsets in the compressed bytes, ascending and above 0: it is noted how
             many decompressed bytes those before each of them hold.
     """
@@ -46,8 +126,9 @@ class InflatedStream:
     ):
         self._stream = stream
         self._path = path
-        self._window_bits = WINDOW_BITS[compression]
-        self._inflater = zlib.decompressobj(self._window_bits)
+        self._compression = compression
+        self._inflater = _inflater(compression)
+        self._surplus = memoryview(b"")
         self._pending = b""
         self._started = False
         self._error: CorruptStreamError | None = None
@@ -61,10 +142,12 @@ class InflatedStream:
 
         Raises CorruptStreamError if the stream is damaged here, or cut short.
         """
+        if self._surplus:
+            return self._up_to(size, self._surplus)
         while self._error is None:
             if not self._pending and self._at_mark():
                 if data := self._drained(size):
-                    return data
+                    return self._up_to(size, data)
                 continue
             if not self._pending:
                 self._pending = self._stream.read(self._next_bytes())
@@ -75,12 +158,19 @@ class InflatedStream:
                     break
                 return b""
             if self._inflater.eof:
-                self._inflater = zlib.decompressobj(self._window_bits)
+                self._inflater = _inflater(self._compression)
             data = self._inflate(size)
             self._inflated_bytes += len(data)
             if data:
-                return data
+                return self._up_to(size, data)
         raise self._error
+
+    def _up_to(self, size: int, data: bytes | memoryview) -> bytes:
+        if len(data) <= size:
+            self._surplus = memoryview(b"")
+            return bytes(data)
+        self._surplus = memoryview(data)[size:]
+        return bytes(data[:size])
 
     def _next_bytes(self) -> int:
         """Returns how much to read: no further than to the next mark."""
@@ -117,7 +207,10 @@ class InflatedStream:
         before = self._inflater.copy()
         self._started = True
         try:
-            data = self._inflater.decompress(self._pending, size)
+            data: bytes = self._inflater.decompress(self._pending, size)
+        except zstandard.ZstdError as e:
+            self._error = self._damaged(str(e))
+            return b""
         except zlib.error as e:
             if str(e).startswith("Error -4 "):  # Z_MEM_ERROR: no damage.
                 raise MemoryError(f"zlib: {e}") from e

@@ -1,4 +1,4 @@
-"""One pass over an input file: its good frames in order, and the damage in between."""
+"""One pass over a stream of records: the good ones in order, damage in between."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from gristmill.dataset.errors import (
-    CorruptFrameError,
+    CorruptRecordError,
     CorruptStreamError,
     FalseStartError,
 )
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.tfrecord.frame_reader import End, FrameReader
-from gristmill.dataset.tfrecord.frames import FrameBatch
-from gristmill.dataset.tfrecord.inflated_stream import InflatedStream
-from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.dataset.streams.inflated_stream import InflatedStream
+from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.streams.stream_reader import (
+    End,
+    OpenReader,
+    StreamReader,
+)
 
 _BLOCK_BYTES = 4 << 20
 _CHECK_BYTES = 1 << 16
 
 
-class FilePass:
-    """Reads the good frames of an input file, in order, from where it begins.
+class StreamPass:
+    """Reads the good records of an input file, in order, from where it begins.
 
     Memory: one block or one record, whichever is larger.
 
     Args:
         file: The file.
         opened: Its bytes from `begin` on. The pass closes it.
+        open_reader: Opens the reader of its format.
         begin: Where a plain file is entered; 0 for a compressed file.
         end: Where reading ends that is repeated, as far as that is known.
-        searched: Whether the first frame was searched for: what seems to be damaged is
+        searched: Whether the first record was searched for: what seems to be damaged is
             a false start then.
         marks: Offsets in a compressed file that `place` will be asked for, ascending.
 
@@ -48,6 +52,7 @@ class FilePass:
         self,
         file: InputFile,
         opened: BinaryIO,
+        open_reader: OpenReader,
         *,
         begin: int = 0,
         end: int | None = None,
@@ -56,14 +61,14 @@ class FilePass:
     ):
         self._file, self._opened = file, opened
         self._end, self._searched, self._marks = end, searched, marks
-        # Offsets in a compressed file say nothing of those of its frames.
+        # Offsets in a compressed file say nothing of those of its records.
         self._plain = file.compression == "none"
         self._doubted = -1  # Where something seemed to be damaged last.
         self._intact = False  # Known of a compressed file.
         self._inflated = None if self._plain else self._inflating(opened, marks)
         self.lost = False
         self.records = 0
-        self.reader = FrameReader(
+        self.reader: StreamReader = open_reader(
             opened if self._inflated is None else self._inflated,
             path=file.path,
             offset=begin,
@@ -75,7 +80,7 @@ class FilePass:
         self._opened.close()
 
     def place(self, stored: int) -> End:
-        """Returns where a position in the file as it is stored is among its frames.
+        """Returns where a position in the file as it is stored is among its records.
 
         Args:
             stored: The position; -1 for the end of the file.
@@ -94,17 +99,17 @@ class FilePass:
         *,
         limit_records: int = sys.maxsize,
         on_damage: DamageHandler | None,
-    ) -> Iterator[FrameBatch]:
-        """Yields good frames that begin before `end`, those of one block at a time.
+    ) -> Iterator[RecordBatch]:
+        """Yields good records that begin before `end`, those of one block at a time.
 
         Args:
-            end: As for `FrameReader.batches`.
+            end: As for `StreamReader.batches`.
             limit_records: How many at most.
             on_damage: Takes damaged regions; None makes them errors.
 
         Raises:
-            CorruptFrameError: The file is damaged, and there is no `on_damage`.
-            FalseStartError: It seems to be, after a search for the first frame.
+            CorruptRecordError: The file is damaged, and there is no `on_damage`.
+            FalseStartError: It seems to be, after a search for the first record.
         """
         while not self.lost:
             try:
@@ -112,7 +117,7 @@ class FilePass:
                     limit_records -= len(batch.records)
                     self.records += len(batch.records)
                     yield batch
-            except CorruptFrameError as error:
+            except CorruptRecordError as error:
                 if self._searched:
                     raise FalseStartError(str(error)) from error
                 if self._read_again():
@@ -156,7 +161,7 @@ class FilePass:
         self.reader.restart(stream)
         return True
 
-    def _pass_damage(self, error: CorruptFrameError, handler: DamageHandler) -> None:
+    def _pass_damage(self, error: CorruptRecordError, handler: DamageHandler) -> None:
         reader = self.reader
         begin = self._lost_from(error.offset)
         if begin is not None:
@@ -170,7 +175,7 @@ class FilePass:
         handler.begin(error, self._file.path)
         # A record with a good length ends where it says, unless bytes were lost or
         # inserted in it: then no frame begins there.
-        if error.end is not None and reader.frame_at(error.end):
+        if error.end is not None and reader.begins_at(error.end):
             reader.skip(error.end, handler.add)
         else:
             reader.skip(error.offset + 1, handler.add)
@@ -202,36 +207,3 @@ class FilePass:
                 return begin
         self._intact = True
         return None
-
-
-class KeptPass:
-    """Keeps the pass over a compressed file, from one of its ranges to the next."""
-
-    def __init__(self) -> None:
-        self._kept: FilePass | None = None
-        self._file = -1
-        self._reached = 0, 0
-
-    def has(self, source: SourceRange) -> bool:
-        """Tells whether a pass is kept that has not gone past the begin of a range."""
-        begin = source.begin_bytes, source.skip_records
-        return source.file_index == self._file and self._reached <= begin
-
-    def take(self, source: SourceRange) -> FilePass | None:
-        """Returns the pass in which a range can be read, if there is one."""
-        if not self.has(source):
-            return None
-        kept, self._kept, self._file = self._kept, None, -1
-        return kept
-
-    def keep(self, done: FilePass, source: SourceRange) -> None:
-        """Keeps a pass in which a range was read."""
-        self.close()
-        self._kept, self._file = done, source.file_index
-        self._reached = source.end_bytes, source.extra_records
-
-    def close(self) -> None:
-        """Closes the file of the pass that is kept."""
-        if self._kept is not None:
-            self._kept.close()
-        self._kept, self._file = None, -1

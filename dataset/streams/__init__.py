@@ -1,0 +1,1 @@
+"""Streams of bytes that hold records, whatever their format."""

@@ -1,0 +1,147 @@
+"""The formats of inputs: what each is called, and how its records are to be made."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import NamedTuple, Self
+
+from gristmill.dataset.errors import InputError
+
+
+class SourceFormat(NamedTuple):
+    """A format of input files.
+
+    Attributes:
+        found_as: Its name in `gristmill.dataset.file_formats`.
+        module: The module that reads it; it has `make_source`, which takes a
+            `SourceSpec` and returns a `Source`.
+        place_unit: What numbers the places of its records, for people.
+        sized: Whether places are offsets in the file as it is stored: the last record
+            ends where an uncompressed file does.
+        in_parts: Whether its records are counted by reading, in parts of large files.
+        compressed: Whether its files can be compressed as a whole.
+        accepts: Other names in `file_formats` of files that are read where
+            `--input-format` asks for it.
+    """
+
+    found_as: str
+    module: str
+    place_unit: str = "byte offset"
+    sized: bool = True
+    in_parts: bool = True
+    compressed: bool = True
+    accepts: tuple[str, ...] = ()
+
+
+_HERE = "gristmill.transforms.sources"
+
+FORMATS: dict[str, SourceFormat] = {
+    "tfrecord": SourceFormat("TFRecord", f"{_HERE}.streams.tfrecord"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordOptions:
+    """What the user says of the inputs, and of the records that are made of them.
+
+    Attributes:
+        input_format: One of `FORMATS`; `auto` for what the first bytes of the files
+            tell.
+        columns: Columns to take, of a format that has columns; all if empty.
+        record: What a record is: `example`, a `tf.train.Example` of the columns;
+            `column:NAME`, the bytes of one column; `line`. "" for what is usual for
+            the format.
+    """
+
+    input_format: str = "auto"
+    columns: tuple[str, ...] = ()
+    record: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if self.input_format not in ("auto", *FORMATS):
+            raise InputError(
+                "unknown --input-format",
+                expected=", ".join(("auto", *FORMATS)),
+                got=self.input_format,
+                cure="give one of these, or leave it out",
+            )
+        if "" in self.columns or len(set(self.columns)) < len(self.columns):
+            raise InputError(
+                "--columns names a column twice, or none",
+                got=repr(",".join(self.columns)),
+                cure="give each column once, separated by commas without blanks",
+            )
+        kinds = ("", "example", "line")
+        if self.record not in kinds and not re.fullmatch("column:.+", self.record):
+            raise InputError(
+                "unknown --record",
+                expected="example, line, or column: and the name of a column",
+                got=self.record,
+                cure="give one of these, or leave it out",
+            )
+
+
+class SourceSpec(NamedTuple):
+    """How the records of files are made: all that their reader has to know.
+
+    Found when the inputs are listed, and the same for all files of a job.
+
+    Attributes:
+        format: One of `FORMATS`.
+        record: As in `RecordOptions`, never "" where there is a choice.
+        columns: As in `RecordOptions`.
+        schema: What else was found in the files, such as the types of columns: a text
+            that only the source reads.
+    """
+
+    format: str = "tfrecord"
+    record: str = ""
+    columns: tuple[str, ...] = ()
+    schema: str = ""
+
+    def to_json(self) -> str:
+        """Returns the spec as JSON."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Rebuilds a spec. Raises ValueError or TypeError if the text is of none."""
+        fields = json.loads(text)
+        return cls(**fields | {"columns": tuple(fields["columns"])})
+
+    def differences(self, new: Self) -> list[str]:
+        """Returns a line for each part that a new spec has different."""
+        changed = [
+            (name, before, after)
+            for name, before, after in zip(self._fields, self, new, strict=True)
+            if before != after
+        ]
+        return [
+            f"{name} of the inputs was {before}, is {after}"
+            for name, before, after in changed
+        ]
+
+
+TFRECORD = SourceSpec()
+
+
+def refuse_record_options(options: RecordOptions, format_name: str) -> None:
+    """Refuses options for columns, for a format whose records are bytes as they are.
+
+    Raises:
+        InputError: One is given.
+    """
+    for option, value in (
+        ("--columns", ",".join(options.columns)),
+        ("--record", options.record),
+    ):
+        if value:
+            raise InputError(
+                f"{option} is not for {format_name} files",
+                expected="a format with columns",
+                got=f"{option} {value}",
+                cure="leave it out: records are taken as they are; --map changes them",
+            )

@@ -1,0 +1,136 @@
+"""What every format of inputs offers: the protocol of sources.
+
+A plan cuts the line of all stored bytes, from the sizes of files alone. A source knows
+which records lie in a range of them: those that begin there. So every format is cut by
+the same plan, made into shards by the same code, and proved to be whole by the same
+spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.kept_pass import KeptPass
+
+
+class RangeReader(Protocol):
+    """Reads the records of one range of a file, in order.
+
+    Attributes:
+        path: The file.
+        ahead_bytes: What `open_ahead` returned.
+    """
+
+    path: str
+    ahead_bytes: int
+
+    @property
+    def span(self) -> SourceSpan:
+        """What was read: complete once all records were read."""
+
+    def open_ahead(self) -> int:
+        """Begins to fetch the range if the storage is remote.
+
+        Returns:
+            How many bytes at most wait in memory.
+        """
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yields the good records.
+
+        Raises:
+            CorruptRecordError: The range is damaged, and damage is an error.
+            FalseStartError: The range, entered by search, seems to be damaged.
+            StorageChangedError: The file was written meanwhile.
+        """
+
+
+class PartCount(NamedTuple):
+    """The good records of a part of a file.
+
+    Attributes:
+        start: The place of the first; None if no record begins in the part.
+        stop: The place behind the last.
+        records: How many there are.
+        offsets: The stored bytes at which records 0, stride, 2 * stride, ... can be
+            entered; only the first where no other can be.
+    """
+
+    start: int | None
+    stop: int
+    records: int
+    offsets: Sequence[int]
+
+
+class Source(Protocol):
+    """One format of input files, and how records are made of it."""
+
+    spec: SourceSpec
+
+    def read(
+        self,
+        file: InputFile,
+        source: SourceRange,
+        *,
+        on_damage: DamageHandler | None = None,
+        first_place: int | None = None,
+        cuts: Sequence[int] = (),
+        kept: KeptPass | None = None,
+    ) -> RangeReader:
+        """Returns a reader of one range of a file.
+
+        Args:
+            file: The file.
+            source: The range.
+            on_damage: Takes damaged regions; None makes them errors.
+            first_place: The place of the first record of a range that is not exact, if
+                that is known: it is not searched for then.
+            cuts: All places where a compressed file is cut, in bytes as it is stored.
+            kept: Has the pass of a range before in a compressed file, and gets that of
+                this one. By default the file is read from its begin.
+        """
+
+    def count(
+        self,
+        file: InputFile,
+        source: SourceRange,
+        *,
+        stride_records: int,
+        on_damage: DamageHandler | None = None,
+        first_place: int | None = None,
+    ) -> PartCount:
+        """Counts the good records of a part of a file; arguments are as for `read`."""
+
+    def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yields ranges of a file that begin and end at records, in order.
+
+        Args:
+            file: The file.
+            range_bytes: Least stored bytes of a range, the last one aside.
+        """
+
+    def place_text(self, place: int) -> str:
+        """Returns how a place is called in messages, such as `byte offset 1,234`."""
+
+
+class SourceModule(Protocol):
+    """What the module of a format holds."""
+
+    def make_source(self, spec: SourceSpec) -> Source:
+        """Returns the source of a spec."""
+
+    def find_spec(self, files: InputFiles, options: RecordOptions) -> SourceSpec:
+        """Returns how the records of files are made, once they are listed.
+
+        Raises:
+            InputError: The options are not for this format, or the files do not have
+                what they ask for.
+            MissingPackageError: A package of an extra is missing.
+        """

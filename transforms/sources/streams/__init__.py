@@ -1,0 +1,1 @@
+"""Formats that are read as one stream: records end to end."""

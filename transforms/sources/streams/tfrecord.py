@@ -1,0 +1,44 @@
+"""TFRecord files as a source: frames, found from any byte by their checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gristmill.dataset.tfrecord.frame_reader import FrameReader
+from gristmill.transforms.sources.formats import (
+    RecordOptions,
+    SourceSpec,
+    refuse_record_options,
+)
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.streams.frame_walk import join_walks, walk_frames
+from gristmill.transforms.sources.streams.stream_source import StreamSource
+
+
+class TFRecordSource(StreamSource):
+    """Records as they are, in frames with checksums."""
+
+    def __init__(self, spec: SourceSpec):
+        super().__init__(spec, FrameReader)
+
+    def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yields ranges that begin and end at frames, by a walk over the headers."""
+        if file.compression != "none":
+            return super().cut(file, range_bytes=range_bytes)
+        chains = walk_frames(file, 0, file.size_bytes, step_bytes=range_bytes)
+        return join_walks(file, chains, range_bytes=range_bytes)
+
+
+def make_source(spec: SourceSpec) -> TFRecordSource:
+    """Returns the source of a spec."""
+    return TFRecordSource(spec)
+
+
+def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
+    """Returns how records are made: as they are.
+
+    Raises:
+        InputError: There are options for columns.
+    """
+    refuse_record_options(options, "TFRecord")
+    return SourceSpec()
