@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from gristmill.transforms.conversion.convert_shard import check_counts, convert_
 from gristmill.transforms.conversion.joined_spans import spans_join
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.sources.damage import too_much_damage
-from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.source_of import source_of
 
 Convert = Callable[..., ShardReport]
@@ -169,12 +169,10 @@ def finish_split(
             allowed,
             where=layout.join(job.output, layout.QUARANTINE_DIR),
         )
-    read = reports.read
+    made_by, read = source_of(prepared.files.spec), reports.read
     changed: dict[str, Any] = {}
     if mapped:
         changed = {"changed_records": reports.changed_records}
-    if (spec := prepared.files.spec) != TFRECORD:
-        changed |= {"format": spec.format, "record": spec.record}
     split = write_table(
         job.output,
         job.name,
@@ -193,7 +191,11 @@ def finish_split(
             "raw_bytes": read.raw_bytes,
             "records_digest": read.hex,
             **changed,
+            **made_by.described(),
             "options": job.options(),
         },
     )
+    if not mapped:
+        # What the user's function returns may hold anything else.
+        split = dataclasses.replace(split, features=made_by.features())
     return split, len(again)

@@ -9,7 +9,7 @@ spans.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.streams.record_batch import RecordBatch
@@ -114,6 +114,15 @@ class Source(Protocol):
         Args:
             file: The file.
             range_bytes: Least stored bytes of a range, the last one aside.
+        """
+
+    def described(self) -> dict[str, Any]:
+        """Returns what `dataset.json` says of the inputs, besides their list."""
+
+    def features(self) -> dict[str, Any] | None:
+        """Returns what the records hold, as `features.encode_features` gives it.
+
+        None where records are bytes as they are.
         """
 
     def place_text(self, place: int) -> str:

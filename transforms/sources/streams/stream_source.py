@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
-from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.protocol import PartCount
@@ -79,6 +80,16 @@ class StreamSource:
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at records: one, by default."""
         yield 0, file.size_bytes if file.compression == "none" else -1
+
+    def described(self) -> dict[str, Any]:
+        """Returns what `dataset.json` says of the inputs, besides their list."""
+        if self.spec == TFRECORD:
+            return {}
+        return {"format": self.spec.format, "record": self.spec.record}
+
+    def features(self) -> dict[str, Any] | None:
+        """Returns what the records hold: bytes as they are, by default."""
+        return None
 
     def place_text(self, place: int) -> str:
         """Returns how a place is called in messages."""
