@@ -42,11 +42,11 @@ def encode_rows(batch: pa.RecordBatch, features: Features) -> list[bytes]:
 
     Raises:
         InputError: The columns of this batch are not those that the features are of.
-        RowError: A row has a value that no `tf.train.Example` holds; `row` is its
-            place in the batch.
+        RowError: A row has a value that no `tf.train.Example` holds, or lacks one that
+            the features say it has; `row` is its place in the batch.
     """
     leaves = _leaves(batch.schema, features)
-    rows = max(1, min(_ROWS, _BYTES * len(batch) // max(1, batch.nbytes)))
+    rows = max(1, min(_ROWS, _BYTES * len(batch) // max(1, _size_bytes(batch))))
     records: list[bytes] = []
     for begin in range(0, len(batch), rows):
         try:
@@ -54,6 +54,14 @@ def encode_rows(batch: pa.RecordBatch, features: Features) -> list[bytes]:
         except RowError as e:
             raise e.of(row=begin + e.row) from None
     return records
+
+
+def _size_bytes(batch: pa.RecordBatch) -> int:
+    try:
+        size: int = batch.nbytes
+    except pa.ArrowTypeError:  # Views of text, before pyarrow 22.
+        size = batch.get_total_buffer_size()
+    return size
 
 
 def _leaves(schema: pa.Schema, features: Features) -> list[Leaf]:
@@ -111,6 +119,8 @@ def _encoded(
         spec = features[leaf.name]
         _check_counts(counts, spec, leaf.name)
         payload = payloads(values, counts, spec.kind, leaf.name)
+        if payload.null_count and not spec.optional:
+            raise _missing(leaf.name, payload)
         header = entry_headers(
             leaf.name.encode(),
             spec.kind,
@@ -139,6 +149,19 @@ def _encoded(
     )
     records: list[bytes] = joined.to_pylist()
     return records
+
+
+def _missing(name: str, payload: Any) -> RowError:
+    return RowError(
+        f"column {name!r} has no value in a row, and is described as one that always "
+        "has",
+        expected="a value, or a list that may be empty",
+        got="null",
+        cure="correct the description where the table is made, or leave out the column "
+        "with --columns",
+        row=pc.index(pc.is_null(payload), True).as_py(),
+        column=name,
+    )
 
 
 def _check_counts(counts: Any, spec: FeatureSpec, name: str) -> None:

@@ -302,6 +302,15 @@ def test_lists_of_another_length_than_the_description_says():
     assert error.value.row == 1
 
 
+def test_a_null_where_there_is_always_a_value():
+    required = pa.schema([pa.field("x", pa.int64(), nullable=False)])
+    features = features_of(required)
+    assert encoded({"x": [1]}, features=features) == [tf_example({"x": [1]})]
+    with pytest.raises(RowError, match="described as one that always has") as error:
+        encoded({"x": [1, None]}, features=features)
+    assert error.value.row == 1
+
+
 def test_columns_of_another_file():
     features = features_of(pa.schema({"x": pa.int64(), "y": pa.string()}))
     assert encoded({"x": [1]}, features=features) == [tf_example({"x": [1]})]
