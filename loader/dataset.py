@@ -17,6 +17,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.metadata.tfds_features import parse_tfds_features
 from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.indices import IntArray, checked_index, checked_indices
 from gristmill.loader.reading.batch_reader import BatchReader
@@ -143,11 +144,18 @@ class Dataset(Sequence[bytes]):
     def features(self) -> Mapping[str, FeatureSpec] | None:
         """What its `tf.train.Example` records hold, None where that is not known.
 
+        Of a dataset that TFDS made, these are the features of `features.json`, as far
+        as one list holds each: not sequences of sequences, video or audio.
+
         Raises InvalidDatasetError if `dataset.json` says it in a way that is not known.
         """
-        split = self.committed
+        split, manifest = self.committed, self._manifest
+        if split is None or manifest is None:
+            return None
+        if split.features is None and manifest.features is not None:
+            return parse_tfds_features(manifest.features) or None
         where = f"{self._path}, split {self._split}"
-        return described_features(split.features if split else None, where=where)
+        return described_features(split.features, where=where)
 
     @property
     def read_options(self) -> ReadOptions | None:

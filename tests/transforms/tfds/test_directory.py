@@ -169,6 +169,11 @@ def test_metadata_is_that_of_the_input(
     features = json.loads((made / "features.json").read_bytes())
     assert result.manifest.features == features
     assert open_manifest(str(tmp_path)).features == features
+    dataset = loader.open(tmp_path, split="train")
+    labels = loader.ExampleDecoder.of(dataset, ["label"])(dataset[:4])["label"]
+    assert labels.tolist() == [
+        example["label"][1] for example in tfds_data.read_in_order(made, "train")[:4]
+    ]
     before, after = (
         tfds.builder_from_directory(str(path)).info for path in (made, tmp_path)
     )
