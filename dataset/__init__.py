@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.shard_table import ShardTable
     from gristmill.dataset.metadata.splits import Exchange, Split
     from gristmill.dataset.tfrecord.frames import encode_frame
+    from gristmill.dataset.writer.commit_parts import commit_parts
+    from gristmill.dataset.writer.writer import Writer
 
 __all__ = [
     "CorruptFrameError",
@@ -87,7 +89,9 @@ __all__ = [
     "TransposedChunkError",
     "UserFunctionError",
     "WorkerDiedError",
+    "Writer",
     "WriterOptions",
+    "commit_parts",
     "encode_example",
     "encode_frame",
     "open_manifest",

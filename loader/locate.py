@@ -12,8 +12,10 @@ import numpy as np
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.metadata.provenance import (
     frame_offset,
+    part_count,
     read_damaged_regions,
     read_source_files,
+    written_position,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
@@ -87,12 +89,23 @@ def locate(batches: Batches, step: int, row: int) -> Location:
 def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
     """Returns what is known of the source of a shard's record."""
     manifest = dataset.manifest
-    if manifest is None or dataset.split is None or not info.spans:
+    if manifest is None or dataset.split is None:
+        split = None
+    else:
+        split = manifest.splits[dataset.split].parts[(info.edition or 1) - 1]
+    shard = info.path.removeprefix(dataset.path).lstrip("/")
+    if split is not None and (parts := part_count(split)) is not None:
+        part, position = written_position(dataset.path, split, shard, record)
+        of_part = f" of part {part} of {parts}" if parts > 1 else ""
+        return {
+            "source_note": "written by a Python program, with gristmill.dataset.Writer:"
+            f" record {position:,}{of_part}"
+        }
+    if split is None or not info.spans:
         return {
             "source_note": "only datasets that gristmill converted from TFRecord files "
             "have a list of their sources"
         }
-    split = manifest.splits[dataset.split].parts[(info.edition or 1) - 1]
     files = read_source_files(dataset.path, split)
     spans = [
         span
@@ -122,7 +135,6 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
             "source_note": f"the function {function} changed the records: their "
             "lengths in the source were not kept"
         }
-    shard = info.path.removeprefix(dataset.path).lstrip("/")
     regions = [
         region
         for region in read_damaged_regions(dataset.path, shard)

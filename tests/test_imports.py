@@ -20,7 +20,9 @@ from tests.support.distributions import setup_arguments
 ROOT = pathlib.Path(__file__).parents[1]
 
 MOST_MODULES = 15  # In a folder.
-MOST_FLOORS = 10  # Modules in the longest chain of imports within a package.
+# Modules in the longest chain of imports within a package. `dataset` has more: from the
+# requests to a bucket up to the commit, and the writer on top of that.
+MOST_FLOORS = {"dataset": 12, "loader": 10, "pipelines": 10, "transforms": 10}
 
 # Package -> setup.py's extras that it may use.
 EXTRAS = {
@@ -182,7 +184,7 @@ def test_chains_of_imports_are_short(package: str) -> None:
         return (module, *max(map(chain, sorted(imported)), key=len, default=()))
 
     longest = max(map(chain, sorted(modules)), key=len)
-    assert len(longest) <= MOST_FLOORS, " -> ".join(longest)
+    assert len(longest) <= MOST_FLOORS[package], " -> ".join(longest)
 
 
 @pytest.mark.parametrize("package", EXTRAS)

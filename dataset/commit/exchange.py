@@ -30,6 +30,7 @@ from gristmill.dataset.commit.split_files import (
     shards_of,
     withdraw_tfds_info,
 )
+from gristmill.dataset.commit.staged_parts import staged_shards
 from gristmill.dataset.errors import (
     DataLossError,
     InvalidDatasetError,
@@ -257,6 +258,7 @@ def _plan(
         table = read_table(aside if coming.table in new else output, coming)
     except (InvalidDatasetError, StorageMissingError):
         return Steps([], [], [coming.table])
+    new = {**new, **staged_shards(aside, coming, table)}
     regions = table.columns["quarantined_regions"].tolist()
     replaced = Manifest(name=name, splits=exchange.replaced)
     old = committed_shards(output, replaced, split)

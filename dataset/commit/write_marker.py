@@ -19,6 +19,8 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for
 
+_OFFICIAL = {"writer": "official", "versions": ""}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriteMarker:
@@ -96,3 +98,17 @@ class WriteMarker:
                 cure="run one write at a time into one output",
             )
         return ""
+
+
+def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Returns a line for each option that differs."""
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            if name == "writer":  # Not named where it is the official one.
+                before, after = _OFFICIAL | before, _OFFICIAL | after
+            found += [f"{name}.{line}" for line in option_differences(before, after)]
+        elif before != after:
+            found.append(f"{name} was {before!r}, is {after!r}")
+    return found

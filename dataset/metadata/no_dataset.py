@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gristmill.dataset.errors import NotADatasetError, StorageError
 from gristmill.dataset.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
@@ -17,6 +19,8 @@ _TFDS_CURE = (
     "it a dataset in place with `gristmill index`"
 )
 
+_OWNERS = f"{layout.ASIDE_PREFIX}*/{layout.OWNER_JSON}"
+
 
 def not_a_dataset(path: str) -> NotADatasetError:
     """Returns the error for a path where there is no `dataset.json`."""
@@ -29,6 +33,12 @@ def not_a_dataset(path: str) -> NotADatasetError:
     elif storage.list(layout.join(path, layout.INDEX_DIR)):
         got = "an unfinished conversion"
         cure = "run the same `gristmill convert` again: it does what is missing"
+    elif storage.match(layout.join(_escaped(path), _OWNERS)):
+        got = "a split that is not committed"
+        cure = (
+            "run the program that writes it again, with resume=True; where it writes "
+            "several parts, commit them with gristmill.dataset.commit_parts"
+        )
     else:
         files = {layout.base_name(info.path): info for info in storage.list(path)}
         shown = [name for name in files if not name.startswith((".", "_"))]
@@ -44,6 +54,11 @@ def not_a_dataset(path: str) -> NotADatasetError:
         got=got,
         cure=cure,
     )
+
+
+def _escaped(path: str) -> str:
+    """Returns a pattern that matches a path alone."""
+    return re.sub(r"([*?[])", r"[\1]", path)
 
 
 def _format(file: FileInfo) -> FileFormat | None:

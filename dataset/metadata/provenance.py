@@ -17,14 +17,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.errors import GristmillError, InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.metadata.shard_table import Texts, load_arrays
+from gristmill.dataset.metadata.shard_table import ShardTable, Texts, load_arrays
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.tfrecord.frames import FRAME_OVERHEAD_BYTES
+
+PART_COLUMN = "part"  # Of a table of shards: int64 [shards], which part each is of.
+PARTS_FIELD = "parts"  # Of a split's source: the number of parts.
 
 _INPUTS_VERSION = 1
 
@@ -91,6 +94,60 @@ def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
     except (GristmillError, IndexError, KeyError, TypeError, ValueError):
         return ()  # The records can be read without it.
     return files if f"sha256:{hasher.hexdigest()}" == digest else ()
+
+
+def part_count(split: Split) -> int | None:
+    """Returns how many parts a split was made in, None if it was made otherwise."""
+    parts = split.source.get(PARTS_FIELD)
+    return parts if type(parts) is int else None
+
+
+def part_column(table: ShardTable) -> IntArray:
+    """Returns the part of each shard, int64 [shards], of a split that has parts.
+
+    Raises InvalidDatasetError if the table does not say.
+    """
+    column = table.columns.get(PART_COLUMN)
+    if column is None or column.shape != (len(table),) or column.dtype != np.int64:
+        raise InvalidDatasetError(
+            "table of shards does not say which part each is of",
+            cure="restore it from a copy",
+        )
+    return column
+
+
+def written_position(
+    dataset: str, split: Split, shard: str, record: int
+) -> tuple[int, int]:
+    """Returns which part a record of a `Writer` is of, and its number there.
+
+    Args:
+        dataset: The dataset's directory.
+        split: A split that was made in parts.
+        shard: The shard, relative to the dataset.
+        record: Number of the record in the shard.
+
+    Raises:
+        InvalidDatasetError: The table does not say.
+    """
+    place = layout.join(dataset, split.table)
+    rows, parts, before = _written_shards(place, split.table_crc32c)
+    row = rows[shard]
+    return int(parts[row]), int(before[row]) + record
+
+
+@functools.lru_cache(maxsize=2)
+def _written_shards(
+    place: str, crc32c: int
+) -> tuple[dict[str, int], IntArray, IntArray]:
+    """Returns the row of each shard, its part, and the part's records before it."""
+    del crc32c  # In the key of the cache: the split may have been replaced.
+    table = ShardTable.decode(storage_for(place).read(place), where=place)
+    parts = part_column(table)
+    before = np.cumsum(table.records) - table.records
+    firsts = np.unique(parts, return_index=True, return_inverse=True)[1:]
+    begins = before[firsts[0]][firsts[1]]
+    return {path: row for row, path in enumerate(table.paths)}, parts, before - begins
 
 
 def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:

@@ -254,6 +254,27 @@ def encode_index(
     return _encode(MAGIC, footer, crc32cs, report.to_json(), report.file_bytes)
 
 
+def with_report(data: bytes, report: ShardReport, *, path: str) -> bytes:
+    """Returns an index with another report of the same shard.
+
+    Args:
+        data: The bytes of its whole file.
+        report: The new report.
+        path: Where it came from, for messages.
+
+    Raises:
+        InvalidDatasetError: It is no index, or damaged.
+        FormatVersionError: Its version is unknown.
+    """
+    index = parse_index(data, path=path)
+    index.check()
+    begin, _ = index.report_range()
+    meta = report.to_json()
+    fields = list(_HEADER.unpack_from(data))
+    fields[9] = len(meta)
+    return _joined(fields[:10], data[HEADER_BYTES:begin] + meta)
+
+
 def encode_footer(footer: Footer, *, file_bytes: int) -> bytes:
     """Returns what `index_of_footer` does as the bytes of a file for `map_footer`."""
     return _encode(_FOOTER_MAGIC, footer, np.empty(0, np.uint32), b"", file_bytes)
@@ -287,7 +308,7 @@ def _encode(
         crc32cs.astype("<u4"),
     )
     body = b"".join([*(column.tobytes() for column in columns), meta])
-    header = _HEADER.pack(
+    fields = [
         magic,
         VERSION,
         group_size,
@@ -298,10 +319,13 @@ def _encode(
         int(footer.chunk_decoded_bytes.max(initial=0)),
         stride,
         len(meta),
-        google_crc32c.value(body),
-        0,
-        0,
-    )
+    ]
+    return _joined(fields, body)
+
+
+def _joined(fields: Sequence[Any], body: bytes) -> bytes:
+    """Returns the bytes of the file that has these fields of its header."""
+    header = _HEADER.pack(*fields, google_crc32c.value(body), 0, 0)
     crc = google_crc32c.value(header[:_CRC_AT])
     return b"".join((header[:_CRC_AT], struct.pack("<IQ", crc, 0), body))
 

@@ -8,6 +8,7 @@ from gristmill.dataset.errors import some_of
 from gristmill.dataset.example import Values, decode_example
 from gristmill.dataset.metadata.features import FeatureSpec, parse_features
 from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.provenance import part_count
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
 
@@ -56,6 +57,9 @@ def _split_lines(split: Split) -> list[str]:
     inputs, files = map(split.source.get, ("inputs", "files"))
     if isinstance(inputs, list) and isinstance(files, int) and not several:
         lines.append(f"  source    {some_of(inputs)} ({plural(files, 'file')})")
+    if (count := part_count(split)) is not None and not several:
+        parts = f", {count:,} parts" if count > 1 else ""
+        lines.append(f"  source    gristmill.dataset.Writer{parts}")
     if not several and (mapped := map_text(split)) is not None:
         lines.append(f"  --map     {mapped}")
     if split.quarantined_regions:

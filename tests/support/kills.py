@@ -11,11 +11,13 @@ import functools
 import json
 import os
 import pathlib
+import runpy
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -64,7 +66,7 @@ class Killer:
         """Runs a command.
 
         Args:
-            argv: Its arguments.
+            argv: Its arguments, those of `gristmill` or a Python file and its own.
             kill_at: The step at which it is killed, from 1; 0 for none. A command with
                 fewer steps ends by itself.
             after: Whether the step is done before.
@@ -90,6 +92,7 @@ def _main() -> None:
     import urllib3.connectionpool  # noqa: F401
 
     import gristmill.dataset.storage.gcs
+    import gristmill.dataset.writer.writer
     import gristmill.pipelines.commands.jobs
     import gristmill.pipelines.convert
     import gristmill.pipelines.options.conversion_jobs  # noqa: F401
@@ -115,9 +118,16 @@ def _run(argv: list[str], *, kill_at: int, after: bool, cwd: str, stderr: str) -
         from gristmill.pipelines.commands.main import main
 
         try:
-            main(argv)
+            if argv[0].endswith(".py"):
+                sys.argv = argv
+                runpy.run_path(argv[0], run_name="__main__")
+                code = 0
+            else:
+                main(argv)
         except SystemExit as e:
             code = e.code
+        except Exception:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -11,6 +11,7 @@ from typing import Literal
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.arrayrecord.writing.versions import (
     check_versions,
+    settled,
     with_versions,
 )
 from gristmill.dataset.commit.exchange import finish_exchange
@@ -54,7 +55,7 @@ from gristmill.transforms.jobs.empty_claim import (
 )
 from gristmill.transforms.jobs.map_function import code_digest
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
-from gristmill.transforms.jobs.settle_writer import begun_job, settled
+from gristmill.transforms.jobs.settle_writer import begun_job
 from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import plan_by_bytes
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

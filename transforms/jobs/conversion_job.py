@@ -14,8 +14,6 @@ from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
 
-_OFFICIAL = {"writer": "official", "versions": ""}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardNames:
@@ -162,17 +160,3 @@ def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
 def waits_for_storage(job: ConversionJob) -> bool:
     """Tells whether inputs or output of a job are where answers take a while."""
     return any(storage_for(path).remote for path in (*job.inputs, job.output))
-
-
-def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Returns a line for each option that differs."""
-    found = []
-    for name in sorted(old.keys() | new.keys()):
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, dict) and isinstance(after, dict):
-            if name == "writer":  # Not named where it is the official one.
-                before, after = _OFFICIAL | before, _OFFICIAL | after
-            found += [f"{name}.{line}" for line in option_differences(before, after)]
-        elif before != after:
-            found.append(f"{name} was {before!r}, is {after!r}")
-    return found

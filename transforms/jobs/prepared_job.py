@@ -18,6 +18,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.writing.versions import described_writer
+from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.errors import (
     InputError,
     InvalidDatasetError,
@@ -31,9 +33,7 @@ from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     ShardNames,
-    option_differences,
 )
-from gristmill.transforms.jobs.settle_writer import described_writer
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
 from gristmill.transforms.sources.formats import TFRECORD, RecordOptions
 from gristmill.transforms.sources.input_files import InputFiles

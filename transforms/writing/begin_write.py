@@ -7,6 +7,7 @@ import json
 
 from gristmill.dataset.arrayrecord.writing.versions import (
     check_versions,
+    settled,
     with_versions,
 )
 from gristmill.dataset.commit.exchange import finish_exchange
@@ -23,6 +24,7 @@ from gristmill.dataset.commit.split_files import (
     list_shards,
     remove_split,
 )
+from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
@@ -34,10 +36,9 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.conversion_job import option_differences
 from gristmill.transforms.jobs.empty_claim import delete_shards, unfinished_shards
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
-from gristmill.transforms.jobs.settle_writer import Begun, settled
+from gristmill.transforms.jobs.settle_writer import Begun
 from gristmill.transforms.planning.write_plan import (
     PlannedWrite,
     WriteJob,

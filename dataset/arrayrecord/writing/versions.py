@@ -1,11 +1,16 @@
 """What decides the bytes of a shard besides its options: the writer and its versions.
 
-A job names them, so that no machine with others takes part in it.
+A job names them, so that no machine with others takes part in it. A job that was begun
+is finished as it was begun: with the writer that wrote its first shards, which is the
+official one if an older release began it. Another job takes nothing of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -46,3 +51,26 @@ def check_versions(options: WriterOptions, *, where: str) -> None:
             cure="install the same versions on all machines, or start over with "
             "--overwrite",
         )
+
+
+def settled(wanted: WriterOptions, begun: Mapping[str, Any]) -> WriterOptions:
+    """Returns the options of a begun job if they are as wanted, or else those wanted.
+
+    It does not matter whether the versions are those of this machine: a finished job
+    needs none, and for another it is checked before anything is written.
+
+    Args:
+        wanted: With or without a choice of the writer.
+        begun: The options of the begun job as plain values.
+    """
+    with contextlib.suppress(TypeError, ValueError):
+        options = described_writer(begun)
+        writer, versions = wanted.writer or options.writer, options.versions
+        if dataclasses.replace(wanted, writer=writer, versions=versions) == options:
+            return options
+    return with_versions(wanted)
+
+
+def described_writer(fields: Mapping[str, Any]) -> WriterOptions:
+    """Returns options from plain values, those of older releases included."""
+    return WriterOptions(**{"writer": "official"} | dict(fields))

@@ -54,6 +54,9 @@ def test_directories(folder):
     for name in ("dataset_info.json", "features.json"):
         (folder / name).write_bytes(b"{}")
     assert_says(folder, "a TFDS directory", "`gristmill convert`")
+    (folder / ".new-raw-train").mkdir()
+    (folder / ".new-raw-train" / "owner.json").write_bytes(b"{}")
+    assert_says(folder, "a split that is not committed", "resume=True")
     (folder / "index").mkdir()
     (folder / "index" / "raw-train.job.json").write_bytes(b"{}")
     assert_says(folder, "an unfinished conversion", "again")

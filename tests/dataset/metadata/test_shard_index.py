@@ -26,6 +26,7 @@ from gristmill.dataset.metadata.shard_index import (
     index_of_footer,
     map_index,
     parse_index,
+    with_report,
 )
 from gristmill.dataset.metadata.shard_report import ShardReport
 from tests.support.memory import peak_memory
@@ -134,6 +135,14 @@ class TestContent:
         index = parse_index(data, path="x")
         assert index.report() == given_report
         assert index.file_crc32c == given_report.file_crc32c
+
+    @pytest.mark.parametrize("counts", [[], [2, 2, 1], [1, 3]])
+    def test_another_report_of_the_same_shard(self, counts: list[int]):
+        data = index_of(counts)
+        named = dataclasses.replace(parse_index(data, path="x").report(), path="other")
+        assert with_report(data, named, path="x") == index_of(counts, path="other")
+        with pytest.raises(InvalidDatasetError, match="damaged"):
+            with_report(data[:-1] + b"?", named, path="x")
 
     @pytest.mark.parametrize("path", ['"file_crc32c":17', "\\", '\\"file_crc32c":17,"'])
     def test_the_checksum_of_the_shard_is_not_taken_from_a_name(self, path: str):

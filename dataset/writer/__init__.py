@@ -1,0 +1,1 @@
+"""Datasets that a Python loop writes, without Beam."""

@@ -1,0 +1,300 @@
+"""`Writer`: records of a Python loop as a split of a committed dataset."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import google_crc32c
+
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.features import FeatureSpec, encode_features
+from gristmill.dataset.metadata.manifest import read_table
+from gristmill.dataset.metadata.provenance import part_column
+from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.dataset.writer.commit_parts import commit_job
+from gristmill.dataset.writer.part import Part
+from gristmill.dataset.writer.parts_job import PartsJob
+from gristmill.dataset.writer.take_output import take_output
+
+DEFAULT_SHARD_BYTES = 256 << 20
+# As many are encoded together: fewer cost more time a record, more take more memory.
+_BATCH_RECORDS = 1024
+_BATCH_BYTES = 1 << 20
+
+
+class Writer:
+    """Writes records one by one, and commits them as a split of a dataset.
+
+        with Writer("c4", split="train") as writer:
+            for record in records:
+                writer.write(record)
+
+    When the `with` statement ends, the split is committed, with the shards, indexes,
+    digests and table of a conversion. If an error leaves it, or the process is killed,
+    nothing is visible. Finished shards are kept beside the dataset: a writer with the
+    same arguments and `resume` goes on behind them, and any other one deletes them.
+
+    With `parts`, several writers, in processes or machines that share the output, each
+    write a part of the split. `commit_parts` then commits all parts together, in the
+    order of their numbers.
+
+    Each finished shard is read again and compared with what was written. The same
+    records in the same order give the same bytes, whether or not the writer was
+    restarted. For one thread at a time.
+
+    Memory: a mebibyte of records and its encoded form, and 16 bytes a record of a
+    shard. Local disk: one shard, also where the output is in a bucket.
+
+    Args:
+        path: The dataset's directory, local or `gs://`. Its other splits stay.
+        name: The dataset's name; by default the last part of the directory.
+        split: The split to write.
+        part: Number of the part that this writer writes, from 0.
+        parts: In how many parts the split is written; by default it is written by this
+            writer alone, which commits it.
+        shard_bytes: Most bytes of records in a shard, give or take one record.
+        records_per_shard: Most records in a shard.
+        writer: How shards are encoded.
+        features: What the records hold, where they are `tf.train.Example`, so that
+            `loader.ExampleDecoder.of` decodes them.
+        resume: Whether to go on with what an earlier writer with the same arguments has
+            finished: ask `position_records` where.
+        overwrite: Whether to replace what the output holds of this split, once the new
+            one is finished. A part that was finished is written again.
+
+    Raises:
+        InputError: An argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        *,
+        name: str | None = None,
+        split: str = "train",
+        part: int | None = None,
+        parts: int | None = None,
+        shard_bytes: int = DEFAULT_SHARD_BYTES,
+        records_per_shard: int | None = None,
+        writer: WriterOptions | None = None,
+        features: Mapping[str, FeatureSpec] | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+    ):
+        output = path_text(path, "output")
+        self._part_number, count = _checked_part(part, parts)
+        self._commits = parts is None
+        self._job = PartsJob(
+            output=output.rstrip("/") or output,
+            name=layout.check_name(layout.base_name(output) if name is None else name),
+            split=layout.check_split(split),
+            parts=count,
+            shard_bytes=_positive(shard_bytes, "shard_bytes"),
+            records_per_shard=None
+            if records_per_shard is None
+            else _positive(records_per_shard, "records_per_shard"),
+            writer=writer or WriterOptions(),
+            features=_described(features),
+        )
+        self._resume = resume
+        self._overwrite = overwrite
+        self._part: Part | None = None
+        # Open from the first record of a shard until it is published.
+        self._shard: ShardWriter | None = None
+        self._shard_files = contextlib.ExitStack()
+        self._local = ""
+        self._kept_records = 0  # In shards that are published.
+        self._records = 0  # In the shard that is open, and not in it yet.
+        self._raw_bytes = 0
+        self._batch: list[bytes] = []
+        self._batch_bytes = 0
+        self._closed: str | None = "its `with` statement has not begun"
+
+    @property
+    def position_records(self) -> int:
+        """How many records the part has: the number of the one to write next.
+
+        After a restart with `resume`: how many are kept in finished shards. Seek there,
+        and go on. If the split is committed already, all of its part.
+        """
+        return self._kept_records + self._records
+
+    def __enter__(self) -> Self:
+        """Takes the output.
+
+        Raises:
+            InputError: The output holds files of unknown origin, or a dataset of
+                another name.
+            JobChangedError: It holds this split already, or parts with other options.
+            StorageError: Storage failed.
+        """
+        job, committed = take_output(
+            self._job, resume=self._resume, overwrite=self._overwrite
+        )
+        self._job = job
+        if committed is not None:
+            table = read_table(job.output, committed)
+            own = table.records[part_column(table) == self._part_number]
+            self._kept_records = int(own.sum())
+            self._closed = "the split is committed"
+            return self
+        self._part = Part(
+            job, self._part_number, resume=self._resume, overwrite=self._overwrite
+        )
+        self._kept_records = self._part.records
+        self._closed = "its part is finished" if self._part.finished else None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Commits the split, or finishes the part; after an error does neither."""
+        part = self._part
+        if error is not None or part is None:
+            self._abandon("its `with` statement has ended")
+            return
+        if not part.finished:
+            if self._closed is not None:
+                raise self._refused()
+            # A split has a shard, if only an empty one.
+            if self._records or not part.shards:
+                self._finish_shard()
+            part.finish()
+        self._closed = "its `with` statement has ended"
+        if self._commits:
+            commit_job(self._job, overwrite=self._overwrite)
+
+    def write(self, record: bytes) -> None:
+        """Appends a record.
+
+        Raises:
+            InputError: It is not bytes, or has 2 GiB and more; or nothing can be
+                written any more.
+            JobChangedError: Another writer has taken over the output.
+            StorageError: It cannot be written. Nothing can be written then: restart.
+        """
+        if self._closed is not None:
+            raise self._refused()
+        if type(record) is not bytes:
+            raise InputError(
+                "record is not bytes",
+                where=f"{self._job.where}, record {self.position_records:,}",
+                got=f"{type(record).__name__} {record!r:.60}",
+                cure="encode it first, such as with gristmill.dataset.encode_example",
+            )
+        size = len(record)
+        if size > MAX_CHUNK_DECODED_BYTES:
+            raise InputError(
+                "record is too large",
+                where=f"{self._job.where}, record {self.position_records:,}",
+                expected=f"at most {MAX_CHUNK_DECODED_BYTES:,} bytes",
+                got=f"{size:,}",
+                cure="cut it into several records",
+            )
+        if self._records and self._raw_bytes + size > self._job.shard_bytes:
+            self._finish_shard()
+        self._batch.append(record)
+        self._records += 1
+        self._raw_bytes += size
+        self._batch_bytes += size
+        if self._records == self._job.records_per_shard:
+            self._finish_shard()
+        elif self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_RECORDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Gives the records that are held to the encoder."""
+        with self._or_abandoned():
+            if self._shard is None:
+                assert self._part is not None
+                self._local = self._shard_files.enter_context(self._part.temporary())
+                self._shard = ShardWriter(self._local, options=self._job.writer)
+            batch = self._batch
+            self._shard.write(batch, list(map(google_crc32c.value, batch)))
+            self._batch, self._batch_bytes = [], 0
+
+    def _finish_shard(self) -> None:
+        """Publishes the open shard: it is kept from here on."""
+        self._flush()
+        with self._or_abandoned(), self._shard_files:
+            assert self._shard is not None
+            assert self._part is not None
+            self._part.publish(self._local, self._shard.finish())
+        self._shard = None
+        self._kept_records += self._records
+        self._records = self._raw_bytes = 0
+
+    @contextlib.contextmanager
+    def _or_abandoned(self) -> Any:
+        """Lets nothing be written after an error: records would be missing."""
+        try:
+            yield
+        except BaseException:
+            self._abandon("an error has ended it")
+            raise
+
+    def _abandon(self, why: str) -> None:
+        self._closed = why
+        shard, self._shard = self._shard, None
+        self._batch = []
+        if shard is not None:
+            shard.abandon()
+        self._shard_files.close()
+
+    def _refused(self) -> InputError:
+        return InputError(
+            f"the writer takes no records: {self._closed}",
+            where=f"{self._job.where}, record {self.position_records:,}",
+            cure="write within `with Writer(...)`; to go on after an error, use a new "
+            "Writer with resume=True; to write a finished split again, overwrite=True",
+        )
+
+
+def _positive(value: int, name: str) -> int:
+    with contextlib.suppress(TypeError):
+        if operator.index(value) >= 1:
+            return operator.index(value)
+    raise InputError(
+        f"{name} is not a positive whole number",
+        got=repr(value),
+        cure=f"give 1 or more, or leave {name} out",
+    )
+
+
+def _described(features: Mapping[str, FeatureSpec] | None) -> dict[str, Any] | None:
+    for name, spec in (features or {}).items():
+        if not (isinstance(name, str) and isinstance(spec, FeatureSpec)):
+            raise InputError(
+                "features are not described",
+                expected="a gristmill.dataset.FeatureSpec for each, by its name",
+                got=f"{name!r}: {spec!r:.60}",
+            )
+    return None if features is None else encode_features(features)
+
+
+def _checked_part(part: int | None, parts: int | None) -> tuple[int, int]:
+    """Returns the part and the number of parts, of which there is one by default."""
+    if part is None and parts is None:
+        return 0, 1
+    count = _positive(0 if parts is None else parts, "parts")
+    with contextlib.suppress(TypeError):
+        number = operator.index(-1 if part is None else part)
+        if 0 <= number < count:
+            return number, count
+    raise InputError(
+        "there is no such part",
+        expected=f"a number from 0 to {count - 1}",
+        got=repr(part),
+        cure="give each writer its part, and all of them the number of parts",
+    )

@@ -1,0 +1,424 @@
+"""A Python loop writes a dataset: what it leaves, and where it goes on.
+
+Covers: dataset/writer/found_output.py, dataset/writer/part.py,
+dataset/writer/parts_job.py, dataset/writer/take_output.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset import (
+    FeatureSpec,
+    InputError,
+    JobChangedError,
+    NotADatasetError,
+    Writer,
+    WriterOptions,
+    commit_parts,
+    encode_example,
+    open_manifest,
+    read_manifest,
+)
+from gristmill.dataset.errors import DataLossError, InvalidDatasetError
+from gristmill.dataset.metadata.manifest import read_table
+from gristmill.dataset.metadata.shard_index import map_index
+from gristmill.dataset.writer import writer as writer_module
+from gristmill.loader.locate import locate
+from gristmill.pipelines.results.contents import manifest_text
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.begin_job import begin_job
+from tests.support.conversion import contents, convert, job_of
+from tests.support.gcs_server import GcsServer
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    frames_of,
+    read_array_records,
+    text_records,
+)
+
+RECORDS = [*text_records(90), *AWKWARD_RECORDS]
+
+
+def write(output: Any, records: list[bytes] = RECORDS, **options: Any) -> None:
+    with Writer(output, **{"records_per_shard": 30, **options}) as writer:
+        for record in records[writer.position_records :]:
+            writer.write(record)
+
+
+def records_of(output: Any, split: str = "train") -> list[bytes]:
+    dataset = loader.open(output, split)
+    return dataset.read(range(len(dataset)))
+
+
+class StoppedError(Exception):
+    pass
+
+
+def write_until(output: Any, stop: int, **options: Any) -> None:
+    """Writes some records, and then fails."""
+    with (
+        contextlib.suppress(StoppedError),
+        Writer(output, **{"records_per_shard": 30, **options}) as writer,
+    ):
+        for record in RECORDS[writer.position_records : stop]:
+            writer.write(record)
+        raise StoppedError
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("out") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+class TestWhatItLeaves:
+    def test_the_shards_are_those_of_a_conversion(self, tmp_path: pathlib.Path) -> None:
+        (tmp_path / "in").write_bytes(frames_of(RECORDS))
+        plan = ("records_per_shard", 30)
+        convert(job_of(tmp_path / "in", tmp_path / "converted", plan=plan, name="data"))
+        write(tmp_path / "data")
+        theirs, ours = contents(tmp_path / "converted"), contents(tmp_path / "data")
+        shards = [name for name in ours if name.startswith("data-")]
+        assert len(shards) == 4
+        assert {name: theirs[name] for name in shards} == {
+            name: ours[name] for name in shards
+        }
+        assert sorted(ours) == sorted(
+            name for name in theirs if not name.endswith((".job.json", ".inputs.npz"))
+        )
+        split, other = (
+            open_manifest(tmp_path / name).splits["train"]
+            for name in ("data", "converted")
+        )
+        assert split.records_digest == other.records_digest
+        assert split.shards_digest == other.shards_digest
+        assert split.writer_options == other.writer_options
+        for shard in shards:
+            index, expected = (
+                map_index(str(tmp_path / name / "index" / f"{shard}.index"))
+                for name in ("data", "converted")
+            )
+            assert (index.crc32cs == expected.crc32cs).all()
+            report = index.report()
+            assert (report.path, report.written) == (shard, expected.report().written)
+
+    def test_every_reader_finds_the_records(self, tmp_path: pathlib.Path) -> None:
+        write(tmp_path / "data", writer=WriterOptions(group_size=7))
+        assert records_of(tmp_path / "data") == RECORDS
+        shards = sorted((tmp_path / "data").glob("*.array_record-*"))
+        assert [r for path in shards for r in read_array_records(path)] == RECORDS
+        source = loader.ArrayRecordDataSource(shards)
+        assert [source[i] for i in range(len(source))] == RECORDS
+        assert not verify(str(tmp_path / "data"), workers=1).findings
+
+    def test_shards_are_bounded_by_their_bytes(self, tmp_path: pathlib.Path) -> None:
+        records = [bytes(10)] * 25 + [bytes(100)] + [bytes(10)] * 3
+        write(tmp_path / "data", records, records_per_shard=None, shard_bytes=100)
+        table = read_table(
+            tmp_path / "data", open_manifest(tmp_path / "data").splits["train"]
+        )
+        assert table.records.tolist() == [10, 10, 5, 1, 3]
+        assert records_of(tmp_path / "data") == records
+
+    def test_of_no_records_there_is_an_empty_shard(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        write(tmp_path / "data", [])
+        assert open_manifest(tmp_path / "data").splits["train"].shards == 1
+        assert not verify(str(tmp_path / "data"), workers=1).findings
+
+    def test_splits_join_one_dataset(self, tmp_path: pathlib.Path) -> None:
+        write(tmp_path / "data")
+        write(tmp_path / "data", RECORDS[:5], split="test", name="data")
+        manifest = open_manifest(tmp_path / "data")
+        assert sorted(manifest.splits) == ["test", "train"]
+        assert records_of(tmp_path / "data", "test") == RECORDS[:5]
+        assert records_of(tmp_path / "data") == RECORDS
+
+    def test_features_are_described(self, tmp_path: pathlib.Path) -> None:
+        rows = [{"text": f"text {i}", "ids": [i] * i} for i in range(4)]
+        features = {
+            "text": FeatureSpec(kind="bytes", dtype="bytes"),
+            "ids": FeatureSpec(kind="int64", dtype="int64", shape=(None,)),
+        }
+        with Writer(tmp_path / "data", features=features) as writer:
+            for row in rows:
+                row["ids"] = np.array(row["ids"], np.int64)
+                writer.write(encode_example(row))
+        dataset = loader.open(tmp_path / "data")
+        assert dataset.features == features
+        batch = loader.ExampleDecoder.of(dataset)(dataset[0:4])
+        assert batch["text"].tolist() == [f"text {i}".encode() for i in range(4)]
+        assert batch["ids"].row_splits.tolist() == [0, 0, 1, 3, 6]
+
+    def test_a_record_is_traced_to_its_number(self, tmp_path: pathlib.Path) -> None:
+        write(tmp_path / "data")
+        dataset = loader.open(tmp_path / "data")
+        batches = loader.global_batches(dataset, batch_size=1, shuffle="none")
+        found = locate(batches, 64, 0)
+        assert found.source_note == (
+            "written by a Python program, with gristmill.dataset.Writer: record 64"
+        )
+        shown = manifest_text(open_manifest(tmp_path / "data"), "here")
+        assert "source    gristmill.dataset.Writer\n" in shown + "\n"
+
+    @pytest.mark.slow
+    def test_in_a_bucket_it_is_the_same(
+        self, server: GcsServer, tmp_path: pathlib.Path
+    ) -> None:
+        write(tmp_path / "data")
+        write_until("gs://out/some/data", 70)
+        assert read_manifest("gs://out/some/data") is None
+        write("gs://out/some/data", resume=True)
+        stored = {
+            name.removeprefix("some/data/"): bytes(found.data)
+            for name, found in server.objects.buckets["out"].items()
+        }
+        assert stored == contents(tmp_path / "data")
+        # And what is there already is replaced.
+        write("gs://out/some/data", RECORDS[:40], overwrite=True)
+        assert records_of("gs://out/some/data") == RECORDS[:40]
+
+
+class TestWhereItGoesOn:
+    def test_nothing_is_visible_before_the_end(self, tmp_path: pathlib.Path) -> None:
+        output = tmp_path / "data"
+        write_until(output, 70)
+        assert [path.name for path in output.iterdir()] == [".new-data-train"]
+        with pytest.raises(NotADatasetError, match="resume=True"):
+            open_manifest(output)
+
+    @pytest.mark.parametrize(
+        "stops", [[0], [30, 30], [29, 59, 61], [100, 40, 100], [len(RECORDS)]]
+    )
+    def test_restarts_do_not_change_a_byte(
+        self, stops: list[int], tmp_path: pathlib.Path
+    ) -> None:
+        write(tmp_path / "once" / "data")
+        output, kept = tmp_path / "again" / "data", 0
+        for stop in stops:
+            write_until(output, stop, resume=True)
+            kept = max(kept, stop // 30 * 30)
+            with (
+                contextlib.suppress(StoppedError),
+                Writer(output, records_per_shard=30, resume=True) as writer,
+            ):
+                assert writer.position_records == kept
+                raise StoppedError
+        write(output, resume=True)
+        assert contents(output) == contents(tmp_path / "once" / "data")
+
+    def test_without_resume_it_begins_again(self, tmp_path: pathlib.Path) -> None:
+        write_until(tmp_path / "data", 70)
+        write(tmp_path / "data", RECORDS[50:])
+        assert records_of(tmp_path / "data") == RECORDS[50:]
+        assert not (tmp_path / "data" / ".new-data-train").exists()
+
+    def test_a_damaged_or_missing_shard_is_written_again(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        write(tmp_path / "once" / "data")
+        output = tmp_path / "data"
+        for name in ("00001.array_record", "index/00001.array_record.index"):
+            write_until(output, 100)
+            part = output / ".new-data-train" / "parts" / "00000-of-00001"
+            path = part / name
+            path.write_bytes(path.read_bytes()[:-1])
+            with (
+                contextlib.suppress(StoppedError),
+                Writer(output, records_per_shard=30, resume=True) as writer,
+            ):
+                assert writer.position_records == 30
+                assert not (part / "00002.array_record").exists()
+                raise StoppedError
+        write(output, resume=True)
+        assert contents(output) == contents(tmp_path / "once" / "data")
+
+    def test_what_is_committed_is_left(self, tmp_path: pathlib.Path) -> None:
+        write(tmp_path / "data")
+        before = contents(tmp_path / "data")
+        write(tmp_path / "data", resume=True)
+        assert contents(tmp_path / "data") == before
+        with Writer(tmp_path / "data", records_per_shard=30, resume=True) as writer:
+            assert writer.position_records == len(RECORDS)
+            with pytest.raises(InputError, match="the split is committed"):
+                writer.write(b"more")
+        (tmp_path / "data" / "data-train.array_record-00001-of-00004").unlink()
+        with pytest.raises(DataLossError, match="not there any more"):
+            write(tmp_path / "data", resume=True)
+        write(tmp_path / "data", overwrite=True)
+        assert contents(tmp_path / "data") == before
+
+    def test_another_version_of_a_codec_does_not_go_on(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        other = WriterOptions(writer="gristmill", versions="gristmill:1,zstd-0.1")
+        with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
+            write(tmp_path / "data", writer=other)
+        with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
+            write(tmp_path / "data", resume=True)
+
+
+class TestWhatItRefuses:
+    def test_a_split_that_is_there(self, tmp_path: pathlib.Path) -> None:
+        write(tmp_path / "data")
+        before = contents(tmp_path / "data")
+        with pytest.raises(JobChangedError, match="with the same options"):
+            write(tmp_path / "data")
+        with pytest.raises(JobChangedError, match="records_per_shard was 30, is 40"):
+            write(tmp_path / "data", records_per_shard=40, resume=True)
+        with pytest.raises(InputError, match="another name"):
+            write(tmp_path / "data", name="other", split="test")
+        assert contents(tmp_path / "data") == before
+
+    def test_the_old_split_stays_until_the_new_one_is_finished(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        write(tmp_path / "data")
+        write_until(tmp_path / "data", 70, overwrite=True)
+        assert records_of(tmp_path / "data") == RECORDS
+        write(tmp_path / "data", RECORDS[::-1], overwrite=True)
+        assert records_of(tmp_path / "data") == RECORDS[::-1]
+
+    def test_an_unfinished_conversion(self, tmp_path: pathlib.Path) -> None:
+        (tmp_path / "in").write_bytes(frames_of(RECORDS))
+        begin_job(job_of(tmp_path / "in", tmp_path / "data", name="data"))
+        with pytest.raises(JobChangedError, match="unfinished conversion"):
+            write(tmp_path / "data")
+        write(tmp_path / "data", overwrite=True)
+        assert records_of(tmp_path / "data") == RECORDS
+        assert not list(tmp_path.rglob("*.job.json"))
+
+    def test_shards_of_unknown_origin(self, tmp_path: pathlib.Path) -> None:
+        path = tmp_path / "data" / "data-train.array_record-00000-of-00001"
+        path.parent.mkdir()
+        path.write_bytes(b"another's")
+        with pytest.raises(InputError, match="is there already"):
+            write(tmp_path / "data")
+        assert path.read_bytes() == b"another's"
+
+    def test_a_conversion_that_ends_first_stays(self, tmp_path: pathlib.Path) -> None:
+        (tmp_path / "in").write_bytes(frames_of(RECORDS[:50]))
+        job = job_of(tmp_path / "in", tmp_path / "data", name="data")
+
+        def late() -> None:
+            with Writer(tmp_path / "data") as writer:
+                writer.write(b"late")
+                convert(job)
+
+        with pytest.raises(JobChangedError, match="holds this split already"):
+            late()
+        assert records_of(tmp_path / "data") == RECORDS[:50]
+
+    def test_of_two_writers_the_later_one_has_the_output(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        first = Writer(tmp_path / "data", records_per_shard=2)
+
+        def write_both() -> None:
+            with first, Writer(tmp_path / "data", records_per_shard=2) as second:
+                first.write(b"first")
+                with pytest.raises(JobChangedError, match="taken over the split"):
+                    first.write(b"first")
+                # Its records would be lost in silence.
+                with pytest.raises(InputError, match="an error has ended it"):
+                    first.write(b"first")
+                second.write(b"second")
+
+        with pytest.raises(InputError, match="an error has ended it"):
+            write_both()
+        assert records_of(tmp_path / "data") == [b"second"]
+
+    def test_a_conversion_can_take_the_output(self, tmp_path: pathlib.Path) -> None:
+        write(tmp_path / "data")
+        (tmp_path / "in").write_bytes(frames_of(RECORDS[:50]))
+        job = job_of(tmp_path / "in", tmp_path / "data", name="data")
+
+        def late() -> None:
+            with Writer(tmp_path / "data", overwrite=True) as writer:
+                writer.write(b"late")
+                begin_job(job, overwrite=True)
+
+        with pytest.raises(JobChangedError, match="taken over the output"):
+            late()
+        assert records_of(tmp_path / "data") == RECORDS
+        convert(job, overwrite=True)
+        assert records_of(tmp_path / "data") == RECORDS[:50]
+
+    @pytest.mark.parametrize("record", ["text", bytearray(b"x"), None, 3])
+    def test_records_that_are_not_bytes(
+        self, tmp_path: pathlib.Path, record: Any
+    ) -> None:
+        with Writer(tmp_path / "data") as writer:
+            writer.write(b"before")
+            with pytest.raises(InputError, match=r"record 1(.|\n)*encode_example"):
+                writer.write(record)
+            writer.write(b"after")
+        assert records_of(tmp_path / "data") == [b"before", b"after"]
+
+    def test_a_record_that_no_reader_takes(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writer_module, "MAX_CHUNK_DECODED_BYTES", 10)
+        with Writer(tmp_path / "data") as writer:
+            writer.write(bytes(10))
+            with pytest.raises(InputError, match="too large"):
+                writer.write(bytes(11))
+        assert records_of(tmp_path / "data") == [bytes(10)]
+
+    def test_writing_outside_of_with(self, tmp_path: pathlib.Path) -> None:
+        writer = Writer(tmp_path / "data")
+        with pytest.raises(InputError, match="has not begun"):
+            writer.write(b"early")
+        assert not (tmp_path / "data").exists()
+        with writer:
+            writer.write(b"in time")
+        with pytest.raises(InputError, match="has ended"):
+            writer.write(b"late")
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"name": "a/b"}, "dataset name"),
+            ({"split": "a b"}, "split name"),
+            ({"shard_bytes": 0}, "shard_bytes"),
+            ({"records_per_shard": 1.5}, "records_per_shard"),
+            ({"parts": 4}, "no such part"),
+            ({"part": 1}, "parts"),
+            ({"part": 4, "parts": 4}, "from 0 to 3"),
+            ({"part": -1, "parts": 4}, "from 0 to 3"),
+            ({"features": {"x": {"kind": "bytes"}}}, "FeatureSpec"),
+        ],
+    )
+    def test_arguments(
+        self, tmp_path: pathlib.Path, options: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(InputError, match=message):
+            Writer(tmp_path / "data", **options)
+
+    def test_unfinished_work_with_other_options(self, tmp_path: pathlib.Path) -> None:
+        write_until(tmp_path / "data", 70)
+        with pytest.raises(JobChangedError, match="records_per_shard was 30, is 40"):
+            write(tmp_path / "data", records_per_shard=40, resume=True)
+        write(tmp_path / "data", records_per_shard=40)
+        assert open_manifest(tmp_path / "data").splits["train"].shards == 3
+
+    def test_a_description_that_is_damaged(self, tmp_path: pathlib.Path) -> None:
+        write_until(tmp_path / "data", 70)
+        (marker,) = (tmp_path / "data").rglob("*.write.json")
+        text = marker.read_text()
+        marker.write_text(text.replace('"shard_bytes"', '"shards_bytes"'))
+        with pytest.raises(InvalidDatasetError, match="cannot be read"):
+            commit_parts(tmp_path / "data")
+        marker.write_text(text[:50])
+        write(tmp_path / "data", resume=True)
+        assert records_of(tmp_path / "data") == RECORDS
