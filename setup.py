@@ -60,7 +60,11 @@ OTHERS = [
     "orbax-checkpoint>=0.11.20,<0.13",
 ]
 # Tables: Beam's upper bound is lower, and pip finds what suits both.
-PARQUET = ["pyarrow>=18,<27"]
+PARQUET = [
+    "pyarrow>=18,<27",
+    # For the README of a Hugging Face repository, which may name its files.
+    "pyyaml>=6,<7",
+]
 TF = [
     # tensorflow-datasets imports it and does not ask for it.
     "importlib_resources>=6,<8",

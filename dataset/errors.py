@@ -298,6 +298,7 @@ _INSTALLED_BY = {
     "tensorflow": "gristmill[tf]",
     "tensorflow_datasets": "gristmill[tf]",
     "tensorstore": "gristmill[loader]",
+    "yaml": "gristmill[parquet]",
 }
 
 

@@ -34,8 +34,7 @@ _EXAMPLES = (
 _CURES = {
     TFRECORD: "convert it with `gristmill convert`",
     ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`",
-    "Parquet": "read it with Beam's ReadFromParquet, and write records with "
-    f"gristmill.transforms.WriteArrayRecords {_ELSEWHERE}",
+    "Parquet": "convert it with `gristmill convert`",
     "Avro": "read it with Beam's ReadFromAvro, and write records with "
     f"gristmill.transforms.WriteArrayRecords {_ELSEWHERE}",
     "bzip2": "decompress it with bunzip2, then give what it holds",

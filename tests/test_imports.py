@@ -26,7 +26,7 @@ MOST_FLOORS = {"dataset": 12, "loader": 10, "pipelines": 10, "transforms": 10}
 
 # Package -> setup.py's extras that it may use.
 EXTRAS = {
-    "dataset": {"gcs"},
+    "dataset": {"gcs", "parquet"},
     "transforms": {"beam", "gcs", "parquet", "tf"},
     "loader": {"gcs", "loader", "metrics"},
     "pipelines": {"beam", "gcs", "loader", "tf"},

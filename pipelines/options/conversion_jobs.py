@@ -11,6 +11,7 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.transforms.hugging_face.directory import is_repository, repository_jobs
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.map_function import split_name
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
@@ -40,7 +41,7 @@ class Conversion(NamedTuple):
 
 
 def conversion_of(options: ConvertOptions) -> Conversion:
-    """Returns the jobs that the options describe. Reads only a TFDS directory."""
+    """Returns the jobs that options describe. Reads only a directory with splits."""
     inputs = path_texts(options.input, "input")
     output = path_text(options.output, "output")
     output = output.rstrip("/") or output
@@ -64,6 +65,14 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     }
     if options.map is not None:
         split_name(options.map)  # The module itself may exist on the workers only.
+    if (
+        len(inputs) == 1
+        and fields["records"].input_format in ("auto", "parquet")
+        and is_repository(inputs[0])
+    ):
+        splits = None if options.split is None else (options.split,)
+        jobs = repository_jobs(inputs[0], output, name=name, splits=splits, **fields)
+        return Conversion(jobs, None, None)
     if len(inputs) == 1 and is_tfds_directory(inputs[0]):
         directory = inputs[0]
         splits = None if options.split is None else (options.split,)

@@ -73,7 +73,7 @@ def test_tfrecords_of_text(compress, name):
 
 def test_what_to_do_is_possible_today():
     cures = {name: format_of(make()[:HEAD_BYTES]).cure for name, make in MAKERS.items()}
-    assert "ReadFromParquet" in cures["Parquet"]
+    assert "`gristmill convert`" in cures["Parquet"]
     assert "ReadFromText" in cures["JSON lines"]
     assert "ReadFromText" in cures["gzip-compressed JSON lines"]
     assert "encode_frame" in cures["HDF5"]

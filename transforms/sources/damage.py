@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.errors import (
@@ -17,6 +17,20 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
+
+
+class Rows(NamedTuple):
+    """Rows of a table that are set aside, and the bytes that hold them.
+
+    Attributes:
+        first_row: Number of the first one in the file.
+        end_row: Number of the one after the last.
+        begin_bytes: Where the bytes begin in the file.
+    """
+
+    first_row: int
+    end_row: int
+    begin_bytes: int
 
 
 class DamageHandler:
@@ -36,6 +50,7 @@ class DamageHandler:
         path: str,
         *,
         compressed_begin_bytes: int | None = None,
+        rows: Rows | None = None,
     ) -> None:
         """Begins a region. An error that is raised here ends the reading.
 
@@ -44,13 +59,14 @@ class DamageHandler:
             path: The file.
             compressed_begin_bytes: Where the rest of a compressed file begins that
                 cannot be decompressed. The region is that rest, as it is stored.
+            rows: Which rows the region holds, of a file of a table.
 
         Raises:
             CorruptInputError: There are more regions than allowed.
         """
         self.regions += 1
         if self._max_regions is not None and self.regions > self._max_regions:
-            where = f"{path}, byte offset {error.offset:,} ({error.detail})"
+            where = f"{error.where or path} ({error.detail})"
             raise too_much_damage(
                 self.regions, self._max_regions, where=where
             ) from error
@@ -110,6 +126,7 @@ class Quarantine(DamageHandler):
         path: str,
         *,
         compressed_begin_bytes: int | None = None,
+        rows: Rows | None = None,
     ) -> None:
         """Begins a region; see `DamageHandler`."""
         super().begin(error, path)
@@ -121,9 +138,11 @@ class Quarantine(DamageHandler):
                 # Without a buffer: nothing is left to fail when it is closed.
                 file = open(self._local, "wb", buffering=0)  # noqa: SIM115
                 self._file = self._stack.enter_context(file)
-        begin = (
-            error.offset if compressed_begin_bytes is None else compressed_begin_bytes
-        )
+        begin = error.offset
+        if compressed_begin_bytes is not None:
+            begin = compressed_begin_bytes
+        elif rows is not None:
+            begin = rows.begin_bytes
         self._found.append(
             {
                 "file": path,
@@ -137,6 +156,9 @@ class Quarantine(DamageHandler):
                 "bin_end_bytes": self.bytes,
             }
         )
+        if rows is not None:
+            first, end = rows.first_row, rows.end_row
+            self._found[-1] |= {"begin_row": first, "end_row": end}
 
     def add(self, data: bytes) -> None:
         """Appends bytes to the region."""

@@ -39,6 +39,14 @@ _HERE = "gristmill.transforms.sources"
 
 FORMATS: dict[str, SourceFormat] = {
     "tfrecord": SourceFormat("TFRecord", f"{_HERE}.streams.tfrecord"),
+    "parquet": SourceFormat(
+        "Parquet",
+        f"{_HERE}.parquet.source",
+        place_unit="row",
+        sized=False,
+        in_parts=False,
+        compressed=False,
+    ),
 }
 
 

@@ -9,7 +9,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 
-_OTHER_FORMATS = '(see "Other formats" in docs/transforms.md)'
 # What the package datasets writes, and what describes a repository of the Hub.
 _HUGGING_FACE_DATA = (".arrow", ".parquet")
 _OF_HUB = ({"dataset_infos.json"}, {"README.md", ".gitattributes"})
@@ -89,9 +88,10 @@ def check_not_hugging_face(directory: str, names: Collection[str]) -> None:
             where=directory,
             expected="TFRecord files",
             got=found,
-            cure="write each split as Parquet with the package datasets, read it with "
-            "Beam's ReadFromParquet, and write records with "
-            f"gristmill.transforms.WriteArrayRecords {_OTHER_FORMATS}",
+            cure="give the directory alone to `gristmill convert` if its data is "
+            "Parquet. If not, write each split as Parquet with the package datasets, "
+            "as in load_from_disk(PATH)[SPLIT].to_parquet(FILE), and convert these "
+            "files",
         )
 
 

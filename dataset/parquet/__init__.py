@@ -1,0 +1,1 @@
+"""The Parquet format: where rows are, and reading them as columns by pyarrow."""

@@ -1,0 +1,268 @@
+"""Reading the rows of one range of a Parquet file as records."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import google_crc32c
+
+from gristmill.dataset.daemon_call import daemon_call
+from gristmill.dataset.errors import CorruptRecordError, RowError
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.parquet.parquet_file import ParquetFile, corrupt_rows
+from gristmill.dataset.parquet.row_places import RowGroup
+from gristmill.dataset.parquet.stored_group import stored_group
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler, Rows
+from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.parquet.table_records import (
+    columns_to_read,
+    features_of_spec,
+    make_records,
+)
+from gristmill.transforms.sources.unchanged import check_unchanged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PIECE_BYTES = 4 << 20
+_AHEAD_BYTES = 256 << 10  # What opening a file reads: its footer.
+_TAIL_BYTES = 8  # The length of the footer, and the magic bytes.
+
+
+class ParquetRange:
+    """Reads the rows of one range of a file, in order; see `RangeReader`.
+
+    What is damaged belongs to the range of its first row: from there to the end of its
+    row group nothing can be read. The next range begins behind it then.
+
+    Args:
+        file: The file.
+        source: The range.
+        spec: How records are made of rows.
+        on_damage: Takes damaged regions; None makes them errors.
+        first_row: Number of the row to begin with, if it is not to be that at the begin
+            of the range.
+    """
+
+    def __init__(
+        self,
+        file: InputFile,
+        source: SourceRange,
+        spec: SourceSpec,
+        *,
+        on_damage: DamageHandler | None = None,
+        first_row: int | None = None,
+    ):
+        self.path = file.path
+        self.ahead_bytes = 0
+        self._file, self._source, self._spec = file, source, spec
+        self._features = features_of_spec(spec)
+        self._on_damage = on_damage
+        self._given_row = first_row
+        self._opening: Future[ParquetFile] | None = None
+        self._start = self._stop = self._records = 0
+        self._whole = False
+
+    @property
+    def span(self) -> SourceSpan:
+        """What was read: complete once all records were read."""
+        return SourceSpan(
+            file_index=self._source.file_index,
+            begin_bytes=self._source.begin_bytes,
+            end_bytes=self._source.end_bytes,
+            start_bytes=self._start,
+            stop_bytes=self._stop,
+            records=self._records,
+            whole=self._whole,
+        )
+
+    def open_ahead(self) -> int:
+        """Begins to read the footer if the storage is remote."""
+        if storage_for(self.path).remote:
+            self._opening = daemon_call(self._open, thread_name="gristmill-parquet")
+            self.ahead_bytes = min(_AHEAD_BYTES, self._file.size_bytes)
+        return self.ahead_bytes
+
+    def _open(self) -> ParquetFile:
+        return ParquetFile(self.path, self._file.size_bytes, self._file.version)
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yields the records of the rows.
+
+        Raises:
+            CorruptRecordError: Rows cannot be read, and there is no `on_damage`.
+            InputError: The file has other columns than the other files.
+            StorageChangedError: The file was written meanwhile.
+        """
+        table = self._opened()
+        if table is not None:
+            try:
+                yield from self._table_records(table)
+            finally:
+                table.close()
+        check_unchanged(self._file)
+
+    def _opened(self) -> ParquetFile | None:
+        """Returns the open file; None if it cannot be opened, and that is accepted."""
+        try:
+            return self._open() if self._opening is None else self._opening.result()
+        except CorruptRecordError as error:
+            check_unchanged(self._file)
+            if storage_for(self.path).remote:
+                # It may have been damaged on its way here.
+                with contextlib.suppress(CorruptRecordError):
+                    return self._open()
+            if self._on_damage is None:
+                raise
+            # The first range of the file takes all of it.
+            source = self._source
+            if not (source.begin_bytes or source.skip_records or self._given_row):
+                self._set_aside(error, 0, self._file.size_bytes, end_row=0)
+            self._whole = True
+            return None
+
+    def _table_records(self, table: ParquetFile) -> Iterator[RecordBatch]:
+        source, places = self._source, table.places
+        first = places.rows_before(source.begin_bytes) + source.skip_records
+        if self._given_row is not None:
+            first = self._given_row
+        end_bytes = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
+        last = places.rows_before(end_bytes) + source.extra_records
+        last = max(first, min(last, places.rows))
+        self._start, self._stop = first, last
+        columns = columns_to_read(self._spec, table.schema, self.path)
+        for group in places.groups_from(first):
+            if group.first_row >= last:
+                break
+            try:
+                yield from self._group_records(table, group, columns, first, last)
+            except CorruptRecordError as error:
+                if error.offset >= first:
+                    self._set_aside_group(error, group)
+                elif self._on_damage is None:
+                    raise
+                else:
+                    # It belongs to the range before, up to the end of the row group.
+                    self._start = group.end_row
+                self._stop = max(self._stop, group.end_row)
+        self._whole = self._stop >= places.rows
+
+    def _group_records(
+        self,
+        table: ParquetFile,
+        group: RowGroup,
+        columns: list[str],
+        first: int,
+        last: int,
+    ) -> Iterator[RecordBatch]:
+        for row, batch in self._group_rows(table, group, columns, last):
+            begin, end = max(first - row, 0), min(last - row, batch.num_rows)
+            if begin < end:
+                yield from self._records_of(
+                    batch.slice(begin, end - begin), row + begin
+                )
+
+    def _group_rows(
+        self, table: ParquetFile, group: RowGroup, columns: list[str], last: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yields the rows of a row group up to a row, some at a time, with their first.
+
+        What seems to be damaged is read once more from remote storage: it may have been
+        damaged on its way here.
+        """
+        reached, doubted = group.first_row, -1
+        while True:
+            row = group.first_row
+            try:
+                for batch in table.batches(group, columns):
+                    if row >= reached:
+                        reached = row + batch.num_rows
+                        yield row, batch
+                    row += batch.num_rows
+                    if row >= last:
+                        return
+            except CorruptRecordError:
+                check_unchanged(self._file)
+                if doubted == reached or not storage_for(self.path).remote:
+                    raise
+                doubted = reached
+                table.forget()
+            else:
+                return
+
+    def _records_of(self, batch: pa.RecordBatch, row: int) -> Iterator[RecordBatch]:
+        while batch.num_rows:
+            good, error = batch.num_rows, None
+            try:
+                records = make_records(self._spec, self._features, batch)
+            except RowError as e:
+                good, error = e.row, e
+                records = make_records(self._spec, self._features, batch.slice(0, good))
+            if records:
+                self._records += len(records)
+                crc32cs = list(map(google_crc32c.value, records))
+                yield RecordBatch(range(row, row + good), records, crc32cs)
+            if error is None:
+                return
+            self._refuse_row(error, batch.slice(good, 1), row + good)
+            batch = batch.slice(good + 1)
+            row += good + 1
+
+    def _refuse_row(self, error: RowError, batch: pa.RecordBatch, row: int) -> None:
+        """Sets a row aside that cannot become a record, as a stream of Arrow."""
+        import pyarrow as pa
+
+        damage = corrupt_rows(
+            "row",
+            error.what,
+            where=f"{self.path}, row {row:,}",
+            expected=error.expected or "a row that can become a record",
+            got=error.got or "another",
+            place=(row, row + 1),
+        )
+        damage.cure = error.cure
+        if self._on_damage is None:
+            raise damage from error
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        self._on_damage.begin(damage, self.path, rows=Rows(row, row + 1, 0))
+        self._on_damage.add(sink.getvalue())
+        self._on_damage.end(0)  # These are no bytes of the file.
+
+    def _set_aside_group(self, error: CorruptRecordError, group: RowGroup) -> None:
+        size = self._file.size_bytes
+        begin, end = stored_group(self._footer(), group.number) or (0, size)
+        self._set_aside(error, begin, min(end, size), end_row=group.end_row)
+
+    def _set_aside(
+        self, error: CorruptRecordError, begin: int, end: int, *, end_row: int
+    ) -> None:
+        if self._on_damage is None:
+            raise error
+        rows = Rows(error.offset, end_row, begin)
+        self._on_damage.begin(error, self.path, rows=rows)
+        for piece in self._pieces(begin, end):
+            self._on_damage.add(piece)
+        self._on_damage.end(end)
+
+    def _footer(self) -> bytes:
+        end = self._file.size_bytes - _TAIL_BYTES
+        length = int.from_bytes(b"".join(self._pieces(end, end + 4)), "little")
+        return b"".join(self._pieces(max(0, end - length), end))
+
+    def _pieces(self, begin: int, end: int) -> Iterator[bytes]:
+        with storage_for(self.path).open(
+            self.path, offset=begin, end=end, version=self._file.version
+        ) as file:
+            while begin < end and (piece := file.read(min(_PIECE_BYTES, end - begin))):
+                yield piece
+                begin += len(piece)

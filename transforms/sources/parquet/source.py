@@ -1,0 +1,107 @@
+"""Parquet as a format of inputs: rows are cut anywhere, and counted by footers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gristmill.dataset.errors import CorruptRecordError
+from gristmill.dataset.metadata.features import encode_features
+from gristmill.dataset.parquet.parquet_file import ParquetFile
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler, Rows
+from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.parquet.parquet_range import ParquetRange
+from gristmill.transforms.sources.parquet.table_records import (
+    features_of_spec,
+    find_spec,
+)
+from gristmill.transforms.sources.protocol import PartCount
+
+__all__ = ["ParquetSource", "find_spec", "make_source"]
+
+
+def make_source(spec: SourceSpec) -> ParquetSource:
+    """Returns the source of a spec."""
+    return ParquetSource(spec)
+
+
+class ParquetSource:
+    """Parquet files; see `Source` for what its methods do.
+
+    Args:
+        spec: How records are made.
+    """
+
+    def __init__(self, spec: SourceSpec):
+        self.spec = spec
+
+    def read(
+        self,
+        file: InputFile,
+        source: SourceRange,
+        *,
+        on_damage: DamageHandler | None = None,
+        first_place: int | None = None,
+        cuts: Sequence[int] = (),
+        kept: KeptPass | None = None,
+    ) -> ParquetRange:
+        """Returns a reader of one range of a file."""
+        del cuts, kept  # Of compressed files.
+        return ParquetRange(
+            file, source, self.spec, on_damage=on_damage, first_row=first_place
+        )
+
+    def count(
+        self,
+        file: InputFile,
+        source: SourceRange,
+        *,
+        stride_records: int,
+        on_damage: DamageHandler | None = None,
+        first_place: int | None = None,
+    ) -> PartCount:
+        """Returns the number of rows that the footer of a file has.
+
+        Rows that turn out to be damaged are counted as well: a shard has so many
+        records fewer.
+        """
+        del source, stride_records, first_place  # It is always a whole file.
+        rows = 0
+        try:
+            with _open(file) as table:
+                rows = table.places.rows
+        except CorruptRecordError as error:
+            if on_damage is None:
+                raise
+            on_damage.begin(error, file.path, rows=Rows(0, 0, 0))
+        return PartCount(0, rows, rows, (0,))
+
+    def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yields ranges of a file that begin with row groups, in order."""
+        cuts: list[int] = []
+        # Of a damaged file there is one: its reader says what is wrong.
+        with contextlib.suppress(CorruptRecordError), _open(file) as table:
+            cuts += table.places.cuts(range_bytes)
+        yield from itertools.pairwise((0, *cuts, file.size_bytes))
+
+    def described(self) -> dict[str, Any]:
+        """Returns what `dataset.json` says of the inputs, besides their list."""
+        columns = {"columns": list(self.spec.columns)} if self.spec.columns else {}
+        return {"format": self.spec.format, "record": self.spec.record, **columns}
+
+    def features(self) -> dict[str, Any] | None:
+        """Returns what the records hold, None where they are bytes of one column."""
+        return encode_features(features_of_spec(self.spec)) or None
+
+    def place_text(self, place: int) -> str:
+        """Returns how a place is called in messages."""
+        return f"row {place:,}"
+
+
+def _open(file: InputFile) -> ParquetFile:
+    return ParquetFile(file.path, file.size_bytes, file.version)

@@ -1,0 +1,244 @@
+"""How the rows of Parquet files become records: as features, or as one column."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gristmill.dataset.errors import CorruptRecordError, InputError, some_of
+from gristmill.dataset.metadata.features import (
+    FeatureSpec,
+    encode_features,
+    parse_features,
+)
+from gristmill.dataset.parquet.parquet_file import LEAST_BYTES, ParquetFile
+from gristmill.dataset.storage.base import map_all
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_COLUMN = "column:"
+_MOST_FOOTERS = (
+    1024  # Of so many files the columns are compared before anything is read.
+)
+_AT_ONCE = 16
+
+Features = Mapping[str, FeatureSpec]
+
+
+def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
+    """Returns how the records of Parquet files are made.
+
+    Args:
+        files: The files.
+        options: What the user says of the records.
+
+    Raises:
+        InputError: The options do not fit, or the columns of files differ.
+        MissingPackageError: pyarrow is not installed.
+    """
+    record = options.record or "example"
+    if record == "example":
+        features = _features_of_files(files, options.columns)
+        schema = json.dumps(encode_features(features))
+        return SourceSpec("parquet", record, options.columns, schema)
+    column = record.removeprefix(_COLUMN)
+    if column == record or not column:
+        raise InputError(
+            "no such --record of Parquet files",
+            expected="example, or column:NAME",
+            got=record,
+            cure="give one of these, or leave it out to make a tf.train.Example of "
+            "each row",
+        )
+    if options.columns:
+        raise InputError(
+            "--columns is not for records of one column",
+            expected="--record example",
+            got=f"--columns {','.join(options.columns)} and --record {record}",
+            cure="give only one of them",
+        )
+    spec = SourceSpec("parquet", record)
+    for path, schema in _schemas(files):
+        columns_to_read(spec, schema, path)
+    return spec
+
+
+def columns_to_read(spec: SourceSpec, schema: pa.Schema, path: str) -> list[str]:
+    """Returns the columns of a file that records are made of.
+
+    Args:
+        spec: How records are made.
+        schema: The columns that the file has.
+        path: The file.
+
+    Raises:
+        InputError: It does not have the columns that the other files have.
+    """
+    from gristmill.transforms.tables import check_column
+
+    names: list[str] = schema.names
+    if spec.record != "example":
+        wanted = spec.record.removeprefix(_COLUMN)
+        try:
+            check_column(schema, wanted)
+        except InputError as error:
+            raise _in_file(error, path) from error
+        return [name for name in names if _holds(name, wanted)]
+    features = features_of_spec(spec)
+    _compare(features, _features(schema, spec.columns, path), schema, path)
+    return [name for name in names if any(_holds(name, each) for each in features)]
+
+
+def features_of_spec(spec: SourceSpec) -> dict[str, FeatureSpec]:
+    """Returns what the records hold, none where they are the bytes of one column."""
+    return parse_features(json.loads(spec.schema)) if spec.schema else {}
+
+
+def make_records(
+    spec: SourceSpec, features: Features, batch: pa.RecordBatch
+) -> list[bytes]:
+    """Returns the records of some rows.
+
+    Args:
+        spec: How they are made.
+        features: What `features_of_spec` returned.
+        batch: The rows, of the columns to read.
+
+    Raises:
+        RowError: A row cannot become a record.
+    """
+    from gristmill.transforms.tables import encode_rows, one_column
+
+    if spec.record == "example":
+        return encode_rows(batch, features)
+    return one_column(batch, spec.record.removeprefix(_COLUMN))
+
+
+def _holds(column: str, feature: str) -> bool:
+    """Tells whether a feature is made of a column: of itself, or of a field of it."""
+    return feature == column or feature.startswith(f"{column}.")
+
+
+def _schemas(files: InputFiles) -> list[tuple[str, pa.Schema]]:
+    """Returns the columns of the files, or of some of very many.
+
+    Those of damaged files are left out: whoever reads such a file says what is wrong.
+    """
+    step = -(-len(files) // _MOST_FOOTERS)
+    some = (files[file] for file in range(0, len(files), max(1, step)))
+    whole = [file for file in some if file.size_bytes >= LEAST_BYTES]
+    damaged = None
+    found = []
+    for file, schema in zip(
+        whole, map_all(_schema, whole, at_once=_AT_ONCE), strict=True
+    ):
+        if isinstance(schema, CorruptRecordError):
+            damaged = schema
+        else:
+            found.append((file.path, schema))
+    if damaged is not None and not found:
+        raise damaged
+    return found
+
+
+def _schema(file: InputFile) -> pa.Schema | CorruptRecordError:
+    try:
+        with ParquetFile(file.path, file.size_bytes, file.version) as table:
+            return table.schema
+    except CorruptRecordError as error:
+        return error
+
+
+def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
+    found = _schemas(files)
+    features: dict[str, FeatureSpec] = {}
+    for number, (path, schema) in enumerate(found):
+        mine = _features(schema, columns, path)
+        if not number:
+            features = mine
+            empty = _empty(schema)
+        for name, spec in mine.items():
+            # A column that has no value in the first file has no type there either.
+            if name not in features and any(_holds(column, name) for column in empty):
+                features[name] = dataclasses.replace(spec, optional=True)
+            elif name in features and spec.optional:
+                features[name] = dataclasses.replace(features[name], optional=True)
+    if not features:
+        raise InputError(
+            "no column of the input files holds values",
+            where=some_of(path for path, _ in found),
+            cure="leave these files out",
+        )
+    for path, schema in found[1:]:
+        _compare(features, _features(schema, columns, path), schema, path)
+    return features
+
+
+def _features(
+    schema: pa.Schema, columns: Sequence[str], path: str
+) -> dict[str, FeatureSpec]:
+    from gristmill.transforms.tables import features_of
+
+    if schema.names and len(_empty(schema)) == len(schema.names):
+        return {}  # A table without rows, as pandas writes it.
+    try:
+        return features_of(schema, columns or None)
+    except InputError as error:
+        raise _in_file(error, path) from error
+
+
+def _empty(schema: pa.Schema) -> list[str]:
+    """Returns the columns without a type: those that have no value in the file."""
+    return [field.name for field in schema if str(field.type) == "null"]
+
+
+def _in_file(error: InputError, path: str) -> InputError:
+    facts = error.facts()
+    where = ", ".join(filter(None, (path, facts.get("where"))))
+    return InputError(**facts | {"where": where})
+
+
+def _compare(features: Features, found: Features, schema: pa.Schema, path: str) -> None:
+    """Raises InputError if a file has other columns than the features are of."""
+    empty = _empty(schema)
+    for name in {**features, **found}:
+        expected, got = features.get(name), found.get(name)
+        if expected is None or got is None:
+            may_lack = expected is not None and expected.optional
+            same = may_lack and any(_holds(column, name) for column in empty)
+        else:
+            same = _same(expected, got)
+        if not same:
+            raise InputError(
+                f"column {name} is not the same in all input files",
+                where=path,
+                expected=_in_words(expected),
+                got=_in_words(got),
+                cure="write the files again with the same columns, convert files with "
+                "other columns into splits of their own, or choose columns that all "
+                "have, with --columns",
+            )
+
+
+def _same(expected: FeatureSpec, got: FeatureSpec) -> bool:
+    if got.optional and not expected.optional:
+        return False
+    return dataclasses.replace(got, optional=expected.optional) == expected
+
+
+def _in_words(spec: FeatureSpec | None) -> str:
+    if spec is None:
+        return "no such column"
+    words = [spec.type or spec.dtype]
+    if spec.shape:
+        words.append(f"shape {spec.shape}")
+    if spec.names:
+        words.append(f"classes {', '.join(spec.names[:3])}, ...")
+    if spec.optional:
+        words.append("or null")
+    return ", ".join(words)
