@@ -2,9 +2,10 @@
 
     python -m benchmarks.encode --markdown docs/performance_encode.md
 
-Each case is encoded by `gristmill.dataset.encode_example`, and by building a
-`tf.train.Example` and calling `SerializeToString(deterministic=True)`, in turns. Both
-must return the same bytes. The table has the median of the rounds.
+Each case is encoded by `gristmill.dataset.encode_example`, as columns of a table by
+what converts Parquet files, and by building a `tf.train.Example` and calling
+`SerializeToString(deterministic=True)`, in turns. All must return the same bytes. The
+table has the median of the rounds.
 """
 
 from __future__ import annotations
@@ -18,27 +19,32 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.dataset import encode_example
+from gristmill.transforms.tables import encode_rows, features_of
 
-_CALLS = 200  # Of a round.
+_RECORDS = 1000  # Of a round.
 
 
 def cases(seed: int = 0) -> dict[str, Mapping[str, Any]]:
-    """Returns features to encode, by what they are like."""
+    """Returns features of a record, by what they are like."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, 50_000, 2048).astype(np.int32)
     return {
-        "text of 3 KB and URL": {"text": "text " * 600, "url": "https://example.org/1"},
+        "text of 3 KB and URL": {
+            "text": "text " * int(rng.integers(200, 1000)),
+            "url": f"https://example.org/{seed}",
+        },
         "image of 100 KB, label and name": {
-            "image": rng.bytes(100_000),
+            "image": rng.bytes(int(rng.integers(50_000, 150_000))),
             "label": 7,
-            "name": "image 7",
+            "name": f"image {seed}",
         },
         "2,048 tokens, an array": {"tokens": tokens},
         "2,048 tokens, a list": {"tokens": tokens.tolist()},
         "768 floats, an array": {"x": rng.random(768, np.float32)},
-        "20 integers of a name each": {f"feature {n:02d}": 50 * n for n in range(20)},
+        "20 integers of a name each": {f"feature {n:02d}": seed * n for n in range(20)},
     }
 
 
@@ -61,19 +67,24 @@ def by_tensorflow(features: Mapping[str, Any]) -> bytes:
     return bytes(example.SerializeToString(deterministic=True))
 
 
-def measure(features: Mapping[str, Any], *, rounds: int, calls: int) -> list[float]:
-    """Returns microseconds of CPU per record of gristmill and of TensorFlow."""
-    encoders: list[Callable[[Any], bytes]] = [encode_example, by_tensorflow]
-    if encode_example(features) != by_tensorflow(features):
-        raise RuntimeError("the two encode differently")
-    seconds: list[list[float]] = [[], []]
+def measure(records: Sequence[Mapping[str, Any]], *, rounds: int) -> list[float]:
+    """Returns microseconds of CPU per record: one by one, as a table, by TensorFlow."""
+    batch = pa.RecordBatch.from_pylist(records)
+    features = features_of(batch.schema)
+    encoders: list[Callable[[], list[bytes]]] = [
+        lambda: list(map(encode_example, records)),
+        lambda: encode_rows(batch, features),
+        lambda: list(map(by_tensorflow, records)),
+    ]
+    if not encoders[0]() == encoders[1]() == encoders[2]():
+        raise RuntimeError("they encode differently")
+    seconds: list[list[float]] = [[] for _ in encoders]
     for _ in range(rounds):
         for encode, spent in zip(encoders, seconds, strict=True):
             started = time.process_time()
-            for _ in range(calls):
-                encode(features)
+            encode()
             spent.append(time.process_time() - started)
-    return [statistics.median(spent) / calls * 1e6 for spent in seconds]
+    return [statistics.median(spent) / len(records) * 1e6 for spent in seconds]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -85,21 +96,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    rounds, calls = (1, 1) if options.quick else (options.rounds, _CALLS)
+    rounds, records = (1, 3) if options.quick else (options.rounds, _RECORDS)
     lines = [
-        "| a record is | `encode_example` | `tf.train.Example` |",
-        "| --- | ---: | ---: |",
+        "| a record is | `encode_example` | columns of a table | `tf.train.Example` |",
+        "| --- | ---: | ---: | ---: |",
     ]
-    for name, features in cases().items():
-        ours, theirs = measure(features, rounds=rounds, calls=calls)
-        lines.append(f"| {name} | {ours:.1f} | {theirs:.1f} |")
+    drawn = [cases(seed) for seed in range(records)]
+    for name in drawn[0]:
+        figures = measure([each[name] for each in drawn], rounds=rounds)
+        lines.append(" | ".join([f"| {name}", *(f"{f:.1f}" for f in figures)]) + " |")
     text = "\n".join(lines)
     print(text)
     if options.markdown is not None:
         options.markdown.write_text(
             "# The cost of encoding\n\n"
             "Microseconds of CPU per record, one core, the median of "
-            f"{rounds} rounds; made by\n"
+            f"{rounds} rounds of {records}\nrecords; made by "
             "`python -m benchmarks.encode --markdown docs/performance_encode.md`.\n\n"
             f"{text}\n",
             encoding="utf-8",

@@ -38,6 +38,7 @@ NOT_STARRED = {"gristmill.loader": {"open"}}
 # They measure one part of gristmill by itself, which users do not call.
 MEASURE_ONE_PART = {
     "benchmarks/contestants.py": "the memory of what a conversion imports",
+    "benchmarks/encode.py": "columns of a table, without a file of them",
     "benchmarks/faults.py": "empties a bucket through the storage, between the runs",
     "benchmarks/gcs_convert.py": "empties a bucket through the storage",
     "benchmarks/gcs_soak.py": "puts a shard into a bucket while it is being read",
