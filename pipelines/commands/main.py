@@ -31,7 +31,6 @@ from gristmill.pipelines.commands.errors import (
 
 # Command -> its module.
 _COMMANDS = {
-    "append": "jobs",
     "bench-loader": "bench_loader",
     "convert": "jobs",
     "demo": "demo",

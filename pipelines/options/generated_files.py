@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from gristmill.pipelines.options.definitions import (
-    COMMANDS,
     PIPELINES,
     LaunchOptions,
     options_of,
@@ -23,7 +22,7 @@ from gristmill.pipelines.options.definitions import (
 )
 from gristmill.pipelines.options.option import Option
 
-TABLES = {**COMMANDS, "launch": LaunchOptions}
+TABLES = {**PIPELINES, "launch": LaunchOptions}
 # A table ends where a line is empty.
 _TABLE = re.compile(r"<!-- options: (\w+) -->\n(?:\|.*\n)*\n?")
 

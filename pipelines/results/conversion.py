@@ -6,7 +6,6 @@ import dataclasses
 import json
 
 from gristmill.dataset.arrayrecord.writer_options import Check
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
@@ -43,9 +42,7 @@ class Outcome:
         for name in self.splits:
             split = self.manifest.find(name)
             assert split is not None  # It was committed.
-            only, edition = layout.parse_edition_key(name)
-            head = f"{self.manifest.name}/{only}"
-            head += f", edition {edition:,}" if edition > 1 else ""
+            head = f"{self.manifest.name}/{name}"
             if name in self.committed_before:
                 lines.append(
                     f"{head}: committed already, {plural(split.records, 'record')} in "

@@ -19,6 +19,7 @@ from tests.support.records import (
     text_records,
     write_tfrecords,
 )
+from tests.support.tars import tar_of
 
 
 def name_of(data: bytes) -> str | None:
@@ -78,7 +79,12 @@ def test_what_to_do_is_possible_today():
     assert "ReadFromText" in cures["gzip-compressed JSON lines"]
     assert "encode_frame" in cures["HDF5"]
     assert cures["zlib-compressed CSV"].startswith("decompress it; then read it")
-    assert cures["gzip-compressed tar"].startswith("decompress it; then extract it")
+    assert cures["tar"].startswith("convert it with `gristmill convert` if it is a")
+    assert cures["gzip-compressed tar"] == cures["tar"]
+
+
+def test_a_tar_may_begin_with_any_name():
+    assert name_of(tar_of([("PAR1/ORC.jpg", b"")])) == "tar"
 
 
 class TestDamagedTFRecords:

@@ -47,6 +47,7 @@ FORMATS: dict[str, SourceFormat] = {
         in_parts=False,
         compressed=False,
     ),
+    "webdataset": SourceFormat("tar", f"{_HERE}.streams.webdataset"),
 }
 
 

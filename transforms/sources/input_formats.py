@@ -22,6 +22,8 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.inflated_stream import Compression
 from gristmill.transforms.sources.formats import FORMATS
 
+# A block is decompressed as a whole; it has 128 KiB at most.
+_ZSTD_HEAD_BYTES = HEAD_BYTES + (128 << 10)
 _INFO_CURE = (
     "it describes a TFDS dataset: give its directory alone, which keeps its splits, or "
     "a narrower pattern"
@@ -111,7 +113,10 @@ def check_formats(
 
 
 def _look(file: FileInfo) -> Look:
-    head = storage_for(file.path).read(file.path, 0, HEAD_BYTES)
+    storage = storage_for(file.path)
+    head = storage.read(file.path, 0, HEAD_BYTES)
+    if compression_of(head) == "zstd" and format_of(head) is None:
+        head = storage.read(file.path, 0, _ZSTD_HEAD_BYTES)
     # The first bytes decide: what follows can be damaged.
     return Look(compression_of(head), format_of(head))
 

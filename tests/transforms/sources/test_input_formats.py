@@ -21,7 +21,11 @@ def refused(*patterns: object) -> str:
     return str(caught.value)
 
 
-READ = {known.found_as for known in FORMATS.values()}
+READ = {
+    found
+    for known in FORMATS.values()
+    for found in (known.found_as, f"gzip-compressed {known.found_as}")
+}
 
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name not in READ])

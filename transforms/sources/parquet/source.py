@@ -9,7 +9,6 @@ from typing import Any
 
 from gristmill.dataset.errors import CorruptRecordError
 from gristmill.dataset.metadata.features import encode_features
-from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.parquet.parquet_file import ParquetFile
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Rows
@@ -89,10 +88,6 @@ class ParquetSource:
         with contextlib.suppress(CorruptRecordError), _open(file) as table:
             cuts += table.places.cuts(range_bytes)
         yield from itertools.pairwise((0, *cuts, file.size_bytes))
-
-    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
-        """Tells whether there is a record for each row of the range."""
-        return (span.stop_bytes or 0) - (span.start_bytes or 0) == span.records
 
     def described(self) -> dict[str, Any]:
         """Returns what `dataset.json` says of the inputs, besides their list."""

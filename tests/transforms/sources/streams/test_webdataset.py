@@ -1,0 +1,276 @@
+"""WebDataset tars as a source: what is found in them, and ranges of them."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset import encode_example
+from gristmill.dataset.errors import (
+    CorruptRecordError,
+    FalseStartError,
+    InputError,
+    JobChangedError,
+)
+from gristmill.dataset.example import decode_example
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.source_of import certain_place, source_of
+from tests.support.conversion import convert, job_of, quarantined, read_output
+from tests.support.tars import (
+    FORMATS,
+    header_offsets,
+    members_of,
+    read_by_webdataset,
+    some_members,
+    tar_of,
+)
+
+ANY = SourceSpec("webdataset", "example", ("__key__", "cls", "jpg", "json"), "[]")
+EVERY = ("jpg", "txt", "seg.png", "", "json", "hidden")
+
+
+@pytest.fixture(scope="module")
+def path():
+    with tempfile.TemporaryDirectory() as folder:
+        yield pathlib.Path(folder, "in.tar")
+
+
+def read_range(file: InputFile, begin: int, end: int, **options: Any):
+    exact = begin == 0
+    source = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end, exact=exact)
+    reader = source_of(file.spec).read(file, source, **options)
+    return [r for batch in reader.batches() for r in batch.records], reader.span
+
+
+def read_in_ranges(file: InputFile, cuts: list[int], *, keep: bool):
+    """Reads a file range by range; returns the records, and how many were fooled.
+
+    The rules are those of `convert_shard` and `close_gaps`, in their shortest form.
+    """
+    reached, records, fooled = 0, [], 0
+    edges = sorted({0, *(cut for cut in cuts if cut < file.size_bytes)})
+    for begin, end in itertools.pairwise([*edges, file.size_bytes]):
+        damage = DamageHandler() if keep else None
+        known: dict[str, Any] = {"on_damage": damage}
+        try:
+            read, span = read_range(file, begin, end, **known)
+        except FalseStartError:
+            known["first_place"] = certain_place(file, begin, on_damage=damage)
+            assert known["first_place"] == reached
+            read, span = read_range(file, begin, end, **known)
+        start = span.start_bytes
+        if not (reached >= end if start is None else start == reached):
+            fooled += 1
+            known["first_place"] = reached
+            read, span = read_range(file, begin, end, **known)
+            start = span.start_bytes
+            assert reached >= end if start is None else start == reached
+        reached = reached if span.stop_bytes is None else span.stop_bytes
+        records += read
+    assert reached == file.size_bytes
+    return records, fooled
+
+
+class TestRanges:
+    @given(
+        members=some_members(),
+        format=st.sampled_from(["gnu", "pax"]),
+        mtime=st.sampled_from([0, 1.5]),
+        cuts=st.lists(st.integers(0, 12_000), max_size=6),
+        keep=st.booleans(),
+    )
+    def test_samples_are_whole_wherever_tars_are_cut(
+        self, path, members, format, mtime, cuts, keep
+    ):
+        data = tar_of(members, format=format, mtime=mtime)
+        path.write_bytes(data)
+        spec = SourceSpec("webdataset", "example", (), json.dumps(EVERY))
+        file = InputFile(str(path), len(data), spec=spec)
+        try:
+            expected = list(map(encode_example, read_by_webdataset(data)))
+        except ValueError:
+            if not keep:
+                with pytest.raises(CorruptRecordError, match="cannot become"):
+                    read_in_ranges(file, cuts, keep=False)
+                return
+            expected, _ = read_range(file, 0, len(data), on_damage=DamageHandler())
+        assert read_in_ranges(file, cuts, keep=keep)[0] == expected
+
+    @pytest.mark.parametrize("format", [*FORMATS])
+    def test_hardly_any_search_is_wrong_where_samples_are_alike(self, path, format):
+        data = tar_of(members_of(40, sizes=[600]), format=format, mtime=1.5)
+        path.write_bytes(data)
+        file = InputFile(str(path), len(data), spec=ANY)
+        expected = list(map(encode_example, read_by_webdataset(data)))
+        records, fooled = read_in_ranges(
+            file, list(range(0, len(data), 5003)), keep=False
+        )
+        assert records == expected
+        # Only in the last sample, which has none behind it to compare with.
+        assert fooled <= 2
+
+    def test_tars_within_tars_fool_no_one(self, path):
+        inner = tar_of(members_of(8, seed=1, sizes=[40]))
+        deep = tar_of([("0/a.jpg", inner), ("0/a.json", b"{}")])
+        members = [
+            (f"{n}/{key}.{ext}", content)
+            for n, content in enumerate([b"x", inner, deep, inner[:-11000], b"y" * 900])
+            for key in "ab"
+            for ext in ("cls", "jpg")
+        ]
+        data = tar_of(members)
+        path.write_bytes(data)
+        file = InputFile(str(path), len(data), spec=ANY)
+        expected = list(map(encode_example, read_by_webdataset(data)))
+        fooled = 0
+        for first in range(0, len(data), 2500):
+            for width in (300, 7000):
+                cuts = [first, first + width]
+                records, count = read_in_ranges(file, cuts, keep=False)
+                assert records == expected
+                fooled += count
+        assert fooled > 30  # Or this proves nothing.
+
+    @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+    def test_compressed_tars_become_the_same_shards_of_samples(self, tmp_path, pack):
+        data = tar_of(members_of(100))
+        (tmp_path / "in.tar").write_bytes(data)
+        (tmp_path / "in.tar.x").write_bytes(pack(data))
+        convert(job_of(tmp_path / "in.tar", tmp_path / "a", plan=("num_shards", 7)))
+        convert(job_of(tmp_path / "in.tar.x", tmp_path / "b", plan=("num_shards", 7)))
+        expected = list(map(encode_example, read_by_webdataset(data)))
+        assert read_output(tmp_path / "a") == read_output(tmp_path / "b") == expected
+
+    def test_plans_by_count(self, tmp_path):
+        data = tar_of(members_of(25))
+        (tmp_path / "in.tar").write_bytes(data)
+        plan = ("records_per_shard", 4)
+        convert(job_of(tmp_path / "in.tar", tmp_path / "out", plan=plan))
+        expected = list(map(encode_example, read_by_webdataset(data)))
+        assert read_output(tmp_path / "out") == expected
+        split = open_manifest(str(tmp_path / "out")).splits["train"]
+        assert split.shards == 7
+
+
+class TestWhatIsFound:
+    @pytest.fixture
+    def inputs(self, tmp_path) -> pathlib.Path:
+        folder = tmp_path / "in"
+        folder.mkdir()
+        (folder / "1.tar").write_bytes(tar_of(members_of(3)))
+        (folder / "2.tar").write_bytes(tar_of(members_of(3, ("jpg", "Txt"))))
+        return folder
+
+    def spec_of(self, inputs, **options: Any) -> SourceSpec:
+        return find_inputs([f"{inputs}/*"], options=RecordOptions(**options)).spec
+
+    def test_the_members_of_all_files(self, inputs):
+        spec = self.spec_of(inputs)
+        assert spec[:3] == ("webdataset", "example", ())
+        features = source_of(spec).features()
+        assert [*features] == ["__key__", "cls", "jpg", "json", "txt"]
+        assert features["__key__"] == {"kind": "bytes", "dtype": "bytes", "shape": []}
+        assert features["cls"]["optional"] is True
+
+    def test_chosen_members_in_their_order(self, inputs):
+        spec = self.spec_of(inputs, columns=("txt", "__key__"))
+        assert [*source_of(spec).features()] == ["txt", "__key__"]
+        convert(
+            job_of(
+                inputs,
+                inputs.parent / "out",
+                records=RecordOptions(columns=("txt", "__key__")),
+            )
+        )
+        records = list(map(decode_example, read_output(inputs.parent / "out")))
+        assert [[*record] for record in records[2:4]] == [
+            ["__key__"],
+            ["__key__", "txt"],
+        ]
+
+    def test_one_member_as_it_is(self, inputs):
+        spec = self.spec_of(inputs, record="column:jpg")
+        assert source_of(spec).features() is None
+        out = inputs.parent / "out"
+        convert(job_of(inputs, out, records=RecordOptions(record="column:jpg")))
+        expected = [
+            sample["jpg"]
+            for name in ("1.tar", "2.tar")
+            for sample in read_by_webdataset((inputs / name).read_bytes())
+        ]
+        assert read_output(out) == expected
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"columns": ("png",)}, "samples have no such member"),
+            ({"record": "column:png"}, "samples have no such member"),
+            ({"record": "line"}, "--record line is not for WebDataset"),
+            ({"record": "column:jpg", "columns": ("jpg",)}, "exclude each other"),
+        ],
+    )
+    def test_options_that_do_not_fit(self, inputs, options, message):
+        with pytest.raises(InputError, match=message):
+            self.spec_of(inputs, **options)
+
+    def test_tars_without_samples(self, tmp_path):
+        (tmp_path / "in.tar").write_bytes(tar_of([("README", b"text")]))
+        with pytest.raises(InputError, match="no samples of a WebDataset") as caught:
+            find_inputs([str(tmp_path / "in.tar")])
+        assert "tar -xf" in str(caught.value)
+
+    def test_a_member_that_was_not_looked_at(self, tmp_path):
+        members = members_of(700, ("cls",), sizes=[1])
+        members[600:600] = [("late.png", b"image")]
+        data = tar_of(members)
+        (tmp_path / "in.tar").write_bytes(data)
+        at = header_offsets(data)[600][0]
+        with pytest.raises(
+            CorruptRecordError, match="cannot become a record"
+        ) as caught:
+            convert(job_of(tmp_path / "in.tar", tmp_path / "out"))
+        assert f"byte offset {at:,}, sample 'late'" in str(caught.value)
+        assert "members png, where the samples looked at had cls" in str(caught.value)
+        convert(
+            job_of(
+                tmp_path / "in.tar",
+                tmp_path / "kept",
+                on_corrupt="quarantine",
+            )
+        )
+        assert len(read_output(tmp_path / "kept")) == 700
+        ((region, content),) = quarantined(tmp_path / "kept")
+        assert (region["reason"], region["begin_bytes"]) == ("sample", at)
+        assert content == data[at : region["end_bytes"]]
+
+    def test_a_restart_with_other_members_is_refused(self, inputs):
+        job = job_of(inputs, inputs.parent / "out")
+        convert(job)
+        # Of the same size, at the same time.
+        stat = (inputs / "2.tar").stat()
+        (inputs / "2.tar").write_bytes(tar_of(members_of(3, ("png", "Txt"))))
+        os.utime(inputs / "2.tar", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        with pytest.raises(JobChangedError):
+            convert(job)
+
+    def test_the_dataset_says_what_its_records_are(self, inputs):
+        convert(job_of(inputs, inputs.parent / "out"))
+        split = open_manifest(str(inputs.parent / "out")).splits["train"]
+        assert split.source["format"] == "webdataset"
+        assert split.source["record"] == "example"
+        assert [*split.features] == ["__key__", "cls", "jpg", "json", "txt"]

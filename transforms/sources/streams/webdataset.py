@@ -1,0 +1,145 @@
+"""Tars of samples as a source, as WebDataset lays them out.
+
+The members that samples have are looked for when the inputs are listed, in the first
+samples of some of the files. So all workers know them, and a member that none of these
+samples had is an error that names it, not a feature that no reader expects.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.metadata.features import FeatureSpec, encode_features
+from gristmill.dataset.storage.base import map_all
+from gristmill.dataset.tar.sample_reader import SampleReader
+from gristmill.dataset.tar.samples import (
+    KEY,
+    ExampleMaker,
+    MemberMaker,
+    RecordMaker,
+)
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.streams.stream_range import StreamRange
+from gristmill.transforms.sources.streams.stream_source import StreamSource
+
+_COLUMN = "column:"
+_LOOKED_FILES = 16
+_LOOKED_BYTES = 16 << 20  # Of each of them, or so many samples if that is less.
+_LOOKED_SAMPLES = 256
+
+
+class WebDatasetSource(StreamSource):
+    """Records made of samples: an example of the members, or one member."""
+
+    def __init__(self, spec: SourceSpec):
+        super().__init__(spec, functools.partial(SampleReader, make=_maker(spec)))
+
+    def features(self) -> dict[str, Any] | None:
+        """Returns a feature of bytes for each member; any sample may lack one."""
+        if self.spec.record != "example":
+            return None
+        names = self.spec.columns or (KEY, *json.loads(self.spec.schema))
+        return encode_features(
+            {
+                name: FeatureSpec(kind="bytes", dtype="bytes", optional=name != KEY)
+                for name in names
+            }
+        )
+
+
+def _maker(spec: SourceSpec) -> RecordMaker:
+    if spec.record.startswith(_COLUMN):
+        return MemberMaker(spec.record.removeprefix(_COLUMN))
+    # Of chosen members, it is known that others are left out.
+    known = None if spec.columns else json.loads(spec.schema)
+    return ExampleMaker(known, spec.columns)
+
+
+def make_source(spec: SourceSpec) -> WebDatasetSource:
+    """Returns the source of a spec."""
+    return WebDatasetSource(spec)
+
+
+def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
+    """Returns how the records of samples are made.
+
+    Raises:
+        InputError: The samples looked at have no such member, or no members.
+    """
+    record = options.record or "example"
+    if record == "line":
+        raise InputError(
+            "--record line is not for WebDataset tars",
+            expected="--record example, or --record column: and the extension of a "
+            "member",
+            got=record,
+            cure="give one of these, or leave it out",
+        )
+    found = _members(files)
+    if not found:
+        raise InputError(
+            "no samples of a WebDataset in the tars",
+            where=some_of(files.paths),
+            expected="files whose names have an extension, such as 000001.jpg",
+            got=f"none, where the first {_LOOKED_SAMPLES} samples would be",
+            cure="extract them with tar -xf, then give the files in them",
+        )
+    wanted = list(options.columns)
+    if record.startswith(_COLUMN):
+        if wanted:
+            raise InputError(
+                "--columns and --record column: exclude each other",
+                got=f"--columns {','.join(wanted)} --record {record}",
+                cure="leave one of them out",
+            )
+        wanted = [record.removeprefix(_COLUMN)]
+    missing = [name for name in wanted if name not in (KEY, *found)]
+    if missing:
+        raise InputError(
+            "samples have no such member",
+            where=some_of(files.paths),
+            expected=f"one of {some_of((KEY, *found), 12)}",
+            got=some_of(missing),
+            cure="name members by their extensions, in lower case",
+        )
+    # What else there is says nothing of records that are made of chosen members.
+    schema = json.dumps([] if wanted else found)
+    return SourceSpec("webdataset", record, options.columns, schema)
+
+
+def _members(files: InputFiles) -> list[str]:
+    """Returns the extensions of the members of some samples, sorted."""
+    count = min(len(files), _LOOKED_FILES)
+    chosen = sorted({len(files) * number // count for number in range(count)})
+    looked = map_all(_look, [files[file] for file in chosen], at_once=_LOOKED_FILES)
+    return sorted(set().union(*looked))
+
+
+def _look(file: InputFile) -> set[str]:
+    """Returns the extensions of the first samples of a file."""
+    found: set[str] = set()
+
+    def note(key: bytes, members: Mapping[str, bytes]) -> bytes:
+        found.update(members)
+        return b""
+
+    first = SourceRange(
+        file_index=0,
+        begin_bytes=0,
+        end_bytes=0,
+        exact=True,
+        extra_records=_LOOKED_SAMPLES,
+    )
+    open_reader = functools.partial(SampleReader, make=note)
+    reader = StreamRange(file, first, open_reader, on_damage=DamageHandler())
+    for batch in reader.batches():
+        if batch.places[-1] >= _LOOKED_BYTES:
+            break  # The generator, gone, closes the file.
+    return found
