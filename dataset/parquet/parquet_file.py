@@ -25,7 +25,7 @@ ENCRYPTED_MAGIC = b"PARE"
 LEAST_BYTES = 12  # The magic bytes twice, and the length of the footer.
 _BATCH_BYTES = 2 << 20
 # Of columns with dictionaries, sizes in the footer do not tell how large values are.
-_BATCH_ROWS = 2048
+_BATCH_ROWS = 4096
 _BUFFER_BYTES = 256 << 10  # Read at a time of each column; pyarrow's own 0 is all.
 
 

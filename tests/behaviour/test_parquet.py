@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
+import sys
+import tempfile
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gristmill import loader
+from gristmill.dataset.errors import (
+    CorruptInputError,
+    InputError,
+    JobChangedError,
+    MissingPackageError,
+    UserFunctionError,
+)
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.definitions import ConvertOptions
 from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tables import encode_rows, features_of
 from tests.support.conversion import (
     contents,
     convert,
     job_of,
+    quarantined,
     read_output,
+    shards_of,
 )
-from tests.support.parquet_files import some_table, write_parquet
+from tests.support.gcs_server import GcsServer
+from tests.support.kills import Killer
+from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
 
 ROWS = (900, 1, 2300, 0, 400)
 
@@ -97,3 +118,238 @@ def test_workers_and_order_change_nothing(folder, tmp_path):
         )
         run_conversion(conversion_of(options).jobs, workers=workers)
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
+def commands_options(folder, output, **options):
+    return ConvertOptions(
+        input=(str(folder),), output=str(output), name="data", **options
+    )
+
+
+class TestDamage:
+    @pytest.fixture
+    def damaged(self, folder, tmp_path) -> pathlib.Path:
+        """File 2 cannot be read from row 1,000 to 1,500, file 4 not at all."""
+        copy = tmp_path / "in"
+        shutil.copytree(folder, copy)
+        flip(copy / "2.parquet", page_offset(copy / "2.parquet", 2, 1))
+        (copy / "4.parquet").write_bytes((copy / "4.parquet").read_bytes()[:-1])
+        return copy
+
+    @pytest.mark.parametrize(("plan", "shards"), PLANS)
+    def test_it_is_set_aside_and_all_else_kept(
+        self, damaged, expected, tmp_path, plan, shards
+    ):
+        options = {"on_corrupt": "quarantine", "plan": plan}
+        convert(job_of(damaged, tmp_path / "out", **options))
+        lost = [*range(901 + 1000, 901 + 1500), *range(3201, 3601)]
+        kept = [record for n, record in enumerate(expected) if n not in set(lost)]
+        assert read_output(tmp_path / "out") == kept
+        (group, stored), (file, whole) = quarantined(tmp_path / "out")
+        assert (group["begin_row"], group["end_row"]) == (1000, 1500)
+        assert group["reason"] == "row group 2"
+        data = (damaged / "2.parquet").read_bytes()
+        assert stored == data[group["begin_bytes"] : group["end_bytes"]]
+        assert (file["begin_row"], file["end_row"], file["reason"]) == (0, 0, "footer")
+        assert whole == (damaged / "4.parquet").read_bytes()
+        assert not verify(str(tmp_path / "out")).findings
+
+    def test_it_is_an_error_that_names_the_row(self, damaged, tmp_path):
+        (damaged / "4.parquet").unlink()
+        with pytest.raises(CorruptInputError) as caught:
+            convert(job_of(damaged, tmp_path / "out"))
+        assert caught.value.where == f"{damaged}/2.parquet, row 1,000"
+        assert not (tmp_path / "out" / "dataset.json").exists()
+
+    def test_a_file_of_no_bytes_has_no_rows(self, folder, tmp_path):
+        copy = tmp_path / "in"
+        write_parquet(copy / "a.parquet", some_table(20))
+        (copy / "b.parquet").write_bytes(b"")
+        with pytest.raises(InputError, match="is empty"):
+            convert(job_of(copy, tmp_path / "out"))
+        convert(job_of(copy, tmp_path / "out", on_corrupt="quarantine"))
+        assert len(read_output(tmp_path / "out")) == 20
+
+
+def named(record: bytes) -> bytes:
+    """A function for --map that fails at one record."""
+    if b"fail" in record:
+        raise ValueError("not this one")
+    return record[:1]
+
+
+def test_a_function_gets_records_and_its_error_names_the_row(tmp_path):
+    table = pa.table({"text": [*map(str, range(3000)), "fail", "x"]})
+    path = write_parquet(tmp_path / "a.parquet", table[:3000], row_group_size=999)
+    options = {
+        "map": f"{__name__}:named",
+        "records": RecordOptions(record="column:text"),
+    }
+    convert(job_of(path, tmp_path / "out", **options))
+    assert read_output(tmp_path / "out") == [str(n).encode()[:1] for n in range(3000)]
+    assert open_manifest(str(tmp_path / "out")).splits["train"].features is None
+    write_parquet(path, table, row_group_size=999)
+    with pytest.raises(UserFunctionError) as caught:
+        convert(job_of(path, tmp_path / "other", **options))
+    assert f"{path}, row 3,000" in str(caught.value)
+
+
+def test_the_features_are_described_for_rows_alone(folder, tmp_path):
+    convert(job_of(folder / "0.parquet", tmp_path / "out"))
+    split = open_manifest(str(tmp_path / "out")).splits["train"]
+    assert sorted(split.features) == ["number", "score", "tags", "text"]
+    assert split.source["format"] == "parquet"
+
+
+def test_other_columns_are_another_job(tmp_path):
+    """A restart after the files were written again with another type of a column."""
+    path = tmp_path / "a.parquet"
+    write_parquet(path, pa.table({"n": [1, 2, 3]}))
+    job = job_of(path, tmp_path / "out", plan=("num_shards", 2))
+    make_shard(next(iter(shard_tasks(begin_job(job).prepared))))
+    write_parquet(path, pa.table({"n": [1.0, 2.0, 3.0]}))
+    with pytest.raises(JobChangedError):
+        begin_job(job)
+
+
+@pytest.mark.slow
+def test_a_killed_conversion_is_finished_by_the_next(folder, expected, tmp_path):
+    argv = ["convert", str(folder), "out", "--num-shards", "3", "--workers", "1"]
+    with Killer(tmp_path) as killer:
+        whole = tmp_path / "whole"
+        whole.mkdir()
+        assert killer.run(argv, cwd=whole).status == 0
+        for step in range(2, 40, 12):
+            place = tmp_path / str(step)
+            place.mkdir()
+            if killer.run(argv, kill_at=step, cwd=place).status == 0:
+                break
+            assert killer.run(argv, cwd=place).status == 0
+            assert read_output(place / "out") == expected
+            for name in shards_of(whole / "out"):
+                shard = (place / "out" / name).read_bytes()
+                assert shard == (whole / "out" / name).read_bytes()
+    assert step > 10
+
+
+def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
+    convert(job_of(folder, tmp_path / "local", plan=("num_shards", 4)))
+    with GcsServer("in") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        for path in folder.iterdir():
+            server.objects.put("in", f"rows/{path.name}", path.read_bytes())
+        # Damaged on its way: a footer, and pages.
+        server.fail("flip", "media", name="2.parquet", skip=2, times=2)
+        convert(job_of("gs://in/rows/*", tmp_path / "gs", plan=("num_shards", 4)))
+        assert not any(fault.times for fault in server.faults)
+    for name in shards_of(tmp_path / "local"):
+        shard = (tmp_path / "gs" / name).read_bytes()
+        assert shard == (tmp_path / "local" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_beam_gives_the_same_bytes(folder, tmp_path):
+    for name, argv in (("here", None), ("beam", ["--runner=DirectRunner"])):
+        options = commands_options(folder, tmp_path / name, records_per_shard=700)
+        run_conversion(conversion_of(options).jobs, beam_options=argv)
+    assert shards_of(tmp_path / "here") == shards_of(tmp_path / "beam")
+    for name in shards_of(tmp_path / "here"):
+        shard = (tmp_path / "here" / name).read_bytes()
+        assert shard == (tmp_path / "beam" / name).read_bytes()
+
+
+def test_a_repository_keeps_its_splits(tmp_path):
+    tables = {}
+    for split, files in (("train", 2), ("validation", 1)):
+        for number in range(files):
+            table = tables[split, number] = some_table(50 + number, seed=number)
+            name = f"data/{split}-{number:05}-of-{files:05}-0a1b.parquet"
+            write_parquet(tmp_path / "in" / name, table)
+    (tmp_path / "in" / "README.md").write_text("---\nlicense: mit\n---\n# Rows\n")
+    options = commands_options(tmp_path / "in", tmp_path / "out", num_shards=2)
+    run_conversion(conversion_of(options).jobs)
+    manifest = open_manifest(str(tmp_path / "out"))
+    assert {name: split.records for name, split in manifest.splits.items()} == {
+        "train": 101,
+        "validation": 50,
+    }
+    table = pa.concat_tables([tables["train", 0], tables["train", 1]])
+    (batch,) = table.combine_chunks().to_batches()
+    expected = encode_rows(batch, features_of(table.schema))
+    assert read_output(tmp_path / "out") == expected
+
+
+def test_a_missing_pyarrow_is_named_before_anything_is_written(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingPackageError, match="pyarrow") as caught:
+        convert(job_of(folder, tmp_path / "out"))
+    assert "pip install 'gristmill[parquet]'" in caught.value.cure
+    assert not (tmp_path / "out").exists()
+
+
+VALUES = {
+    "ints": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    "small": (pa.uint8(), st.integers(0, 255)),
+    "floats": (pa.float32(), st.floats(width=32)),
+    "texts": (pa.string(), st.text(max_size=8)),
+    "bytes": (pa.binary(), st.binary(max_size=8)),
+    "flags": (pa.bool_(), st.booleans()),
+    "lists": (pa.list_(pa.int32()), st.lists(st.integers(-9, 9), max_size=3)),
+    "words": (
+        pa.dictionary(pa.int32(), pa.string()),
+        st.sampled_from(["a", "bb", "ccc"]),
+    ),
+}
+
+
+@st.composite
+def tables(draw):
+    columns = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4))
+    rows = draw(st.integers(0, 30))
+    arrays = {}
+    for number, name in enumerate(columns):
+        kind, values = VALUES[name]
+        cells = draw(
+            st.lists(st.none() | values, min_size=rows, max_size=rows).map(
+                lambda found, kind=kind: pa.array(found, kind)
+            )
+        )
+        arrays[f"{name} {number}"] = cells
+    return pa.table(arrays)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    table=tables(),
+    group=st.integers(1, 12),
+    shards=st.integers(1, 5),
+    compression=st.sampled_from(["none", "snappy", "gzip", "zstd", "brotli", "lz4"]),
+    version=st.sampled_from(["1.0", "2.0"]),
+)
+def test_any_table_in_any_cut(table, group, shards, compression, version):
+    """What TensorFlow parses is what pyarrow's own reader has."""
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        path = write_parquet(
+            folder / "a.parquet",
+            table,
+            row_group_size=group,
+            compression=compression,
+            data_page_version=version,
+        )
+        convert(job_of(path, folder / "out", plan=("num_shards", shards)))
+        rows = pq.read_table(path).to_pylist()
+        for record, row in zip(read_output(folder / "out"), rows, strict=True):
+            feature = tf.train.Example.FromString(record).features.feature
+            assert set(feature) == {k for k, value in row.items() if value is not None}
+            for name, value in feature.items():
+                found = list(getattr(value, value.WhichOneof("kind")).value)
+                cell = row[name] if isinstance(row[name], list) else [row[name]]
+                wanted = [c.encode() if isinstance(c, str) else c for c in cell]
+                np.testing.assert_array_equal(found, wanted)

@@ -48,4 +48,4 @@ def page_offset(path: pathlib.Path, group: int, column: int) -> int:
     """Returns a place within the pages of a column of a row group."""
     chunk = pq.read_metadata(path).row_group(group).column(column)
     begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    return int(begin) + int(chunk.total_compressed_size) * 2 // 3
+    return int(begin) + int(chunk.total_compressed_size) * 9 // 10

@@ -84,8 +84,12 @@ class InputFiles:
 
     @property
     def sized(self) -> npt.NDArray[np.bool_]:
-        """Whether the last record ends at the file's size: bool [files]."""
-        return self.splittable & FORMATS[self.spec.format].sized
+        """Whether the last record ends at the file's size: bool [files].
+
+        That of an empty file does, whatever its format: no range is read of it.
+        """
+        empty = np.equal(self.sizes, 0)
+        return self.splittable & (empty | FORMATS[self.spec.format].sized)
 
     @property
     def digest(self) -> str:

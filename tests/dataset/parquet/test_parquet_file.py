@@ -72,25 +72,25 @@ def test_batches_are_small_where_rows_are_large(tmp_path):
 
 
 def test_a_damaged_page_is_named_by_its_rows_after_all_before_it(tmp_path):
-    table = some_table(9000)
+    table = some_table(12000)
     path = write_parquet(
-        tmp_path / "a.parquet", table, row_group_size=5000, use_dictionary=False
+        tmp_path / "a.parquet", table, row_group_size=6000, use_dictionary=False
     )
     flip(path, page_offset(path, 1, 0))
     with opened(path) as file:
         groups, columns = file.places.groups, file.schema.names
         assert pa.Table.from_batches(file.batches(groups[0], columns)).equals(
-            table[:5000]
+            table[:6000]
         )
         good = []
         with pytest.raises(CorruptRecordError) as caught:
             good.extend(file.batches(groups[1], columns))
     rows = sum(batch.num_rows for batch in good)
-    assert rows == 2048
-    assert pa.Table.from_batches(good).equals(table[5000 : 5000 + rows])
+    assert rows == 4096
+    assert pa.Table.from_batches(good).equals(table[6000 : 6000 + rows])
     error = caught.value
-    assert (error.offset, error.end) == (5000 + rows, 9000)
-    assert error.where == f"{path}, row {5000 + rows:,}"
+    assert (error.offset, error.end) == (6000 + rows, 12000)
+    assert error.where == f"{path}, row {6000 + rows:,}"
     assert "row group 1" in str(error)
     assert "--on-corrupt quarantine" in error.cure
 
