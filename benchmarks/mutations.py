@@ -32,8 +32,8 @@ from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import chunk_ranges
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask
-from gristmill.transforms.sources.shard_list import list_shards
-from gristmill.transforms.sources.shard_range import read_chunks
+from gristmill.transforms.sources.shards.shard_list import list_shards
+from gristmill.transforms.sources.shards.shard_range import read_chunks
 
 _MARKS = ("<!-- plain: begin -->", "<!-- plain: end -->")
 _BLOCK_BYTES = 1 << 16
@@ -235,8 +235,8 @@ def read_with_transform(path: str) -> tuple[int, Pieces]:
                 range(begin, int(ends[last - 1])),
                 lambda first=first, last=last: [
                     record
-                    for _, records in read_chunks(shard, first, last)
-                    for record in records
+                    for batch in read_chunks(shard, first, last)
+                    for record in batch.records
                 ],
             )
 

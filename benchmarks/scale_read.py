@@ -32,8 +32,8 @@ from gristmill.transforms.read_tfrecords import (
     _Walk,
 )
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.shard_list import list_shards
-from gristmill.transforms.sources.shard_range import ChunkRange
+from gristmill.transforms.sources.shards.shard_list import list_shards
+from gristmill.transforms.sources.shards.shard_range import ChunkRange
 
 _FILE_BYTES = 256 << 20
 _LARGEST_BYTES = 5 << 40

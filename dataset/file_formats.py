@@ -34,7 +34,8 @@ _EXAMPLES = (
 )
 _CURES = {
     TFRECORD: "convert it with `gristmill convert`",
-    ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`",
+    ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`; or write "
+    "its records anew with `gristmill convert`",
     "Parquet": "convert it with `gristmill convert`",
     "Avro": "read it with Beam's ReadFromAvro, and write records with "
     f"gristmill.transforms.WriteArrayRecords {_ELSEWHERE}",

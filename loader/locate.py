@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.metadata.lineage import Ancestor, read_lineage
 from gristmill.dataset.metadata.provenance import (
+    DamagedRegion,
+    SourceFile,
     frame_offset,
     part_count,
     read_damaged_regions,
@@ -22,6 +25,22 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.batches import Batches, row_at
 from gristmill.loader.dataset import Dataset, ShardInfo
 from gristmill.loader.indices import IntArray, checked_count
+
+# Formats in which the place of a record is its number.
+_NUMBERED = ("arrayrecord", "parquet")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PassedShard:
+    """A shard of another dataset that a record was read from.
+
+    Attributes:
+        path: The file, as the conversion that read it was given it.
+        record: The record's number in it.
+    """
+
+    path: str
+    record: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,16 +56,21 @@ class Location:
         shard: The file that holds it.
         record_in_shard: Its number in that file.
         offset_bytes: Offset in that file of the chunk that holds the record.
-        source_path: The TFRecord file it was converted from, as given to the
-            conversion.
+        source_path: The file it was converted from, as given to the conversion. Of a
+            dataset that was made of another one, the file that this one was made of.
+        source_format: The format of that file, such as `tfrecord`.
+        source_record: The number of the record or row in that file, of a format that
+            numbers them: ArrayRecord, Parquet. The fields in bytes are None then.
         source_offset_bytes: Offset of the record's frame in that file; in the
             decompressed file where `source_compression` is not `none`.
         source_range_bytes: The half-open range of that file, counted likewise, in
             which the frame lies.
         source_record_in_range: Its number among the records of that range, without
             those in quarantine.
-        source_compression: `none`, `gzip` or `zlib`.
+        source_compression: `none`, `gzip`, `zlib` or `zstd`.
         source_note: Why part of the source is not known.
+        passed: The shards of other datasets that it was read from on the way, the
+            nearest first. They need not be there any more.
     """
 
     epoch: int
@@ -56,11 +80,14 @@ class Location:
     record_in_shard: int
     offset_bytes: int
     source_path: str | None = None
+    source_format: str | None = None
+    source_record: int | None = None
     source_offset_bytes: int | None = None
     source_range_bytes: tuple[int, int] | None = None
     source_record_in_range: int | None = None
     source_compression: str | None = None
     source_note: str | None = None
+    passed: tuple[PassedShard, ...] = ()
 
 
 def locate(batches: Batches, step: int, row: int) -> Location:
@@ -86,13 +113,30 @@ def locate(batches: Batches, step: int, row: int) -> Location:
     )
 
 
+class _Found(NamedTuple):
+    """Where a record was found, on the way to its source.
+
+    Attributes:
+        file: The file that it was read from.
+        span: The range of the file that was read with it.
+        number: Its number among the records of the range.
+        at: Number, in the dataset, of the first of them; None if they are not in the
+            dataset as they were in the range.
+        regions: What was set aside of that file.
+    """
+
+    file: SourceFile
+    span: SourceSpan
+    number: int
+    at: int | None
+    regions: Sequence[DamagedRegion]
+
+
 def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
     """Returns what is known of the source of a shard's record."""
-    manifest = dataset.manifest
-    if manifest is None or dataset.split is None:
-        split = None
-    else:
-        split = manifest.splits[dataset.split].parts[(info.edition or 1) - 1]
+    committed, edition = dataset.committed, info.edition or 1
+    before = () if committed is None else committed.parts[: edition - 1]
+    split = None if committed is None else committed.parts[edition - 1]
     shard = info.path.removeprefix(dataset.path).lstrip("/")
     if split is not None and (parts := part_count(split)) is not None:
         part, position = written_position(dataset.path, split, shard, record)
@@ -103,8 +147,8 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
         }
     if split is None or not info.spans:
         return {
-            "source_note": "only datasets that gristmill converted from TFRecord files "
-            "have a list of their sources"
+            "source_note": "only datasets that gristmill converted from files have a "
+            "list of their sources"
         }
     files = read_source_files(dataset.path, split)
     spans = [
@@ -121,7 +165,7 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
     if info.dropped_records or info.added_records:
         return _one_of(spans, files) | {
             "source_note": f"the function {function} returned more or fewer records "
-            "than it was given: the frame of each record was not kept"
+            "than it was given: the place of each record was not kept"
         }
     ends = np.cumsum([span.records for span in spans])
     if not spans or ends[-1] != info.records:
@@ -129,49 +173,172 @@ def _source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
     number = int(np.searchsorted(ends, record, side="right"))
     span = spans[number]
     first = int(ends[number]) - span.records
-    found = _one_of([span], files) | {"source_record_in_range": record - first}
-    if function is not None:
-        return found | {
-            "source_note": f"the function {function} changed the records: their "
-            "lengths in the source were not kept"
-        }
-    regions = [
-        region
-        for region in read_damaged_regions(dataset.path, shard)
-        if region.path == found["source_path"]
-    ]
+    file = files[span.file_index]
+    found = _Found(
+        file,
+        span,
+        record - first,
+        None if function else info.first_record + first,
+        [
+            region
+            for region in read_damaged_regions(dataset.path, shard)
+            if region.path == file.path
+        ],
+    )
+    whole = not (split.dropped_records or split.added_records)
+    whole &= not split.quarantined_regions
+    found, fields = _through(
+        found,
+        read_lineage(dataset.path, split),
+        records=split.records if whole else -1,
+        begin=sum(part.records for part in before),
+    )
+    return {"source_note": _changed(function), **fields, **_place(dataset, found)}
+
+
+def _changed(function: str | None) -> str | None:
+    if function is None:
+        return None
+    return (
+        f"the function {function} changed the records: their lengths in the source "
+        "were not kept"
+    )
+
+
+def _through(
+    found: _Found, ancestors: Sequence[Ancestor], *, records: int, begin: int
+) -> tuple[_Found, dict[str, Any]]:
+    """Follows a record through the datasets that it was read from.
+
+    Args:
+        found: Where it was found.
+        ancestors: These datasets, the nearest first.
+        records: How many records the last edition has, -1 if some were lost on the
+            way into it.
+        begin: Number, in the last dataset, of the first of them.
+
+    Returns:
+        Where it was found last, and fields of its location.
+    """
+    passed: list[PassedShard] = []
+    fields: dict[str, Any] = {}
+    for ancestor in ancestors:
+        number = _numbered(found)
+        if number is None:
+            break
+        shard = found.span.file_index
+        taken = ancestor.taken(shard, number)
+        if taken is None:
+            if ancestor.function is not None:
+                fields["source_note"] = (
+                    f"the function {ancestor.function} returned more or fewer records "
+                    f"on the way into {ancestor.dataset}: what they were made of was "
+                    "not kept"
+                )
+            break
+        passed.append(PassedShard(path=found.file.path, record=number))
+        if ancestor.function is not None:
+            fields["source_note"] = _changed(ancestor.function)
+        same = found.at is not None and ancestor.function is None
+        same &= ancestor.records == records
+        before = int(ancestor.columns["records"][:shard].sum())
+        found = _Found(
+            taken.file,
+            taken.span,
+            before + number - taken.first_record,
+            begin + taken.first_record if same else None,
+            taken.regions,
+        )
+    return found, fields | {"passed": tuple(passed)}
+
+
+def _numbered(found: _Found) -> int | None:
+    """Returns a record's number in a file whose places are such; None if not known."""
+    span = found.span
+    if found.file.format not in _NUMBERED or span.start_bytes is None:
+        return None
+    if span.stop_bytes != span.start_bytes + span.records:
+        return None  # Some were set aside in between.
+    return span.start_bytes + found.number
+
+
+def _place(dataset: Dataset, found: _Found) -> dict[str, Any]:
+    """Returns the place of a record in the file where it was found last."""
+    file, span = found.file, found.span
+    fields: dict[str, Any] = {
+        "source_path": file.path,
+        "source_format": file.format,
+        "source_compression": file.compression,
+        "source_record_in_range": found.number,
+    }
+    if file.format in _NUMBERED:
+        number = _numbered(found)
+        lost = {"source_note": "records of the range before this one were set aside"}
+        return fields | (lost if number is None else {"source_record": number})
+    fields |= _one_of([span], {span.file_index: file})
+    if found.at is None:
+        return fields
+    if file.format != "tfrecord":
+        return fields | {"source_note": "the lengths in the source were not kept"}
+    at = found.at
 
     def lengths_of(begin: int, end: int) -> list[int]:
-        at = info.first_record + first
         return list(map(len, dataset.read(np.arange(at + begin, at + end))))
 
     offset = frame_offset(
         span,
-        record - first,
-        _runs(info, first, first + span.records, lengths_of),
+        found.number,
+        _runs_across(dataset, at, at + span.records, lengths_of),
         lengths_of=lengths_of,
-        regions=regions,
+        regions=found.regions,
     )
     if offset is None:
-        return found | {
+        return fields | {
             "source_note": "the frames do not add up to the range: the list of damaged "
             "regions of this input is missing"
         }
-    return found | {"source_offset_bytes": offset}
+    return fields | {"source_offset_bytes": offset}
 
 
-def _one_of(spans: list[SourceSpan], files: Any) -> dict[str, Any]:
+def _one_of(
+    spans: list[SourceSpan], files: Mapping[int, SourceFile] | Sequence[SourceFile]
+) -> dict[str, Any]:
     """Returns the file and range of spans that are all of one file."""
     if len({span.file_index for span in spans}) != 1:
         return {}
     file = files[spans[0].file_index]
     starts = [span.start_bytes for span in spans if span.start_bytes is not None]
     stops = [span.stop_bytes for span in spans if span.stop_bytes is not None]
-    return {
+    fields: dict[str, Any] = {
         "source_path": file.path,
-        "source_range_bytes": (min(starts), max(stops)),
+        "source_format": file.format,
         "source_compression": file.compression,
     }
+    if file.format not in _NUMBERED:
+        fields["source_range_bytes"] = (min(starts), max(stops))
+    return fields
+
+
+def _runs_across(
+    dataset: Dataset,
+    begin: int,
+    end: int,
+    lengths_of: Callable[[int, int], Sequence[int]],
+) -> IntArray:
+    """Returns what `_runs` does for records of a dataset, in one shard or several."""
+    runs = []
+    at = begin
+    while at < end:
+        info = dataset.shard(int(dataset.find([at])[0][0]))
+        stop = min(end, info.first_record + info.records)
+        shift, first = at - begin, info.first_record
+
+        def of_part(first: int, last: int, shift: int = shift) -> Sequence[int]:
+            return lengths_of(shift + first, shift + last)
+
+        runs.append(_runs(info, at - first, stop - first, of_part))
+        at = stop
+    return np.concatenate(runs) if runs else np.empty((0, 2), np.int64)
 
 
 @functools.lru_cache(maxsize=64)

@@ -16,8 +16,8 @@ from gristmill.transforms.graph.display import displayed
 from gristmill.transforms.graph.lineage import report_sources
 from gristmill.transforms.graph.record_coder import register
 from gristmill.transforms.planning.shard_plan import check_positive
-from gristmill.transforms.sources.shard_list import ListedShard, list_shards
-from gristmill.transforms.sources.shard_range import (
+from gristmill.transforms.sources.shards.shard_list import ListedShard, list_shards
+from gristmill.transforms.sources.shards.shard_range import (
     ChunkRange,
     cut_at_chunks,
     read_chunks,
@@ -51,14 +51,14 @@ def _list(source: str | Sequence[str], split: str | None) -> Iterator[ListedShar
 def _read(piece: ChunkRange, with_index: bool) -> Iterator[Any]:
     counted = beam.metrics.Metrics.counter("gristmill", "records-read")
     raw_bytes = beam.metrics.Metrics.counter("gristmill", "raw-bytes-read")
-    for first_record, records in read_chunks(*piece):
-        counted.inc(len(records))
-        raw_bytes.inc(sum(map(len, records)))
+    for batch in read_chunks(*piece):
+        counted.inc(len(batch.records))
+        raw_bytes.inc(sum(map(len, batch.records)))
         if with_index:
-            for number, record in enumerate(records, first_record):
+            for number, record in zip(batch.places, batch.records, strict=True):
                 yield ShardRecord(piece.shard.path, number, record)
         else:
-            yield from records
+            yield from batch.records
 
 
 def read_sources(

@@ -12,7 +12,8 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +42,12 @@ class SourceFile:
     Attributes:
         path: As the conversion was given it, possibly relative to where that ran.
         compression: One of `COMPRESSIONS`.
+        format: What the file is, such as `tfrecord`.
     """
 
     path: str
     compression: str
+    format: str = "tfrecord"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,36 +67,64 @@ class DamagedRegion:
     compressed: bool
 
 
-def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
-    """Returns the input files that spans count, none if there is no list."""
+def place_of_inputs(dataset: str, split: Split) -> tuple[str, str] | None:
+    """Returns where the list of a split's input files is, and its digest, if known."""
     relative, digest = map(split.source.get, ("file_list", "file_list_digest"))
     if not isinstance(relative, str) or not isinstance(digest, str):
-        return ()
+        return None
     place = layout.join(dataset, layout.DATASET_JSON)
-    path = layout.join(dataset, layout.check_relative(relative, where=place))
-    return _source_files(path, digest)
+    return layout.join(dataset, layout.check_relative(relative, where=place)), digest
+
+
+def load_inputs(path: str, digest: str) -> dict[str, Any] | None:
+    """Returns a list of input files as named arrays; None if it is not there.
+
+    Or if it is damaged or another one: the records can be read without it.
+
+    Args:
+        path: The list.
+        digest: Of the names and sizes in it.
+    """
+    found = storage_for(path).load(path)
+    if found is None:
+        return None
+    hasher = hashlib.sha256()
+    try:
+        arrays = load_arrays(found.data, where=path, version=_INPUTS_VERSION)
+        names = Texts(arrays["path_blob"], arrays["path_ends"])
+        for name, size in zip(names, arrays["sizes"].tolist(), strict=True):
+            hasher.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
+        files_of_arrays(arrays)
+    except (GristmillError, IndexError, KeyError, TypeError, ValueError):
+        return None
+    return arrays if f"sha256:{hasher.hexdigest()}" == digest else None
+
+
+def files_of_arrays(arrays: Mapping[str, Any]) -> Sequence[SourceFile]:
+    """Returns the files of a list; raises an error of any builtin kind if it is bad."""
+    spec = json.loads(str(arrays["spec"])) if "spec" in arrays else {}
+    names = Texts(arrays["path_blob"], arrays["path_ends"])
+    return [
+        SourceFile(
+            path=name,
+            compression=COMPRESSIONS[number],
+            format=spec.get("format", "tfrecord"),
+        )
+        for name, number in zip(names, arrays["compressions"].tolist(), strict=True)
+    ]
+
+
+def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
+    """Returns the input files that spans count, none if there is no list."""
+    place = place_of_inputs(dataset, split)
+    return () if place is None else _source_files(*place)
 
 
 @functools.lru_cache(maxsize=8)
 def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
     # Cached, as callers often locate many records.
-    if storage_for(path).stat(path) is None:
-        return ()
-    hasher = hashlib.sha256()
-    try:
-        arrays = load_arrays(
-            storage_for(path).read(path), where=path, version=_INPUTS_VERSION
-        )
-        names = list(Texts(arrays["path_blob"], arrays["path_ends"]))
-        files = [
-            SourceFile(path=name, compression=COMPRESSIONS[number])
-            for name, number in zip(names, arrays["compressions"].tolist(), strict=True)
-        ]
-        for name, size in zip(names, arrays["sizes"].tolist(), strict=True):
-            hasher.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
-    except (GristmillError, IndexError, KeyError, TypeError, ValueError):
-        return ()  # The records can be read without it.
-    return files if f"sha256:{hasher.hexdigest()}" == digest else ()
+    arrays = load_inputs(path, digest)
+    return () if arrays is None else files_of_arrays(arrays)
 
 
 def part_count(split: Split) -> int | None:

@@ -22,6 +22,7 @@ FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 # Called with what, where, expected, got and, where it knows better, a cure.
 UnusableError = Callable[..., GristmillError]
+TfdsFormat = Literal["tfrecord", "array_record"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,10 +63,26 @@ def parse_object(data: bytes, place: str, error: UnusableError) -> dict[str, Any
     )
 
 
+def format_of_info(data: bytes, place: str, error: UnusableError) -> TfdsFormat:
+    """Returns the format in which the files of a TFDS directory are to be converted.
+
+    Args:
+        data: The content of `dataset_info.json`.
+        place: The file.
+        error: As for `parse_info`.
+    """
+    info = parse_object(data, place, error)
+    others = info.get("alternativeFileFormats")
+    formats = [info.get("fileFormat") or "tfrecord"]
+    formats += others if isinstance(others, list) else ()
+    own = "array_record" in formats and "tfrecord" not in formats
+    return "array_record" if own else "tfrecord"
+
+
 def parse_info(
     data: bytes,
     place: str,
-    file_format: Literal["tfrecord", "array_record"],
+    file_format: TfdsFormat,
     error: UnusableError,
 ) -> tuple[dict[str, Any], dict[str, TfdsSplit]]:
     """Parses `dataset_info.json`, which is not trusted.
@@ -108,11 +125,6 @@ def parse_info(
 def _other_format(own: str, wanted: str) -> str:
     if wanted == "array_record":
         return "convert it with `gristmill convert`"
-    if own == "array_record":
-        return (
-            "it is what a conversion would make: index it in place with `gristmill "
-            "index`"
-        )
     return (
         "make the dataset with TFDS's default file format, or convert it first with "
         "`tfds convert_format --out_file_format=tfrecord`"

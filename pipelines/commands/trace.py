@@ -261,12 +261,18 @@ def _print_location(step: int, row: int, found: Location, *, as_json: bool) -> N
         f"         record {found.record_in_shard:,} of the shard, in the chunk at byte "
         f"offset {found.offset_bytes:,}",
     ]
+    lines += [
+        f"through  {passed.path}, record {passed.record:,}" for passed in found.passed
+    ]
     if found.source_path is not None:
         lines.append(f"source   {found.source_path}")
     inside = ""
     if found.source_compression not in (None, "none"):
         inside = f" of the decompressed file ({found.source_compression})"
-    if found.source_offset_bytes is not None:
+    if found.source_record is not None:
+        unit = "row" if found.source_format == "parquet" else "record"
+        lines.append(f"         {unit} {found.source_record:,} of that file")
+    elif found.source_offset_bytes is not None:
         offset = f"{found.source_offset_bytes:,}"
         lines.append(f"         frame at byte offset {offset}{inside}")
     elif found.source_range_bytes is not None:

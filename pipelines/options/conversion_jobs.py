@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import check_in_place, open_manifest
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.definitions import ConvertOptions
 from gristmill.transforms.hugging_face.directory import is_repository, repository_jobs
@@ -16,6 +17,7 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.map_function import split_name
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.shards.source_split import check_apart, is_dataset
 from gristmill.transforms.tfds.directory import is_tfds_directory, tfds_jobs
 
 _UNITS = {
@@ -65,6 +67,8 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     }
     if options.map is not None:
         split_name(options.map)  # The module itself may exist on the workers only.
+    if len(inputs) == 1 and is_dataset(inputs[0]):
+        return _of_dataset(inputs[0], output, options, fields)
     if (
         len(inputs) == 1
         and fields["records"].input_format in ("auto", "parquet")
@@ -87,6 +91,28 @@ def conversion_of(options: ConvertOptions) -> Conversion:
         **fields,
     )
     return Conversion((job,), None, None)
+
+
+def _of_dataset(
+    directory: str, output: str, options: ConvertOptions, fields: dict[str, Any]
+) -> Conversion:
+    """Returns a job for each split of a dataset; what describes it comes along."""
+    check_apart(output, directory)
+    manifest = open_manifest(directory)
+    check_in_place(directory, manifest)
+    every = sorted(manifest.splits)
+    jobs = tuple(
+        ConversionJob(
+            inputs=(directory,),
+            output=output,
+            name=options.name or manifest.name,
+            split=split,
+            **fields,
+        )
+        for split in (every if options.split is None else (options.split,))
+    )
+    tfds_directory = directory if is_tfds_directory(directory) else None
+    return Conversion(jobs, manifest.features, tfds_directory)
 
 
 def plan_of(options: ConvertOptions) -> PlanOptions:

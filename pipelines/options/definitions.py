@@ -37,8 +37,8 @@ class ConvertOptions:
     input: tuple[str, ...] = required(
         "paths",
         "Input files",
-        "TFRecord files, glob patterns, or a directory of such files; a TFDS directory "
-        "keeps its splits.",
+        "Input files, glob patterns, or a directory of such files; a dataset of "
+        "gristmill or a TFDS directory keeps its splits.",
         regex=_GS_PATHS,
         group="Source",
         example="gs://raw/c4/*.tfrecord",

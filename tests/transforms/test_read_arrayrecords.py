@@ -11,7 +11,7 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms import ReadArrayRecords, WriteArrayRecords
 from gristmill.transforms.read_arrayrecords import ShardRecord
-from gristmill.transforms.sources.shard_list import list_shards
+from gristmill.transforms.sources.shards.shard_list import list_shards
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (

@@ -59,6 +59,7 @@ from gristmill.transforms.jobs.settle_writer import begun_job
 from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import plan_by_bytes
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.shards.source_split import with_lineage
 
 CountFiles = Callable[[ConversionJob, InputFiles], RecordCounts]
 TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
@@ -106,6 +107,7 @@ def plan_job(
         plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
+    files = with_lineage(files)
     prepared = _with_writer(
         PreparedJob(job=job, files=files, plan=plan), with_versions(job.writer)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_dataset
@@ -16,6 +16,7 @@ from gristmill.transforms.conversion.finish_split import finish_split
 from gristmill.transforms.conversion.shard_tasks import GatheredResults, ShardResult
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
+from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.tfds.directory import TfdsDirectory, read_tfds_directory
 from gristmill.transforms.tfds.metadata import check_records_read, tfds_metadata
 
@@ -84,7 +85,13 @@ def commit_shards(
     if tfds_directory is not None:
         source = read_tfds_directory(tfds_directory)
         features = source.features if features is None else features
-        extra_files = _tfds_files(source, output, splits, places)
+        # A split of a dataset was compared with the dataset.
+        of_dataset = {
+            split
+            for split, own in owners.items()
+            if SourceSplit.of_spec(own.files.spec) is not None
+        }
+        extra_files = _tfds_files(source, output, splits, places, of_dataset)
 
     def check() -> None:
         # Hours may have passed since the first split was finished.
@@ -112,13 +119,17 @@ def _tfds_files(
     output: str,
     splits: Mapping[str, Split],
     places: Mapping[str, str],
+    of_dataset: Collection[str],
 ) -> ExtraFiles:
     """Checks new splits against TFDS metadata, of which it makes the output's.
 
-    `places` are the directories that have the tables of new splits.
+    `places` are the directories that have the tables of new splits. Those in
+    `of_dataset` need not be checked.
     """
     new = {name: read_table(places[name], split) for name, split in splits.items()}
     for name, table in new.items():
+        if name in of_dataset:
+            continue
         check_records_read(source.splits[name], table, where=source.path)
 
     def make(manifest: Manifest) -> list[bytes]:

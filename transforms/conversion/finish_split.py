@@ -19,6 +19,7 @@ from gristmill.transforms.conversion.convert_shard import check_counts, convert_
 from gristmill.transforms.conversion.joined_spans import spans_join
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.sources.damage import too_much_damage
+from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.sources.source_of import source_of
 
 Convert = Callable[..., ShardReport]
@@ -107,7 +108,7 @@ def _check_ends(prepared: PreparedJob, reached: Mapping[int, _Reached]) -> None:
     sized = files.sized
     for file, size in enumerate(files.sizes.tolist()):
         stop, whole = reached.get(file, _Reached())
-        if not (stop == size if sized[file] else whole):
+        if not (stop == size if sized[file] else whole or not size):
             raise DataLossError(
                 "an input file was not read to its end",
                 where=files.paths[file],
@@ -170,6 +171,8 @@ def finish_split(
             where=layout.join(job.output, layout.QUARANTINE_DIR),
         )
     made_by, read = source_of(prepared.files.spec), reports.read
+    if (source := SourceSplit.of_spec(prepared.files.spec)) is not None:
+        source.check_read(read, quarantined_regions=regions)
     changed: dict[str, Any] = {}
     if mapped:
         changed = {"changed_records": reports.changed_records}

@@ -17,6 +17,11 @@ from gristmill.transforms.jobs.map_function import load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.shards.source_split import (
+    check_apart,
+    find_split,
+    is_dataset,
+)
 from gristmill.transforms.tfds.directory import is_tfds_directory
 
 _MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
@@ -32,6 +37,12 @@ def list_inputs(job: ConversionJob) -> InputFiles:
     if job.map is not None:
         load_function(job.map)
     damage = job.on_corrupt == "quarantine"
+    if len(job.inputs) == 1 and is_dataset(job.inputs[0]):
+        check_apart(job.output, job.inputs[0])
+        split, _ = layout.parse_edition_key(job.split)
+        return find_split(
+            job.inputs[0], split, options=job.records, allow_damage=damage
+        )
     files = find_inputs(
         job.inputs,
         options=job.records,

@@ -39,6 +39,14 @@ _HERE = "gristmill.transforms.sources"
 
 FORMATS: dict[str, SourceFormat] = {
     "tfrecord": SourceFormat("TFRecord", f"{_HERE}.streams.tfrecord"),
+    "arrayrecord": SourceFormat(
+        "ArrayRecord",
+        f"{_HERE}.shards.arrayrecord",
+        place_unit="record",
+        sized=False,
+        in_parts=False,
+        compressed=False,
+    ),
     "parquet": SourceFormat(
         "Parquet",
         f"{_HERE}.parquet.source",

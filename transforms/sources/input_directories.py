@@ -61,12 +61,12 @@ def check_no_dataset(directory: str, names: Collection[str]) -> None:
     """
     if layout.DATASET_JSON in names:
         raise InputError(
-            "the input is a dataset of ArrayRecord files already",
+            "a dataset is not the only input",
             where=directory,
-            expected="TFRecord files",
-            got=f"a directory with {layout.DATASET_JSON}",
-            cure="read it as it is; to write its records in another way, use "
-            "gristmill.transforms.ReadArrayRecords and WriteArrayRecords on each split",
+            expected="one dataset, whose splits are kept, or files",
+            got=f"a directory with {layout.DATASET_JSON} among other inputs",
+            cure="convert it alone, with `gristmill convert`; or give the shards of "
+            "one of its splits by a pattern",
         )
     check_not_hugging_face(directory, names)
     if layout.TFDS_INFO_JSON in names:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import posixpath
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -51,6 +51,7 @@ class InputFiles:
         compressions: uint8 [files], index into `COMPRESSIONS`.
         noted_ns: int64 [files], when the system noted a change, see `FileInfo`.
         spec: How the records of all of them are made.
+        lineage: What `encode_lineage` makes of the datasets that they are shards of.
     """
 
     paths: Sequence[str]
@@ -59,6 +60,7 @@ class InputFiles:
     compressions: npt.NDArray[np.uint8]
     noted_ns: npt.NDArray[np.int64]
     spec: SourceSpec = TFRECORD
+    lineage: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -107,6 +109,7 @@ class InputFiles:
         if self.spec != TFRECORD:
             spec = {"spec": np.array(self.spec.to_json())}
         return spec | {
+            **self.lineage,
             "path_blob": path_blob,
             "path_ends": path_ends,
             "version_blob": version_blob,
@@ -130,6 +133,11 @@ class InputFiles:
             spec=SourceSpec.from_json(str(arrays["spec"]))
             if "spec" in arrays
             else TFRECORD,
+            lineage={
+                name: array
+                for name, array in arrays.items()
+                if name.startswith("lineage")
+            },
         )
 
     def differences(self, new: Self) -> list[str]:

@@ -21,6 +21,7 @@ from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.tfds_info import (
     INFORMATION,
     TfdsSplit,
+    format_of_info,
     parse_info,
     parse_object,
 )
@@ -36,7 +37,7 @@ _MAX_INFORMATION_BYTES = 64 << 20  # 64 MiB; vocabularies stay far below.
 
 _unusable = functools.partial(
     InputError,
-    cure="copy it again from where the dataset was made, or give the TFRecord files "
+    cure="copy it again from where the dataset was made, or give the files "
     "themselves as input",
 )
 
@@ -67,7 +68,7 @@ def is_tfds_directory(path: str) -> bool:
 
 
 def read_tfds_directory(path: str) -> TfdsDirectory:
-    """Reads the metadata of a TFDS directory of TFRecord files.
+    """Reads the metadata of a TFDS directory of TFRecord or ArrayRecord files.
 
     Args:
         path: The directory.
@@ -88,7 +89,7 @@ def read_tfds_directory(path: str) -> TfdsDirectory:
             expected=f"{TFDS_INFO_JSON} and {FEATURES_JSON}",
             got=f"no {' and no '.join(missing)}",
             cure="copy the missing file from where the dataset was made, or give the "
-            "TFRecord files themselves as input",
+            "files themselves as input",
         )
     files = {
         name: info
@@ -104,7 +105,9 @@ def read_tfds_directory(path: str) -> TfdsDirectory:
                 got=f"{file.size_bytes:,}",
                 cure="move the file elsewhere if it is no part of the dataset",
             )
-    info, splits = parse_info(storage.read(place), place, "tfrecord", _unusable)
+    data = storage.read(place)
+    file_format = format_of_info(data, place, _unusable)
+    info, splits = parse_info(data, place, file_format, _unusable)
     content = {name: storage.read(file.path) for name, file in files.items()}
     features = content[FEATURES_JSON], layout.join(path, FEATURES_JSON)
     return TfdsDirectory(

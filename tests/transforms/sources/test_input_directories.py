@@ -98,8 +98,8 @@ class TestDatasets:
     def test_one_of_ours(self, folder):
         (folder / "dataset.json").write_text("{}")
         message = refused(folder)
-        assert "dataset of ArrayRecord files already" in message
-        assert "ReadArrayRecords and WriteArrayRecords" in message
+        assert "a dataset is not the only input" in message
+        assert "convert it alone" in message
 
     def test_tfds_beside_others(self, folder):
         for name in ("dataset_info.json", "features.json"):

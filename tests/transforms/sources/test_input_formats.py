@@ -52,7 +52,10 @@ def test_some_of_many(tmp_path):
 
 def test_array_records(tmp_path):
     write_array_records(tmp_path / "in", [b"one"])
-    assert "`gristmill index`" in refused(tmp_path / "in")
+    assert find_inputs([str(tmp_path / "in")]).spec.format == "arrayrecord"
+    # Among TFRecord files they are refused.
+    (tmp_path / "other").write_bytes(DATA)
+    assert "`gristmill index`" in refused(tmp_path / "*")
 
 
 @pytest.mark.parametrize(

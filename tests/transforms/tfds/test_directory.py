@@ -576,12 +576,11 @@ class TestRefusals:
         (source / f"{NAME}-train.tfrecord-00002-of-00003").write_bytes(b"")
         self.refused(source, "-00002-of-00003", "expected: 8 records", "0 bytes")
 
-    @pytest.mark.parametrize(
-        ("form", "cure"), [("array_record", "gristmill index"), ("riegeli", "tfds")]
-    )
-    def test_another_format(self, source: pathlib.Path, form: str, cure: str) -> None:
-        tfds_data.edit_info(source, fileFormat=form)
-        self.refused(source, "expected: fileFormat tfrecord", f"got:      {form}", cure)
+    def test_another_format(self, source: pathlib.Path) -> None:
+        tfds_data.edit_info(source, fileFormat="riegeli")
+        self.refused(
+            source, "expected: fileFormat tfrecord", "got:      riegeli", "tfds"
+        )
         # Formats that were added with `tfds convert_format` count as well.
         tfds_data.edit_info(source, alternativeFileFormats=["tfrecord"])
         assert len(tfds_jobs(str(source), str(source.parent / "out")).jobs) == 2

@@ -11,8 +11,8 @@ import pytest
 from gristmill.dataset.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.gcs import GcsStorage
-from gristmill.transforms.sources.shard_list import list_shards
-from gristmill.transforms.sources.shard_range import cut_at_chunks, read_chunks
+from gristmill.transforms.sources.shards.shard_list import list_shards
+from gristmill.transforms.sources.shards.shard_range import cut_at_chunks, read_chunks
 from tests.support.buckets import overlapping
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.gcs_server import GcsServer
@@ -38,10 +38,10 @@ def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> Non
         assert numbers[-1][1] == 100
         assert all(a[1] == b[0] for a, b in itertools.pairwise(numbers))
         found = [
-            (first + at, record)
+            (number, record)
             for cut in cuts
-            for first, records in read_chunks(*cut)
-            for at, record in enumerate(records)
+            for batch in read_chunks(*cut)
+            for number, record in zip(batch.places, batch.records, strict=True)
         ]
         assert found == [(number, b"x" * 5000) for number in range(100)]
         assert len(pickle.dumps(cuts[0])) < 500
@@ -103,4 +103,4 @@ def test_objects_are_read_by_requests_that_overlap(
         (shard,) = list_shards("gs://bucket/large", None)
         (cut,) = cut_at_chunks(shard, 1 << 30)
         read = overlapping(server, lambda: list(read_chunks(*cut)))
-    assert [record for _, batch in read for record in batch] == records
+    assert [record for batch in read for record in batch.records] == records

@@ -10,8 +10,8 @@ import pytest
 
 from gristmill.dataset.errors import InputError, NotADatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.transforms.sources.shard_list import ListedShard, list_shards
-from gristmill.transforms.sources.shard_range import ChunkRange
+from gristmill.transforms.sources.shards.shard_list import ListedShard, list_shards
+from gristmill.transforms.sources.shards.shard_range import ChunkRange
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.records import write_array_records
 

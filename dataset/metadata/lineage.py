@@ -1,0 +1,321 @@
+"""The datasets that records passed through before they came into this one.
+
+A conversion of a dataset keeps what that dataset knew of its own inputs: which range of
+which file each of its shards was made of, and what it knew of datasets before it. So
+the original files are found when the datasets in between are gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.metadata.manifest import read_table
+from gristmill.dataset.metadata.provenance import (
+    DamagedRegion,
+    SourceFile,
+    files_of_arrays,
+    load_inputs,
+    place_of_inputs,
+    read_damaged_regions,
+)
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.shard_table import ShardTable, Texts, encode_texts
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
+
+_SPAN_COLUMNS = (
+    *("span_file", "span_begin_bytes", "span_end_bytes", "span_start_bytes"),
+    *("span_stop_bytes", "span_records", "span_whole"),
+)
+_REGION_COLUMNS = {
+    "region_shard": "<i8",
+    "region_file": "<i8",
+    "region_begin": "<i8",
+    "region_end": "<i8",
+    "region_compressed": "|b1",
+}
+
+
+class Taken(NamedTuple):
+    """A run of records of a shard, and the range of an input file that they were.
+
+    Attributes:
+        file: The file.
+        span: The range.
+        first_record: Number of the first, among the records of all shards.
+        regions: What was set aside of that file.
+    """
+
+    file: SourceFile
+    span: SourceSpan
+    first_record: int
+    regions: Sequence[DamagedRegion]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ancestor:
+    """A split that records were read from, and what it was made of.
+
+    Attributes:
+        dataset: Its directory, as it was given to the conversion that read it.
+        split: Its name.
+        function: The user's function that changed its records, None if none did.
+        files: Its input files; none where they are not known.
+        columns: What its table says of its shards, and what was set aside of its
+            inputs. Arrays by name: `records` and `span_ends` [shards], `span_*`
+            [spans], `region_*` [regions].
+    """
+
+    dataset: str
+    split: str
+    function: str | None
+    files: Sequence[SourceFile]
+    columns: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def records(self) -> int:
+        """How many records it has."""
+        return int(self.columns["records"].sum())
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ancestor]) -> Self:
+        """Returns the shards of several, one and more, as those of one split."""
+        if len(parts) == 1:
+            return cls(**vars(parts[0]))
+        columns: dict[str, npt.NDArray[Any]] = {}
+        shifts = {
+            "span_ends": [len(part.columns["span_file"]) for part in parts],
+            "span_file": [len(part.files) for part in parts],
+            "region_file": [len(part.files) for part in parts],
+            "region_shard": [len(part.columns["records"]) for part in parts],
+        }
+        for name in parts[0].columns:
+            befores = itertools.accumulate(
+                shifts.get(name, [0] * len(parts))[:-1], initial=0
+            )
+            columns[name] = np.concatenate(
+                [
+                    part.columns[name] + before if before else part.columns[name]
+                    for part, before in zip(parts, befores, strict=True)
+                ]
+            )
+        named = next((part for part in parts if part.dataset), parts[0])
+        functions = (part.function for part in parts)
+        return cls(
+            dataset=named.dataset,
+            split=named.split,
+            function=next(filter(None, functions), None),
+            files=[file for part in parts for file in part.files],
+            columns=columns,
+        )
+
+    def taken(self, shard: int, record: int) -> Taken | None:
+        """Returns the run that a record of a shard belongs to, None if unknown."""
+        columns = self.columns
+        ends = columns["span_ends"]
+        rows = slice(int(ends[shard - 1]) if shard else 0, int(ends[shard]))
+        counts = columns["span_records"][rows]
+        passed = np.cumsum(counts)
+        records = columns["records"]
+        # With a function that drops or adds records, the spans do not add up.
+        if not len(passed) or passed[-1] != records[shard]:
+            return None
+        number = int(np.searchsorted(passed, record, side="right"))
+        if number >= len(passed):
+            return None
+        row = rows.start + number
+        values = [columns[name][row].item() for name in _SPAN_COLUMNS]
+        span = SourceSpan(
+            file_index=values[0],
+            begin_bytes=values[1],
+            end_bytes=values[2],
+            start_bytes=None if values[3] < 0 else values[3],
+            stop_bytes=None if values[4] < 0 else values[4],
+            records=values[5],
+            whole=values[6],
+        )
+        if not 0 <= span.file_index < len(self.files):
+            return None
+        before = int(records[:shard].sum()) + int(passed[number] - counts[number])
+        file = self.files[span.file_index]
+        return Taken(file, span, before, tuple(self._regions(shard, span.file_index)))
+
+    def _regions(self, shard: int, file: int) -> Iterator[DamagedRegion]:
+        columns = [self.columns[name].tolist() for name in _REGION_COLUMNS]
+        for of_shard, of_file, begin, end, compressed in zip(*columns, strict=True):
+            if (of_shard, of_file) == (shard, file):
+                yield DamagedRegion(
+                    path=self.files[file].path,
+                    begin_bytes=begin,
+                    end_bytes=end,
+                    compressed=compressed,
+                )
+
+
+def ancestors_of(dataset: str, name: str, split: Split) -> tuple[Ancestor, ...]:
+    """Returns a split as the ancestor of what is made of it, then its own ancestors.
+
+    Of several editions, the files of all follow one another, as their shards do.
+
+    Args:
+        dataset: The directory of the dataset.
+        name: The name of the split.
+        split: The split.
+
+    Raises:
+        InvalidDatasetError: A table of it is damaged.
+    """
+    chains = [_chain_of(dataset, name, part) for part in split.parts]
+    longest = max(map(len, chains))
+    return tuple(
+        Ancestor.joined([_level(chain, level) for chain in chains])
+        for level in range(longest)
+    )
+
+
+def _chain_of(dataset: str, name: str, split: Split) -> list[Ancestor]:
+    table = read_table(dataset, split)
+    place = place_of_inputs(dataset, split)
+    arrays = None if place is None else load_inputs(*place)
+    files = () if arrays is None else files_of_arrays(arrays)
+    options = split.source.get("options")
+    columns = {"records": table.records, "span_ends": table.columns["span_ends"]}
+    columns |= {column: table.columns[column] for column in _SPAN_COLUMNS}
+    own = Ancestor(
+        dataset=dataset,
+        split=name,
+        function=options.get("map") if isinstance(options, dict) else None,
+        files=files,
+        columns=columns | _region_columns(dataset, table, files),
+    )
+    return [own, *(() if arrays is None else decode_lineage(arrays))]
+
+
+def _level(chain: Sequence[Ancestor], level: int) -> Ancestor:
+    """Returns an ancestor; behind the last, one whose shards were made of nothing."""
+    if level < len(chain):
+        return chain[level]
+    shards = len(chain[-1].files) if level == len(chain) else 0
+    columns = {column: np.zeros(0, np.int64) for column in _SPAN_COLUMNS}
+    columns |= {name: np.zeros(0, dtype) for name, dtype in _REGION_COLUMNS.items()}
+    columns |= {name: np.zeros(shards, np.int64) for name in ("records", "span_ends")}
+    return Ancestor(dataset="", split="", function=None, files=(), columns=columns)
+
+
+def _region_columns(
+    dataset: str, table: ShardTable, files: Sequence[SourceFile]
+) -> dict[str, npt.NDArray[Any]]:
+    numbers = {file.path: number for number, file in enumerate(files)}
+    rows = [
+        (
+            shard,
+            numbers.get(region.path, -1),
+            region.begin_bytes,
+            region.end_bytes,
+            region.compressed,
+        )
+        for shard in np.flatnonzero(table.columns["quarantined_regions"]).tolist()
+        for region in read_damaged_regions(dataset, table.paths[shard])
+    ]
+    values = list(zip(*rows, strict=True)) or [()] * len(_REGION_COLUMNS)
+    return {
+        column: np.array(found, dtype)
+        for (column, dtype), found in zip(_REGION_COLUMNS.items(), values, strict=True)
+    }
+
+
+def encode_lineage(ancestors: Sequence[Ancestor]) -> dict[str, npt.NDArray[Any]]:
+    """Returns ancestors as named arrays, to be kept beside a list of files."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for level, ancestor in enumerate(ancestors):
+        files = ancestor.files
+        formats = sorted({file.format for file in files})
+        about = {
+            "dataset": ancestor.dataset,
+            "split": ancestor.split,
+            "function": ancestor.function,
+            "formats": formats,
+        }
+        blob, ends = encode_texts([file.path for file in files])
+        own = {
+            "about": np.array(json.dumps(about)),
+            "path_blob": blob,
+            "path_ends": ends,
+            "compressions": np.array(
+                [COMPRESSIONS.index(file.compression) for file in files], np.uint8
+            ),
+            "formats": np.array([formats.index(f.format) for f in files], np.uint8),
+            **ancestor.columns,
+        }
+        arrays |= {f"lineage{level}_{name}": array for name, array in own.items()}
+    return arrays
+
+
+def decode_lineage(arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Ancestor, ...]:
+    """Returns the ancestors in named arrays; none from the first damaged one on."""
+    found = []
+    for level in itertools.count():
+        prefix = f"lineage{level}_"
+        own = {
+            name.removeprefix(prefix): array
+            for name, array in arrays.items()
+            if name.startswith(prefix)
+        }
+        try:
+            found.append(_decode(own))
+        except (IndexError, KeyError, TypeError, ValueError):
+            return tuple(found)
+    raise AssertionError
+
+
+def _decode(arrays: dict[str, npt.NDArray[Any]]) -> Ancestor:
+    about = json.loads(str(arrays.pop("about")))
+    paths = Texts(arrays.pop("path_blob"), arrays.pop("path_ends"))
+    files = [
+        SourceFile(
+            path=path,
+            compression=COMPRESSIONS[compression],
+            format=str(about["formats"][number]),
+        )
+        for path, compression, number in zip(
+            paths,
+            arrays.pop("compressions").tolist(),
+            arrays.pop("formats").tolist(),
+            strict=True,
+        )
+    ]
+    ancestor = Ancestor(
+        dataset=str(about["dataset"]),
+        split=str(about["split"]),
+        function=about["function"],
+        files=files,
+        columns=arrays,
+    )
+    shards = len(arrays["records"])
+    spans = int(arrays["span_ends"][-1]) if shards else 0
+    lengths = {len(arrays[name]) for name in _SPAN_COLUMNS}
+    regions = {len(arrays[name]) for name in _REGION_COLUMNS}
+    if len(arrays["span_ends"]) != shards or lengths != {spans} or len(regions) != 1:
+        raise ValueError("columns of different lengths")
+    return ancestor
+
+
+def read_lineage(dataset: str, split: Split) -> Sequence[Ancestor]:
+    """Returns the ancestors of a split of a dataset, the nearest first."""
+    place = place_of_inputs(dataset, split)
+    return () if place is None else _lineage(*place)
+
+
+@functools.lru_cache(maxsize=8)
+def _lineage(path: str, digest: str) -> Sequence[Ancestor]:
+    # Cached, as callers often locate many records.
+    arrays = load_inputs(path, digest)
+    return () if arrays is None else decode_lineage(arrays)

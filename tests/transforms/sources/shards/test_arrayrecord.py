@@ -1,0 +1,308 @@
+"""ArrayRecord files as inputs: every record once and in order, damage to its place.
+
+Covers: transforms/sources/shards/open_shard.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.errors import (
+    CorruptInputError,
+    CorruptShardError,
+    InputError,
+    StorageChangedError,
+    StorageError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.source_of import source_of
+from tests.support.conversion import (
+    convert,
+    dataset_of,
+    job_of,
+    prepared_of,
+    quarantined,
+    read_output,
+    shards_of,
+    varied_records,
+)
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    footer_of,
+    read_array_records,
+    write_array_records,
+)
+
+PLANS: list[tuple[str, int | None]] = [
+    ("num_shards", 7),
+    ("shard_bytes", 70_000),
+    ("records_per_shard", 37),
+    ("match_shards", None),
+]
+RECORDS = [*varied_records(400, seed=1), *AWKWARD_RECORDS]
+# Chunks of one record, of many, of so many that a file is one, and transposed ones.
+OPTIONS = ("group_size:1,zstd:3", "group_size:9,snappy", "group_size:1000,brotli:5")
+OFFICIAL = "group_size:30,transpose:true"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Files of all encodings; their records are `RECORDS` in the files' order."""
+    folder = tmp_path_factory.mktemp("shards")
+    for number, options in enumerate((*OPTIONS, OFFICIAL)):
+        part = RECORDS[number::4] if number < 3 else RECORDS[3::4]
+        write_array_records(folder / f"{number}.array_record", part, options=options)
+    return folder
+
+
+def in_order(folder: pathlib.Path) -> list[bytes]:
+    return [
+        record
+        for path in sorted(folder.iterdir())
+        for record in read_array_records(path)
+    ]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
+def test_files_are_converted_in_order(
+    files: pathlib.Path, tmp_path: pathlib.Path, plan: Any
+) -> None:
+    writer = WriterOptions(group_size=5, compression="zstd:1")
+    result = convert(job_of(files, tmp_path / "out", plan=plan, writer=writer))
+    assert read_output(tmp_path / "out") == in_order(files)
+    source = result.manifest.splits["train"].source
+    assert source["format"] == "arrayrecord"
+    assert source["records"] == len(RECORDS)
+    if plan[0] == "records_per_shard":
+        shards = shards_of(tmp_path / "out")
+        counts = [len(read_array_records(tmp_path / "out" / s)) for s in shards]
+        assert counts[:-1] == [37] * (len(RECORDS) // 37)
+
+
+@given(data=st.data())
+def test_any_cuts_give_every_record_once(files: pathlib.Path, data: Any) -> None:
+    inputs = find_inputs([f"{files}/*"])
+    number = data.draw(st.integers(0, len(inputs) - 1))
+    file = inputs[number]
+    records = read_array_records(file.path)
+    source = source_of(inputs.spec)
+    drawn = st.lists(st.integers(0, file.size_bytes), max_size=5)
+    edges = [0, *sorted(data.draw(drawn)), file.size_bytes]
+    found, spans = [], []
+    for begin, end in itertools.pairwise(edges):
+        cut = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end, exact=False)
+        reader = source.read(file, cut)
+        for batch in reader.batches():
+            places = range(len(found), len(found) + len(batch.records))
+            assert [*batch.places] == [*places]
+            found += batch.records
+        spans.append(reader.span)
+    assert found == records
+    assert [span.start_bytes for span in spans] == [
+        0,
+        *(span.stop_bytes for span in spans[:-1]),
+    ]
+    assert spans[-1].whole
+    assert spans[-1].stop_bytes == len(records)
+
+
+@given(data=st.data())
+def test_records_are_skipped_and_added_by_number(
+    files: pathlib.Path, data: Any
+) -> None:
+    inputs = find_inputs([f"{files}/*"])
+    file = inputs[data.draw(st.integers(0, 3))]
+    records = read_array_records(file.path)
+    begin, end = sorted(data.draw(st.tuples(*[st.integers(0, file.size_bytes)] * 2)))
+    skip, extra = data.draw(st.tuples(*[st.integers(0, len(records))] * 2))
+    footer = footer_of(pathlib.Path(file.path).read_bytes())
+    before = [
+        int(footer.chunk_records[footer.chunk_offsets[:-1] < place].sum())
+        for place in (begin, end)
+    ]
+    cut = SourceRange(
+        file_index=0,
+        begin_bytes=begin,
+        end_bytes=end,
+        exact=True,
+        skip_records=skip,
+        extra_records=extra,
+    )
+    reader = source_of(inputs.spec).read(file, cut)
+    found = [record for batch in reader.batches() for record in batch.records]
+    assert found == records[before[0] + skip : before[1] + extra]
+    count = source_of(inputs.spec).count(file, cut, stride_records=10)
+    assert count[:3] == (0, len(records), len(records))
+    for number, offset in enumerate(count.offsets):
+        at = int(footer.chunk_records[footer.chunk_offsets[:-1] < offset].sum())
+        assert at == number * 10
+
+
+def test_ranges_end_at_chunks(files: pathlib.Path) -> None:
+    inputs = find_inputs([f"{files}/*"])
+    source = source_of(inputs.spec)
+    for file in inputs.first(3):
+        ranges = [*source.cut(file, range_bytes=40_000)]
+        edges = [begin for begin, _ in ranges]
+        assert [end for _, end in ranges] == [*edges[1:], file.size_bytes]
+        offsets = footer_of(pathlib.Path(file.path).read_bytes()).chunk_offsets
+        assert edges[0] == 0
+        assert {*edges[1:]} <= {*offsets.tolist()}
+    assert source.place_text(1234) == "record 1,234"
+
+
+def damage(path: pathlib.Path, *chunks: int) -> list[tuple[int, int]]:
+    """Flips a byte in the data of chunks; returns where these are."""
+    data = bytearray(path.read_bytes())
+    offsets = footer_of(bytes(data)).chunk_offsets.tolist()
+    for chunk in chunks:
+        data[(offsets[chunk] + offsets[chunk + 1]) // 2] ^= 4
+    path.write_bytes(data)
+    return [(offsets[chunk], offsets[chunk + 1]) for chunk in chunks]
+
+
+def test_damage_is_named_or_set_aside_by_chunk(tmp_path: pathlib.Path) -> None:
+    records = [random.Random(n).randbytes(500) for n in range(1200)]
+    path = tmp_path / "in" / "a.array_record"
+    path.parent.mkdir()
+    write_array_records(path, records, options="group_size:10,zstd:3")
+    (first, _), (_, second), (third, end) = damage(path, 30, 31, 77)
+    with pytest.raises(CorruptShardError, match=r"a\.array_record, chunk 30"):
+        convert(job_of(path.parent, tmp_path / "fails", plan=("num_shards", 3)))
+    options = {"plan": ("num_shards", 3), "on_corrupt": "quarantine"}
+    with pytest.raises(CorruptInputError, match="--max-corrupt"):
+        convert(job_of(path.parent, tmp_path / "few", max_corrupt=1, **options))
+    result = convert(job_of(path.parent, tmp_path / "out", **options))
+    assert read_output(tmp_path / "out") == [
+        *records[:300],
+        *records[320:770],
+        *records[780:],
+    ]
+    # Neighbours are one region.
+    regions = quarantined(tmp_path / "out")
+    assert [
+        (region["begin_bytes"], region["end_bytes"], region["reason"])
+        for region, _ in regions
+    ] == [(first, second, "chunk"), (third, end, "chunk")]
+    assert [data for _, data in regions] == [
+        path.read_bytes()[first:second],
+        path.read_bytes()[third:end],
+    ]
+    assert result.manifest.splits["train"].quarantined_regions == 2
+
+
+def test_a_record_that_is_not_the_one_of_the_index(tmp_path: pathlib.Path) -> None:
+    records = [bytes([n]) * 500 for n in range(200)]
+    dataset = dataset_of(tmp_path, records, compression="uncompressed", group_size=5)
+    path = dataset / shards_of(dataset)[1]
+    data = bytearray(path.read_bytes())
+    at = data.index(bytes([90]) * 400)
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptShardError, match=r"record \d+\n.*as in the shard's ind"):
+        convert(job_of(str(dataset), tmp_path / "no"))
+    convert(job_of(str(dataset), tmp_path / "out2", on_corrupt="quarantine"))
+    found = read_output(tmp_path / "out2")
+    lost = [record for record in records if record not in found]
+    assert bytes([90]) * 500 in lost
+    assert [*found, *lost] == [r for r in records if r not in lost] + lost
+    assert len(lost) == 5  # Those of its chunk.
+
+
+@pytest.mark.parametrize("kind", ["files", "dataset"])
+def test_a_file_without_footer(tmp_path: pathlib.Path, kind: str) -> None:
+    records = varied_records(300, seed=4)
+    dataset = dataset_of(tmp_path, records)
+    path = dataset / shards_of(dataset)[1]
+    data = bytearray(path.read_bytes())
+    whole = read_array_records(path)
+    data[-65_536:] = bytes(65_536)
+    path.write_bytes(data)
+    inputs = str(dataset) if kind == "dataset" else f"{dataset}/*.array_record*"
+    with pytest.raises(CorruptShardError, match="footer"):
+        convert(job_of(inputs, tmp_path / "no", plan=("num_shards", 5)))
+    convert(
+        job_of(
+            inputs,
+            tmp_path / "out2",
+            plan=("num_shards", 5),
+            on_corrupt="quarantine",
+        )
+    )
+    found = read_output(tmp_path / "out2")
+    if kind == "dataset":  # Its index knows where the chunks are.
+        assert found == records
+    else:
+        first = records.index(whole[0])
+        assert found == [*records[:first], *records[first + len(whole) :]]
+        lost = b"".join(data for _, data in quarantined(tmp_path / "out2"))
+        assert lost == path.read_bytes()
+
+
+def test_a_dataset_whose_shard_was_cut(tmp_path: pathlib.Path) -> None:
+    records = varied_records(600, seed=4)
+    dataset = dataset_of(tmp_path, records, group_size=4)
+    path = dataset / shards_of(dataset)[1]
+    whole = read_array_records(path)
+    path.write_bytes(path.read_bytes()[:70_000])
+    with pytest.raises(InputError, match=r"wrong size.*\n.*00001-of"):
+        convert(job_of(str(dataset), tmp_path / "no"))
+    job = job_of(str(dataset), tmp_path / "out2", on_corrupt="quarantine")
+    convert(job)
+    found = read_output(job.output)
+    first = records.index(whole[0])
+    kept = len(found) - (len(records) - len(whole))
+    assert 0 < kept < len(whole)
+    assert found == [*records[: first + kept], *records[first + len(whole) :]]
+    assert len(quarantined(job.output)) == 1
+
+
+def test_a_shard_that_is_replaced_meanwhile(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "in" / "a.array_record"
+    path.parent.mkdir()
+    write_array_records(path, [b"old"] * 10)
+    prepared = prepared_of(job_of(path.parent, tmp_path / "out"))
+    write_array_records(path, [b"new"] * 10)
+    with pytest.raises(StorageChangedError, match=r"a\.array_record"):
+        convert_shard(prepared, 0)
+
+
+def test_an_index_that_is_gone(tmp_path: pathlib.Path) -> None:
+    records = varied_records(30, seed=1)
+    dataset = dataset_of(tmp_path, records)
+    (dataset / layout.index_path(shards_of(dataset)[0])).unlink()
+    with pytest.raises(StorageError, match="give them by a pattern"):
+        convert(job_of(str(dataset), tmp_path / "no"))
+    convert(job_of(f"{dataset}/*.array_record*", tmp_path / "out2"))
+    assert read_output(tmp_path / "out2") == records
+
+
+def test_options_that_are_not_for_records_as_they_are(files: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="--record is not for ArrayRecord"):
+        find_inputs([f"{files}/*"], options=RecordOptions(record="line"))
+
+
+def test_an_empty_file_and_one_without_records(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_array_records(folder / "a", [])
+    write_array_records(folder / "b", [b"one", b"", b"three"])
+    (folder / "c").write_bytes(b"")
+    job = job_of(folder, tmp_path / "out", allow_empty_files=True)
+    convert(job)
+    assert read_output(job.output) == [b"one", b"", b"three"]
+    table = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert table["records"] == 3

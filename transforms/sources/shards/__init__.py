@@ -1,0 +1,1 @@
+"""ArrayRecord files as a source: datasets, TFDS directories, and plain files."""

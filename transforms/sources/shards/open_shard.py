@@ -1,0 +1,200 @@
+"""An ArrayRecord file that is open: where its chunks are, and its records' checksums.
+
+Records of a dataset are compared with the checksums in its indexes; of other files, the
+hashes of their chunks are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.daemon_call import daemon_call
+from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.sources.shards.shard_list import ListedShard
+
+# A range of a file is often followed by the next one of the same file. Each takes some
+# 35 bytes a record.
+_KEPT_SHARDS = 2
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OpenShard:
+    """What is known of a file before its records are read.
+
+    Attributes:
+        shard: The file.
+        version: The version of it that is read.
+        footer: Where its chunks are.
+        crc32cs: uint32 [records], the checksum of each record; None if no index has
+            them: the hashes of the chunks are compared then.
+    """
+
+    shard: ListedShard
+    version: str
+    footer: Footer
+    crc32cs: npt.NDArray[np.uint32] | None
+
+    @functools.cached_property
+    def first_records(self) -> Int64:
+        """int64 [chunks + 1], the number of each chunk's first record, and of all."""
+        return np.append(0, np.cumsum(self.footer.chunk_records))
+
+    @property
+    def records(self) -> int:
+        """Number of records in the file."""
+        return int(self.first_records[-1])
+
+    def chunks_before(self, position: int) -> int:
+        """Returns how many chunks begin before a byte of the file."""
+        begins = self.footer.chunk_offsets[:-1]
+        return int(np.searchsorted(begins, position, side="left"))
+
+    def records_before(self, position: int) -> int:
+        """Returns how many records are in these chunks."""
+        return int(self.first_records[self.chunks_before(position)])
+
+    def chunk_of(self, record: int) -> int:
+        """Returns the chunk that holds a record."""
+        return int(np.searchsorted(self.first_records, record, side="right")) - 1
+
+
+class _Key(NamedTuple):
+    """What tells an open shard from others, in a cache."""
+
+    shard: ListedShard
+    version: str
+    rebuilt: bool
+
+
+def open_shard(
+    shard: ListedShard, *, version: str | None = None, rebuild: bool = False
+) -> OpenShard:
+    """Reads what is known of the records of a file.
+
+    Args:
+        shard: The file.
+        version: The version that it was listed with; None for any.
+        rebuild: Whether the index of a shard stands in for a footer that is damaged, or
+            was cut off.
+
+    Raises:
+        CorruptShardError: The file is missing, is not as it was listed, or its footer
+            is damaged.
+        InvalidDatasetError: Its index is damaged.
+        StorageError: Its index cannot be read.
+    """
+    if version is None:
+        info = storage_for(shard.path).stat(shard.path)
+        if info is None or info.size_bytes != shard.size_bytes:
+            raise CorruptShardError(
+                "shard is missing, or has the wrong size",
+                where=shard.path,
+                expected=f"{shard.size_bytes:,} bytes",
+                got="no file" if info is None else f"{info.size_bytes:,} bytes",
+                cure="restore it from a copy, or run the conversion again",
+            )
+        version = info.version
+    return _open(_Key(shard, version, rebuild))
+
+
+@functools.lru_cache(maxsize=_KEPT_SHARDS)
+def _open(key: _Key) -> OpenShard:
+    shard, version, rebuild = key
+    # Meanwhile the footer arrives, in two reads.
+    coming = daemon_call(
+        lambda: _index_of(shard, any_size=rebuild), thread_name="shard-index"
+    )
+    footer = damage = None
+    try:
+        footer = _read_footer(shard)
+    except CorruptShardError as error:
+        damage = error
+    index = coming.result()
+    if damage is not None:
+        if not rebuild or index is None:
+            raise damage
+        footer = _footer_of_index(index)
+    assert footer is not None
+    described = shard.records if index is None else index.records
+    if described is not None and footer.records != described:
+        raise CorruptShardError(
+            "shard is not the one that the dataset describes",
+            where=shard.path,
+            expected=f"{described:,} records",
+            got=f"{footer.records:,}",
+            cure="restore it from a copy, or run the conversion again",
+        )
+    crc32cs = None if index is None else index.crc32cs
+    return OpenShard(shard=shard, version=version, footer=footer, crc32cs=crc32cs)
+
+
+def _read_footer(shard: ListedShard) -> Footer:
+    read = functools.partial(storage_for(shard.path).read, shard.path)
+    hashed = shard.index_path is None
+    return read_footer(read, shard.size_bytes, path=shard.path, hashed=hashed)
+
+
+def _footer_of_index(index: ShardIndex) -> Footer:
+    """Returns what the footer of a shard would say, as far as the index has it."""
+    chunks = np.arange(index.chunks + 1, dtype=np.int64)
+    return Footer(
+        chunk_offsets=index.chunk_offsets(chunks),
+        chunk_records=index.chunk_records(chunks[:-1]),
+        # The largest of them, for each: enough to read one at a time.
+        chunk_decoded_bytes=np.full(
+            index.chunks, index.max_chunk_decoded_bytes, np.int64
+        ),
+        writer_options="",
+    )
+
+
+def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
+    """Returns a shard's index, None if it belongs to no dataset.
+
+    With `any_size`, the shard may have been cut.
+    """
+    path = shard.index_path
+    if path is None:
+        return None
+    try:
+        data = storage_for(path).read(path)
+    except StorageError as error:
+        raise StorageError(
+            "cannot read the index of a shard",
+            where=path,
+            got=error.summary,
+            cure="restore it from a copy; gristmill verify lists what is missing. To "
+            "read the shards without their indexes, give them by a pattern",
+        ) from error
+    index = parse_index(data, path=path)
+    index.check()
+    found: tuple[Any, ...] = index.records, index.file_bytes, index.file_crc32c
+    size_bytes = index.file_bytes if any_size else shard.size_bytes
+    expected = shard.records, size_bytes, shard.file_crc32c
+    if any(b is not None and a != b for a, b in zip(found, expected, strict=True)):
+        raise CorruptShardError(
+            "shard index is not the one of this shard",
+            where=path,
+            expected=_text_of(*expected),
+            got=_text_of(*found),
+            cure="if the dataset was replaced meanwhile, run the pipeline again; "
+            "otherwise restore the index from a copy, or run the conversion again",
+        )
+    return index
+
+
+def _text_of(records: int | None, file_bytes: int, file_crc32c: int | None) -> str:
+    known = f"{file_bytes:,} bytes"
+    if records is not None:
+        known = f"{records:,} records in {known}"
+    return known if file_crc32c is None else f"{known} with crc32c {file_crc32c:#010x}"

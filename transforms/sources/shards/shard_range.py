@@ -1,0 +1,241 @@
+"""Reading a run of records of an ArrayRecord file, and checking each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord import walk
+from gristmill.dataset.errors import CorruptRecordError, CorruptShardError
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
+from gristmill.transforms.sources.shards.shard_list import ListedShard
+
+
+class ChunkRange(NamedTuple):
+    """Chunks [first_chunk, last_chunk) of a shard."""
+
+    shard: ListedShard
+    first_chunk: int
+    last_chunk: int
+
+
+def cut_at_chunks(shard: ListedShard, range_bytes: int) -> Iterator[ChunkRange]:
+    """Yields the ranges of a shard.
+
+    Args:
+        shard: The file.
+        range_bytes: About how many bytes of it each has.
+
+    Raises:
+        CorruptShardError: The shard is missing or damaged.
+    """
+    footer = open_shard(shard).footer
+    for first, last in walk.chunk_ranges(footer, range_bytes=range_bytes):
+        yield ChunkRange(shard, first, last)
+
+
+def read_chunks(
+    shard: ListedShard, first_chunk: int, last_chunk: int
+) -> Iterator[RecordBatch]:
+    """Yields the records of a run of chunks; their places are their numbers.
+
+    Args:
+        shard: The file.
+        first_chunk: First chunk.
+        last_chunk: Chunk after the last.
+
+    Raises:
+        CorruptShardError: The shard or its index is damaged.
+    """
+    opened = open_shard(shard)
+    first, stop = opened.first_records[[first_chunk, last_chunk]].tolist()
+    yield from ShardRange(opened, first, stop).batches()
+
+
+class ShardRange:
+    """Reads records [first, stop) of a shard, in order.
+
+    Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
+    what is read ahead from object storage.
+
+    Args:
+        opened: The shard.
+        first: The first record.
+        stop: The record after the last.
+        on_damage: Takes damaged chunks; None makes them errors.
+    """
+
+    def __init__(
+        self,
+        opened: OpenShard,
+        first: int,
+        stop: int,
+        *,
+        on_damage: DamageHandler | None = None,
+    ):
+        self._opened = opened
+        self._first, self._stop = first, stop
+        self._on_damage = on_damage
+        self._region_end = -1  # Of the damaged chunks that were set aside last.
+
+    def open(self, *, wait: bool = True) -> BinaryIO:
+        """Opens the file where the first chunk begins."""
+        opened, offsets = self._opened, self._opened.footer.chunk_offsets
+        return storage_for(opened.shard.path).open(
+            opened.shard.path,
+            offset=int(offsets[opened.chunk_of(self._first)]),
+            end=int(offsets[opened.chunk_of(self._stop - 1) + 1]),
+            version=opened.version,
+            wait=wait,
+        )
+
+    def batches(self, file: BinaryIO | None = None) -> Iterator[RecordBatch]:
+        """Yields the good records, those of about a mebibyte at a time.
+
+        Args:
+            file: What `open` returned; by default it is called here.
+
+        Raises:
+            CorruptShardError: A chunk is damaged, and there is no `on_damage`.
+            StorageChangedError: The file was replaced meanwhile.
+        """
+        if self._first >= self._stop:
+            return
+        opened = self._opened
+        with self.open() if file is None else file as reading:
+            for chunks in walk.walk_chunks(
+                reading,
+                opened.footer,
+                path=opened.shard.path,
+                first_chunk=opened.chunk_of(self._first),
+                last_chunk=opened.chunk_of(self._stop - 1) + 1,
+            ):
+                yield from map(self._trimmed, self._good(chunks))
+        self._end_region()
+
+    def _trimmed(self, batch: RecordBatch) -> RecordBatch:
+        """Returns the records of a batch that are in the range."""
+        places = batch.places
+        before = max(self._first - places[0], 0)
+        after = max(places[-1] + 1 - self._stop, 0)
+        if not before and not after:
+            return batch
+        chosen = slice(before, len(places) - after)
+        return RecordBatch(places[chosen], batch.records[chosen], batch.crc32cs[chosen])
+
+    def _good(
+        self, chunks: walk.ChunkRange, *, again: bool = False
+    ) -> Iterator[RecordBatch]:
+        """Yields the records of chunks that are not damaged."""
+        try:
+            batch = self._decoded(chunks)
+        except CorruptShardError:
+            # It may have been damaged in transit: a bucket gives no checksum of a part
+            # of an object. What is good the second time is used.
+            if not again and storage_for(chunks.path).remote:
+                yield from self._good(self._fetched(chunks), again=True)
+                return
+            if self._on_damage is None:
+                raise
+            for chunk in _one_by_one(chunks):
+                try:
+                    batch = self._decoded(chunk)
+                except CorruptShardError as error:
+                    self._set_aside(chunk, error)
+                else:
+                    self._end_region()
+                    yield from batch
+        else:
+            self._end_region()
+            yield from batch
+
+    def _decoded(self, chunks: walk.ChunkRange) -> list[RecordBatch]:
+        """Returns all records of chunks; none if they have none."""
+        crc32cs = self._opened.crc32cs
+        decoded = list(chunks.decode(hashed=crc32cs is None))
+        records = decoded[0] if len(decoded) == 1 else list(itertools.chain(*decoded))
+        found = list(map(google_crc32c.value, records))
+        if crc32cs is not None:
+            _check(chunks, found, crc32cs)
+        if not records:
+            return []
+        first = chunks.first_record
+        return [RecordBatch(range(first, first + len(records)), records, found)]
+
+    def _fetched(self, chunks: walk.ChunkRange) -> walk.ChunkRange:
+        """Returns chunks that were fetched once more."""
+        offsets = self._opened.footer.chunk_offsets
+        data = storage_for(chunks.path).read(
+            chunks.path,
+            int(offsets[chunks.first_chunk]),
+            int(offsets[chunks.last_chunk]),
+        )
+        return dataclasses.replace(chunks, data=data)
+
+    def _set_aside(self, chunk: walk.ChunkRange, error: CorruptShardError) -> None:
+        handler = self._on_damage
+        assert handler is not None
+        offsets = self._opened.footer.chunk_offsets
+        begin, end = offsets[[chunk.first_chunk, chunk.last_chunk]].tolist()
+        if chunk.first_record < self._first:
+            return  # The range before, which has the chunk's begin, has set it aside.
+        if self._region_end != begin:
+            self._end_region()
+            damage = CorruptRecordError(**error.facts())
+            damage.reason, damage.offset, damage.end = "chunk", begin, end
+            damage.detail = error.got or error.what
+            handler.begin(damage, chunk.path)
+        handler.add(chunk.data)
+        self._region_end = end
+
+    def _end_region(self) -> None:
+        """Ends the region of damaged chunks that was set aside last."""
+        if self._region_end >= 0:
+            assert self._on_damage is not None
+            size_bytes = self._opened.shard.size_bytes
+            self._on_damage.end(min(self._region_end, size_bytes))
+        self._region_end = -1
+
+
+def _one_by_one(chunks: walk.ChunkRange) -> Iterator[walk.ChunkRange]:
+    """Yields each chunk of a range as a range of its own."""
+    footer = chunks.footer
+    offsets = footer.chunk_offsets - footer.chunk_offsets[chunks.first_chunk]
+    record = chunks.first_record
+    for chunk in range(chunks.first_chunk, chunks.last_chunk):
+        data = chunks.data[offsets[chunk] : offsets[chunk + 1]]
+        yield dataclasses.replace(
+            chunks,
+            first_chunk=chunk,
+            last_chunk=chunk + 1,
+            first_record=record,
+            data=data,
+        )
+        record += int(footer.chunk_records[chunk])
+
+
+def _check(
+    chunks: walk.ChunkRange, found: Sequence[int], crc32cs: npt.NDArray[np.uint32]
+) -> None:
+    got = np.array(found, np.uint32)
+    expected = crc32cs[chunks.first_record : chunks.first_record + len(got)]
+    if np.array_equal(expected, got):
+        return
+    at = int(np.flatnonzero(expected != got)[0])
+    raise CorruptShardError(
+        "record is not the one that was written",
+        where=f"{chunks.path}, record {chunks.first_record + at:,}",
+        expected=f"crc32c {expected[at]:#010x}, as in the shard's index",
+        got=f"crc32c {got[at]:#010x}",
+        cure="restore the shard from a copy, or run the conversion again; "
+        "gristmill verify lists all damage",
+    )

@@ -1,0 +1,255 @@
+"""A split of a dataset as the input of a conversion: its shards, in their order."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import (
+    DataLossError,
+    InputError,
+    StorageChangedError,
+    some_of,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.lineage import ancestors_of, encode_lineage
+from gristmill.dataset.metadata.manifest import (
+    check_in_place,
+    open_manifest,
+    read_split_table,
+)
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.sources.formats import (
+    RecordOptions,
+    SourceSpec,
+    refuse_record_options,
+)
+from gristmill.transforms.sources.input_files import InputFiles
+
+
+class SourceSplit(NamedTuple):
+    """A split that is read whole, as it was when the conversion was planned.
+
+    Attributes:
+        directory: The dataset, with a slash at the end.
+        split: The split.
+        shards_digest: Of its shards, as `dataset.json` says.
+        records: How many records it has.
+        raw_bytes: Their lengths, added.
+        records_digest: The digest of all of them.
+        features: What they hold, as `dataset.json` says; None if that is not known.
+    """
+
+    directory: str
+    split: str
+    shards_digest: str
+    records: int
+    raw_bytes: int
+    records_digest: str
+    features: dict[str, Any] | None = None
+
+    @property
+    def spec(self) -> SourceSpec:
+        """What the readers of its shards have to know."""
+        return SourceSpec(format="arrayrecord", schema=json.dumps(self._asdict()))
+
+    @classmethod
+    def of_spec(cls, spec: SourceSpec) -> Self | None:
+        """Returns the split that files are shards of, None if they are of none."""
+        if spec.format != "arrayrecord" or not spec.schema:
+            return None
+        return cls(**json.loads(spec.schema))
+
+    def check_read(self, read: RecordsDigest, *, quarantined_regions: int) -> None:
+        """Checks that what was read are all records of the split.
+
+        Args:
+            read: Of all that was read.
+            quarantined_regions: How many regions of shards were set aside. What was in
+                them is missing; that nothing is there twice is known then from the
+                records' numbers.
+
+        Raises:
+            DataLossError: It is not.
+        """
+        found = read.records, read.raw_bytes, read.hex
+        expected = self.records, self.raw_bytes, self.records_digest
+        if found == expected:
+            return
+        if quarantined_regions and read.records < self.records:
+            return
+        raise DataLossError(
+            "the records that were read are not those of the source",
+            where=f"{self.directory}, split {self.split}",
+            expected=_text_of(*expected),
+            got=_text_of(*found),
+            cure="check the source with `gristmill verify`, then convert it again",
+        )
+
+
+def _text_of(records: int, raw_bytes: int, digest: str) -> str:
+    return f"{records:,} records, {raw_bytes:,} bytes, digest {digest}"
+
+
+def check_options(options: RecordOptions) -> None:
+    """Refuses options that are not for ArrayRecord files.
+
+    Raises:
+        InputError: One is given.
+    """
+    refuse_record_options(options, "ArrayRecord")
+    if options.input_format not in ("auto", "arrayrecord"):
+        raise InputError(
+            "the input is a dataset of ArrayRecord files",
+            expected="--input-format arrayrecord",
+            got=f"--input-format {options.input_format}",
+            cure="leave it out",
+        )
+
+
+def is_dataset(path: str) -> bool:
+    """Tells whether a path is the directory of a dataset of gristmill's."""
+    return storage_for(path).stat(layout.join(path, layout.DATASET_JSON)) is not None
+
+
+def check_apart(output: str, directory: str) -> None:
+    """Checks that an output is not in the dataset that is its input.
+
+    Raises:
+        InputError: It is.
+    """
+    places = [output, directory]
+    if "://" not in output and "://" not in directory:
+        places = list(map(os.path.realpath, places))
+    inside, outside = (layout.join(place.rstrip("/"), "") for place in places)
+    if inside.startswith(outside):
+        raise InputError(
+            "the output is the dataset that is the input"
+            if inside == outside
+            else "the output is in the dataset that is the input",
+            where=output,
+            expected="another directory",
+            got=f"the input {directory}",
+            cure="choose another output; it can replace the input afterwards",
+        )
+
+
+def find_split(
+    directory: str,
+    split: str,
+    *,
+    options: RecordOptions | None = None,
+    allow_damage: bool = False,
+) -> InputFiles:
+    """Lists the shards of a split, in the order of its table.
+
+    Args:
+        directory: The dataset.
+        split: The split.
+        options: What the user says of the records, if anything.
+        allow_damage: Whether shards may have another size than the dataset says.
+
+    Raises:
+        NotADatasetError: It is none, or the split is being replaced.
+        InvalidDatasetError: What describes it is damaged.
+        InputError: It has no such split, or a shard is missing or has the wrong size,
+            or the options do not fit.
+    """
+    check_options(options or RecordOptions())
+    manifest = open_manifest(directory)
+    check_in_place(directory, manifest, [split])
+    if split not in manifest.splits:
+        raise InputError(
+            "the dataset has no such split",
+            where=directory,
+            expected=f"one of {some_of(sorted(manifest.splits), 20)}",
+            got=split,
+            cure="choose one of these with --split, or leave it out to convert all",
+        )
+    found = manifest.splits[split]
+    table = read_split_table(directory, manifest, split)
+    there = _listed(directory, table.paths)
+    missing = [path for path in table.paths if path not in there]
+    sizes = [there[path].size_bytes for path in table.paths if path in there]
+    wrong = [
+        path
+        for path, expected, found in zip(
+            table.paths, table.file_bytes.tolist(), sizes, strict=False
+        )
+        if expected != found
+    ]
+    if missing or (wrong and not allow_damage):
+        what, which = ("missing", missing) if missing else ("of the wrong size", wrong)
+        raise InputError(
+            f"{len(which):,} of {len(table):,} shards of the source are {what}",
+            where=f"{directory}, split {split}: {some_of(which)}",
+            expected="the shards that the dataset lists",
+            cure="restore them from a copy; gristmill verify lists all damage",
+        )
+    prefix = layout.join(directory, "")
+    digest = table.digest()
+    source = SourceSplit(
+        directory=prefix,
+        split=split,
+        shards_digest=table.shards_digest,
+        records=digest.records,
+        raw_bytes=digest.raw_bytes,
+        records_digest=digest.hex,
+        features=None if found.features is None else dict(found.features),
+    )
+    shards = len(table)
+    return InputFiles(
+        paths=tuple(prefix + path for path in table.paths),
+        sizes=np.array(sizes, np.int64),
+        versions=tuple(there[path].version for path in table.paths),
+        compressions=np.zeros(shards, np.uint8),
+        # Records are compared with their checksums, whatever the system notes.
+        noted_ns=np.zeros(shards, np.int64),
+        spec=source.spec,
+    )
+
+
+def with_lineage(files: InputFiles) -> InputFiles:
+    """Returns a list of files with what their dataset knows of its own inputs.
+
+    Raises:
+        StorageChangedError: The dataset is not the one any more that was listed.
+    """
+    source = SourceSplit.of_spec(files.spec)
+    if source is None:
+        return files
+    directory = source.directory.rstrip("/") or "/"
+    manifest = open_manifest(directory)
+    found = manifest.splits.get(source.split)
+    digest = "no such split"
+    if found is not None:
+        table = read_split_table(directory, manifest, source.split)
+        digest = table.shards_digest
+    if found is None or digest != source.shards_digest:
+        raise StorageChangedError(
+            "the dataset was replaced while its conversion was planned",
+            where=f"{directory}, split {source.split}",
+            expected=source.shards_digest,
+            got=digest,
+            cure="run the same command again, when nothing writes to the dataset",
+        )
+    ancestors = ancestors_of(directory, source.split, found)
+    return dataclasses.replace(files, lineage=encode_lineage(ancestors))
+
+
+def _listed(directory: str, paths: Sequence[str]) -> dict[str, FileInfo]:
+    """Returns the files in the directories that hold shards, by relative path."""
+    folders = {path.rpartition("/")[0] for path in paths}
+    prefix = layout.join(directory, "")
+    return {
+        info.path.removeprefix(prefix): info
+        for folder in sorted(folders)
+        for info in storage_for(directory).scan(layout.join(directory, folder))
+    }
