@@ -9,6 +9,7 @@ from typing import Any
 
 from gristmill.dataset.errors import CorruptRecordError
 from gristmill.dataset.metadata.features import encode_features
+from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.parquet.parquet_file import ParquetFile
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Rows
@@ -20,12 +21,12 @@ from gristmill.transforms.sources.parquet.table_records import (
     features_of_spec,
     find_spec,
 )
-from gristmill.transforms.sources.protocol import PartCount
+from gristmill.transforms.sources.protocol import PartCount, Source
 
 __all__ = ["ParquetSource", "find_spec", "make_source"]
 
 
-def make_source(spec: SourceSpec) -> ParquetSource:
+def make_source(spec: SourceSpec) -> Source:
     """Returns the source of a spec."""
     return ParquetSource(spec)
 
@@ -88,6 +89,13 @@ class ParquetSource:
         with contextlib.suppress(CorruptRecordError), _open(file) as table:
             cuts += table.places.cuts(range_bytes)
         yield from itertools.pairwise((0, *cuts, file.size_bytes))
+
+    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
+        """Tells whether there is a record for each row of the range."""
+        del raw_bytes
+        if span.start_bytes is None or span.stop_bytes is None:
+            return False
+        return span.stop_bytes - span.start_bytes == span.records
 
     def described(self) -> dict[str, Any]:
         """Returns what `dataset.json` says of the inputs, besides their list."""

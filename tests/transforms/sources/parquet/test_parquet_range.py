@@ -1,5 +1,6 @@
 """Covers: transforms/sources/parquet/source.py."""
 
+import dataclasses
 import itertools
 import json
 
@@ -299,3 +300,12 @@ def test_a_file_with_other_columns_is_refused_by_its_reader(tmp_path):
     with pytest.raises(InputError, match="column more") as caught:
         list(source.read(files[0], everything).batches())
     assert caught.value.where == str(path)
+
+
+def test_a_range_holds_a_record_for_each_row(five_groups):
+    files = listed(five_groups[0])
+    _, _, span = read(files, 0, 10_000)
+    source = source_of(files.spec)
+    assert source.holds(span, 0)
+    assert not source.holds(dataclasses.replace(span, records=span.records - 1), 0)
+    assert not source.holds(dataclasses.replace(span, start_bytes=None), 0)
