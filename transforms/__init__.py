@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.planning.shard_plan import PlanOptions
     from gristmill.transforms.read_all import ReadAllArrayRecords, ReadAllTFRecords
     from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
+    from gristmill.transforms.read_records import PlacedRecord, ReadRecords
     from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
     from gristmill.transforms.sources.formats import RecordOptions
     from gristmill.transforms.verify_dataset import VerifyDataset
@@ -34,11 +35,13 @@ __all__ = [
     "ConvertTFRecords",
     "Finding",
     "IndexArrayRecords",
+    "PlacedRecord",
     "PlanOptions",
     "PreparedJob",
     "ReadAllArrayRecords",
     "ReadAllTFRecords",
     "ReadArrayRecords",
+    "ReadRecords",
     "ReadTFRecords",
     "RecordOptions",
     "ShardNames",

@@ -24,7 +24,9 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.read_all import ReadAllArrayRecords, ReadAllTFRecords
 from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
+from gristmill.transforms.read_records import PlacedRecord, ReadRecords
 from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
+from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.verify_dataset import VerifyDataset
 from gristmill.transforms.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.writing.commit_write import WriteResult
@@ -149,6 +151,31 @@ def _records(read: _Transform, kind: type | None) -> _Transform:
     if kind is not None:
         return _chain(read, _rows(kind))
     return _chain(read, "Named" >> beam.Map(_Record), _rows(_Record))
+
+
+def read_records(
+    inputs: Sequence[str],
+    split: str | None = None,
+    input_format: str = "auto",
+    columns: Sequence[str] = (),
+    record: str = "",
+    with_source: bool = False,
+) -> _Transform:
+    """Reads inputs of any format as rows of `record`; with `file` and `place` as well.
+
+    Args:
+        inputs: Paths and glob patterns, or one; or a directory with splits.
+        split: The split of a directory; all if there is none.
+        input_format: The format of the inputs, if their first bytes do not tell it.
+        columns: Columns to take, of a format that has columns.
+        record: What a record is made of, such as `column:text`.
+        with_source: Whether to give the file and place of each record.
+    """
+    options = RecordOptions(
+        input_format=input_format, columns=tuple(columns), record=record
+    )
+    read = ReadRecords(inputs, split=split, records=options, with_source=with_source)
+    return _records(read, PlacedRecord if with_source else None)
 
 
 def write_arrayrecords(

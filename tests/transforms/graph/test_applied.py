@@ -18,9 +18,11 @@ from gristmill.transforms import (
     ConversionResult,
     ConvertTFRecords,
     IndexArrayRecords,
+    PlacedRecord,
     ReadAllArrayRecords,
     ReadAllTFRecords,
     ReadArrayRecords,
+    ReadRecords,
     ReadTFRecords,
     ShardRecord,
     SourceRecord,
@@ -35,6 +37,8 @@ STARTING = [
     (lambda: ReadTFRecords("in"), bytes),
     (lambda: ReadTFRecords("in", with_source=True), SourceRecord),
     (lambda: ReadArrayRecords("in"), bytes),
+    (lambda: ReadRecords("in"), bytes),
+    (lambda: ReadRecords("in", with_source=True), PlacedRecord),
     (lambda: ReadArrayRecords("in", with_index=True), ShardRecord),
     (lambda: ConvertTFRecords(jobs=(JOB,)), ConversionResult),
     (lambda: IndexArrayRecords(files="in"), Manifest),
@@ -115,6 +119,7 @@ def test_a_write_of_nothing_is_refused() -> None:
     [
         ReadTFRecords,
         ReadArrayRecords,
+        ReadRecords,
         WriteArrayRecords,
         VerifyDataset,
         lambda given: IndexArrayRecords(files=given),
@@ -130,10 +135,11 @@ def test_values_of_later_are_refused(make, given) -> None:
     assert "no ValueProvider" in str(caught.value)
 
 
-PATHS = {"patterns", "source", "output", "dataset", "files", "tfds_directory"}
+PATHS = {"patterns", "inputs", "source", "output", "dataset", "files", "tfds_directory"}
 TRANSFORMS = {
     ReadTFRecords: {"patterns": "in"},
     ReadArrayRecords: {"source": "in"},
+    ReadRecords: {"inputs": "in"},
     ReadAllTFRecords: {},
     ReadAllArrayRecords: {},
     WriteArrayRecords: {"output": "out"},
