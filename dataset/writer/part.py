@@ -11,7 +11,7 @@ from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.commit.aside import Aside
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.commit.staged_parts import staged_name
-from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.errors import JobChangedError, StorageChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
@@ -21,6 +21,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.parts_job import PartsJob
 
 _READ_AT_ONCE = 16
+_TRIES = 5
 
 
 class Part:
@@ -48,29 +49,25 @@ class Part:
         self._directory = job.part_dir(part)
         self._storage = storage_for(job.output)
         self._owner_path = layout.join(self._directory, layout.OWNER_JSON)
-        self._owner = json.dumps({"writer": secrets.token_hex(8)}).encode() + b"\n"
+        self._owner = json.dumps(
+            {"fingerprint": job.fingerprint, "writer": secrets.token_hex(8)}
+        ).encode()
         self._reports = ReportCollector(job.fingerprint)
-        self.shards = 0
-        self.records = 0
-        # Before it is taken: nothing is listed that this very writer makes.
-        there = {info.path: info for info in self._storage.list_tree(self._directory)}
+        self.shards = self.records = 0
+        for left in reversed(range(_TRIES)):
+            try:
+                there = self._take(resume=resume, overwrite=overwrite)
+            except StorageChangedError:
+                # What another job left is being deleted, by the writer of another part.
+                if not left:
+                    raise
+            else:
+                break
         table_path = job.part_table(part)
-        self.finished = table_path in there and (resume or not overwrite)
-        if self.finished and not resume:
-            raise JobChangedError(
-                f"{self._name} has been written already, and not committed",
-                where=job.where,
-                cure="keep it with resume=True and commit it, or write it again with "
-                "overwrite=True",
-            )
-        owner = there.pop(self._owner_path, None)
-        self._storage.write(
-            self._owner_path, self._owner, replaces=owner.version if owner else ""
-        )
+        self.finished = resume and table_path in there
         if self.finished:
-            data = self._storage.read(table_path)
-            table = ShardTable.decode(data, where=table_path)
-            self.records = table.total("records")
+            table = ShardTable.decode(self._storage.read(table_path), where=table_path)
+            self.shards, self.records = len(table), table.total("records")
             return
         # First: without its table, a part is not finished.
         if (found := there.pop(table_path, None)) is not None:
@@ -79,6 +76,31 @@ class Part:
             for report in self._kept(there):
                 self._add(report)
         self._storage.delete_all(there.values())
+
+    def _take(self, *, resume: bool, overwrite: bool) -> dict[str, FileInfo]:
+        """Takes possession of the part; returns what this very job has made there."""
+        # Before it is taken: nothing is listed that this very writer makes.
+        there = {info.path: info for info in self._storage.list_tree(self._directory)}
+        listed = there.pop(self._owner_path, None)
+        owner = self._storage.load(self._owner_path) if listed else None
+        if owner is None or not self._is_of_job(owner.data):
+            self._storage.delete_all(there.values())
+            there = {}
+        if self._job.part_table(self._part) in there and not (resume or overwrite):
+            raise JobChangedError(
+                f"{self._name} has been written already, and not committed",
+                where=self._job.where,
+                cure="keep it with resume=True and commit it, or write it again with "
+                "overwrite=True",
+            )
+        version = "" if owner is None else owner.version
+        self._storage.write(self._owner_path, self._owner, replaces=version)
+        return there
+
+    def _is_of_job(self, owner: bytes) -> bool:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return bool(json.loads(owner)["fingerprint"] == self._job.fingerprint)
+        return False
 
     @property
     def _name(self) -> str:
