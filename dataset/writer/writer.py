@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import operator
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ DEFAULT_SHARD_BYTES = 256 << 20
 # As many are encoded together: fewer cost more time a record, more take more memory.
 _BATCH_RECORDS = 1024
 _BATCH_BYTES = 1 << 20
+_NOT_BEGUN = "its `with` statement has not begun"
 
 
 class Writer:
@@ -50,8 +52,10 @@ class Writer:
     records in the same order give the same bytes, whether or not the writer was
     restarted. For one thread at a time.
 
-    Memory: a mebibyte of records and its encoded form, and 16 bytes a record of a
-    shard. Local disk: one shard, also where the output is in a bucket.
+    While records come, the shard before them is checked and published, in a thread.
+
+    Memory: a few mebibytes, and 40 bytes a record of a shard. Local disk: two shards,
+    also where the output is in a bucket.
 
     Args:
         path: The dataset's directory, local or `gs://`. Its other splits stay.
@@ -111,12 +115,15 @@ class Writer:
         self._shard: ShardWriter | None = None
         self._shard_files = contextlib.ExitStack()
         self._local = ""
+        # Checks and publishes one shard while the next one is written.
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "gristmill-shard")
+        self._publishing: concurrent.futures.Future[None] | None = None
         self._kept_records = 0  # In shards that are published.
         self._records = 0  # In the shard that is open, and not in it yet.
         self._raw_bytes = 0
         self._batch: list[bytes] = []
         self._batch_bytes = 0
-        self._closed: str | None = "its `with` statement has not begun"
+        self._closed: str | None = _NOT_BEGUN
 
     @property
     def position_records(self) -> int:
@@ -136,6 +143,8 @@ class Writer:
             JobChangedError: It holds this split already, or parts with other options.
             StorageError: Storage failed.
         """
+        if self._closed != _NOT_BEGUN:
+            raise self._refused()
         job, committed = take_output(
             self._job, resume=self._resume, overwrite=self._overwrite
         )
@@ -167,10 +176,14 @@ class Writer:
         if not part.finished:
             if self._closed is not None:
                 raise self._refused()
-            # A split has a shard, if only an empty one.
-            if self._records or not part.shards:
-                self._finish_shard()
-            part.finish()
+            with self._or_abandoned():
+                self._wait_for_shard()
+                # A split has a shard, if only an empty one.
+                if self._records or not part.shards:
+                    self._finish_shard()
+                self._wait_for_shard()
+                part.finish()
+            self._pool.shutdown()
         self._closed = "its `with` statement has ended"
         if self._commits:
             commit_job(self._job, overwrite=self._overwrite)
@@ -225,15 +238,31 @@ class Writer:
             self._batch, self._batch_bytes = [], 0
 
     def _finish_shard(self) -> None:
-        """Publishes the open shard: it is kept from here on."""
+        """Lets the open shard be checked and published, after the one before it."""
         self._flush()
-        with self._or_abandoned(), self._shard_files:
-            assert self._shard is not None
-            assert self._part is not None
-            self._part.publish(self._local, self._shard.finish())
-        self._shard = None
+        with self._or_abandoned():
+            self._wait_for_shard()
+            files = self._shard_files.pop_all()
+            shard, self._shard = self._shard, None
+            assert shard is not None
+            self._publishing = self._pool.submit(
+                self._publish, shard, self._local, files
+            )
         self._kept_records += self._records
         self._records = self._raw_bytes = 0
+
+    def _publish(
+        self, shard: ShardWriter, local: str, files: contextlib.ExitStack
+    ) -> None:
+        with files:
+            assert self._part is not None
+            self._part.publish(local, shard.finish())
+
+    def _wait_for_shard(self) -> None:
+        """Waits until the shard before is published; raises what went wrong there."""
+        publishing, self._publishing = self._publishing, None
+        if publishing is not None:
+            publishing.result()
 
     @contextlib.contextmanager
     def _or_abandoned(self) -> Any:
@@ -251,6 +280,8 @@ class Writer:
         if shard is not None:
             shard.abandon()
         self._shard_files.close()
+        # The shard before is whole, and kept if possible.
+        self._pool.shutdown()
 
     def _refused(self) -> InputError:
         return InputError(

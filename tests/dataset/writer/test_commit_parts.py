@@ -5,7 +5,10 @@ Covers: dataset/commit/staged_parts.py.
 
 from __future__ import annotations
 
+import concurrent.futures
 import pathlib
+import shutil
+import threading
 from typing import Any
 
 import pytest
@@ -144,6 +147,36 @@ def test_finished_parts_with_other_options_stay(tmp_path: pathlib.Path) -> None:
     write_part(tmp_path / "data", 1, **other, overwrite=True)
     with pytest.raises(DataLossError, match="part 0, 2, 3"):
         commit_parts(tmp_path / "data")
+
+
+def test_a_finished_part_of_another_job_is_not_taken(tmp_path: pathlib.Path) -> None:
+    output = tmp_path / "data"
+    write_part(output, 0)
+    shutil.copytree(staged(output, 0), tmp_path / "left")
+    other = {"records_per_shard": 20}
+    write_part(output, 1, **other, overwrite=True)
+    # As if the writer of part 1 had not deleted it yet.
+    shutil.copytree(tmp_path / "left", staged(output, 0), dirs_exist_ok=True)
+    with Writer(output, part=0, parts=4, resume=True, **other) as writer:
+        assert writer.position_records == 0
+        left = [path for path in staged(output, 0).rglob("*") if path.is_file()]
+        assert [path.name for path in left] == ["owner.json"]
+
+
+def test_all_writers_begin_at_once_over_what_is_left(tmp_path: pathlib.Path) -> None:
+    output, barrier = tmp_path / "data", threading.Barrier(len(PARTS))
+
+    def write(part: int) -> None:
+        barrier.wait()
+        write_part(output, part, overwrite=True)
+
+    for _ in range(2):
+        for part in (0, 2):
+            write_part(output, part, records_per_shard=20, overwrite=True)
+        with concurrent.futures.ThreadPoolExecutor(len(PARTS)) as pool:
+            list(pool.map(write, range(len(PARTS))))
+        commit_parts(output, overwrite=True)
+        assert records_of(output) == RECORDS
 
 
 def test_a_split_that_is_there_is_replaced_on_request(tmp_path: pathlib.Path) -> None:

@@ -324,11 +324,14 @@ class TestWhatItRefuses:
     ) -> None:
         first = Writer(tmp_path / "data", records_per_shard=2)
 
+        def write_on(writer: Writer) -> None:
+            for _ in range(5):  # The first shard is published meanwhile.
+                writer.write(b"first")
+
         def write_both() -> None:
             with first, Writer(tmp_path / "data", records_per_shard=2) as second:
-                first.write(b"first")
                 with pytest.raises(JobChangedError, match="taken over the split"):
-                    first.write(b"first")
+                    write_on(first)
                 # Its records would be lost in silence.
                 with pytest.raises(InputError, match="an error has ended it"):
                     first.write(b"first")
@@ -384,6 +387,8 @@ class TestWhatItRefuses:
             writer.write(b"in time")
         with pytest.raises(InputError, match="has ended"):
             writer.write(b"late")
+        with pytest.raises(InputError, match="has ended"):
+            writer.__enter__()
 
     @pytest.mark.parametrize(
         ("options", "message"),
