@@ -255,11 +255,18 @@ def _through(
 def _numbered(found: _Found) -> int | None:
     """Returns a record's number in a file whose places are such; None if not known."""
     span = found.span
-    if found.file.format not in _NUMBERED or span.start_bytes is None:
+    if found.file.format not in _NUMBERED:
         return None
-    if span.stop_bytes != span.start_bytes + span.records:
-        return None  # Some were set aside in between.
-    return span.start_bytes + found.number
+    if span.start_bytes is None or span.stop_bytes is None:
+        return None
+    number = span.start_bytes + found.number
+    lost = span.stop_bytes - span.start_bytes - span.records
+    aside = sorted(region.rows for region in found.regions if region.rows is not None)
+    for begin, end in aside:
+        if span.start_bytes <= begin < span.stop_bytes:
+            lost -= end - begin
+            number += end - begin if begin <= number else 0
+    return number if lost == 0 else None  # Not all that was set aside is listed.
 
 
 def _place(dataset: Dataset, found: _Found) -> dict[str, Any]:

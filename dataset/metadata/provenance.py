@@ -59,12 +59,14 @@ class DamagedRegion:
         begin_bytes: First byte.
         end_bytes: One past the last.
         compressed: Whether that counts the bytes of a compressed file as it is stored.
+        rows: Which rows of a table it has, half-open; None for other files.
     """
 
     path: str
     begin_bytes: int
     end_bytes: int
     compressed: bool
+    rows: tuple[int, int] | None = None
 
 
 def place_of_inputs(dataset: str, split: Split) -> tuple[str, str] | None:
@@ -190,13 +192,18 @@ def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
     regions = []
     try:
         for fields in map(json.loads, text.splitlines()):
+            rows = None
+            if "begin_row" in fields:
+                rows = int(fields["begin_row"]), int(fields["end_row"])
             region = DamagedRegion(
                 path=str(fields["file"]),
                 begin_bytes=int(fields["begin_bytes"]),
                 end_bytes=int(fields["end_bytes"]),
                 compressed=bool(fields["compressed"]),
+                rows=rows,
             )
-            if not 0 <= region.begin_bytes < region.end_bytes < 1 << 62:
+            begin, end = rows or (region.begin_bytes, region.end_bytes)
+            if not 0 <= begin < end + (rows is not None) < 1 << 62:
                 return ()
             regions.append(region)
     except (KeyError, TypeError, ValueError, RecursionError):

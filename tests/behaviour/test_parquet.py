@@ -23,6 +23,7 @@ from gristmill.dataset.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.loader.locate import locate
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.definitions import ConvertOptions
@@ -353,3 +354,30 @@ def test_any_table_in_any_cut(table, group, shards, compression, version):
                 cell = row[name] if isinstance(row[name], list) else [row[name]]
                 wanted = [c.encode() if isinstance(c, str) else c for c in cell]
                 np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_a_row_of_a_batch_is_traced_to_its_row_in_the_file(tmp_path, damage):
+    table = pa.table({"text": [str(n) if n % 9 else None for n in range(900)]})
+    table = table if damage else table.drop_null()
+    path = write_parquet(
+        tmp_path / "a.parquet", table, row_group_size=150, use_dictionary=False
+    )
+    if damage:
+        flip(path, page_offset(path, 2, 0))
+    options = {
+        "plan": ("num_shards", 3),
+        "on_corrupt": "quarantine",
+        "records": RecordOptions(record="column:text"),
+        "max_corrupt": 200,
+    }
+    convert(job_of(path, tmp_path / "out", **options))
+    dataset = loader.open(tmp_path / "out")
+    batches = loader.global_batches(dataset, batch_size=7, shuffle="none")
+    texts = table["text"].to_pylist()
+    assert len(dataset) == (800 - 134 if damage else 800)
+    for step in range(0, len(dataset) // 7, 3):
+        location = locate(batches, step, 2)
+        assert (location.source_path, location.source_format) == (str(path), "parquet")
+        (record,) = batches.read(step, slice(2, 3))
+        assert texts[location.source_record].encode() == record

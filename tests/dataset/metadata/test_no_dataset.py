@@ -32,7 +32,7 @@ def test_files(folder):
     path = folder / "in"
     for data, *parts in (
         (frames_of([b"a"]), "a file: TFRecord", "`gristmill convert`"),
-        (MAKERS["Parquet"](), "a file: Parquet", "ReadFromParquet"),
+        (MAKERS["Parquet"](), "a file: Parquet", "`gristmill convert`"),
         (b"\0" * 99, "got:      a file\n", "give a directory"),
         (b"", "got:      a file\n", "give a directory"),
     ):
