@@ -72,11 +72,10 @@ class VerifyAndReport(
 def graph_of(options: Options) -> beam.PTransform[beam.pvalue.PBegin, Any]:
     """Returns a pipeline whose workers list the inputs and plan the shards.
 
-    Building the graph reads only the small metadata of a TFDS directory.
+    Building the graph reads only what `conversion_of` does.
     """
     if isinstance(options, ConvertOptions):
-        conversion = conversion_of(options)._asdict()
-        return ConvertTFRecords(**conversion, overwrite=options.overwrite)
+        return ConvertTFRecords(**conversion_of(options)._asdict())
     given = dataclasses.asdict(options)
     if isinstance(options, VerifyOptions):
         return VerifyAndReport(**given)

@@ -43,6 +43,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     shard_tasks,
 )
 from gristmill.transforms.conversion.try_function import try_function
+from gristmill.transforms.jobs.appended_job import edition_notes
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     check_jobs,
@@ -135,6 +136,8 @@ def convert(
             else:
                 result = _run_beam(todo, directory, beam_options=beam_options, **about)
         manifest, repaired = result.manifest, result.repaired_shards
+        for prepared in todo:
+            notes += edition_notes(manifest, prepared.job.split)
     assert manifest is not None  # Nothing was to do, or it is done.
     return Outcome(
         output=jobs[0].output,

@@ -182,16 +182,23 @@ def withdraw_tfds_info(output: str, name: str, splits: Iterable[str]) -> None:
     TFDS treats a directory without it as unfinished, which is right then. A file that
     describes another dataset, or TFRecord files in the same directory, stays.
     """
-    storage = storage_for(output)
+    version = described_by_tfds(output, name, splits)
+    if version is not None:
+        path = layout.join(output, layout.TFDS_INFO_JSON)
+        storage_for(output).delete(path, version=version)
+
+
+def described_by_tfds(output: str, name: str, splits: Iterable[str]) -> str | None:
+    """Returns the version of `dataset_info.json` if it describes one of some splits."""
     path = layout.join(output, layout.TFDS_INFO_JSON)
-    content = storage.load(path)
+    content = storage_for(output).load(path)
     if content is None:
-        return
+        return None
     try:
         info = json.loads(content.data)
         found = info["name"], info["fileFormat"]
         described = {each["name"] for each in info["splits"]}
     except (KeyError, TypeError, ValueError):
-        return
-    if found == (name, "array_record") and described & {*splits}:
-        storage.delete(path, version=content.version)
+        return None
+    own = found == (name, "array_record") and described & {*splits}
+    return content.version if own else None

@@ -70,8 +70,8 @@ class ExampleDecoder:
     ) -> Self:
         """Makes a decoder from what a dataset says of its features.
 
-        A feature of one value, or of a fixed shape, becomes a `FixedFeature`; a list
-        becomes a `RaggedFeature`.
+        A feature of one value, or of a fixed shape, becomes a `FixedFeature`. A list
+        becomes a `RaggedFeature`, also one of items that have a shape themselves.
 
         Args:
             dataset: The dataset.

@@ -1,4 +1,4 @@
-"""`gristmill convert`, `index` and `verify`: here, by a Beam runner, or on Dataflow."""
+"""`append`, `convert`, `index` and `verify`: here, by a Beam runner, or on Dataflow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from gristmill.pipelines.commands.errors import (
     json_option,
 )
 from gristmill.pipelines.options.definitions import (
-    PIPELINES,
+    COMMANDS,
+    AppendOptions,
     ConvertOptions,
     IndexOptions,
     LaunchOptions,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 def _parameter(option: Option) -> click.Parameter:
     if option.required:
         count = -1 if option.kind == "paths" else 1
-        return click.Argument([option.name], nargs=count, required=True)
+        return click.Argument(
+            [option.name], nargs=count, required=True, metavar=option.metavar
+        )
     if option.kind == "flag":
         return click.Option([option.flag], is_flag=True, help=option.help)
     kind: click.ParamType[Any] | type[str] = str
@@ -67,7 +70,7 @@ def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
         help="Number of worker processes on this machine.",
     )
     parameters = [
-        *map(_parameter, options_of(PIPELINES[name])),
+        *map(_parameter, options_of(COMMANDS[name])),
         workers_option,
         *map(_parameter, options_of(LaunchOptions)),
     ]
@@ -83,7 +86,7 @@ def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
             ctx: click.Context, /, *, workers: int | None, as_json: bool, **given: Any
         ) -> None:
             launch = LaunchOptions(**{name: given.pop(name) for name in launch_names})
-            options = PIPELINES[name](**given)
+            options = COMMANDS[name](**given)
             beam_options = _beam_options(launch, workers, ctx.obj or ())
             if beam_options is not None and launch.on_dataflow:
                 from gristmill.pipelines.dataflow.submit import submit
@@ -142,6 +145,19 @@ def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
     click.echo(outcome.json() if as_json else outcome.text())
 
 
+@_job_command("append")
+def append(options: AppendOptions, *, as_json: bool, **where: Any) -> None:
+    """Add the records of INPUT to a split of DATASET, as its next edition.
+
+    No file that is there is touched but dataset.json, which is replaced last. Files
+    that are in the split already are refused.
+
+    After a failure, run the same command again: finished shards are kept.
+    """
+    outcome = run_conversion(options, **where)
+    click.echo(outcome.json() if as_json else outcome.text())
+
+
 def run_conversion(
     options: ConvertOptions,
     *,
@@ -156,7 +172,6 @@ def run_conversion(
     return convert(
         **conversion_of(options)._asdict(),
         workers=workers or default_workers(),
-        overwrite=options.overwrite,
         beam_options=beam_options,
         show_progress=True,
     )

@@ -31,6 +31,7 @@ from gristmill.pipelines.commands.errors import (
 
 # Command -> its module.
 _COMMANDS = {
+    "append": "jobs",
     "bench-loader": "bench_loader",
     "convert": "jobs",
     "demo": "demo",

@@ -30,7 +30,7 @@ def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]
             got=str(e),
             cure="repair it, or choose another output",
         ) from e
-    committed = [s for s in splits if manifest and s in manifest.splits]
+    committed = [s for s in splits if manifest and manifest.find(s) is not None]
     if committed and options.overwrite:
         return [
             f"split {', '.join(committed)} stays until the new one is finished; "

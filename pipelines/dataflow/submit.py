@@ -31,7 +31,7 @@ from gristmill.pipelines.dataflow.permissions import cure_of, denied_permission
 from gristmill.pipelines.dataflow.preflight import has_worker_setup, preflight
 from gristmill.pipelines.dataflow.worker_package import write_source
 from gristmill.pipelines.options.definitions import (
-    PIPELINES,
+    COMMANDS,
     IndexOptions,
     LaunchOptions,
     Options,
@@ -54,7 +54,7 @@ def submit(
         JobError: The job could not be created, or failed with `--wait`.
     """
     beam_options = PipelineOptions(list(beam_arguments))
-    pipeline = next(name for name, cls in PIPELINES.items() if isinstance(options, cls))
+    pipeline = next(name for name, cls in COMMANDS.items() if type(options) is cls)
     set_defaults(beam_options, pipeline, options)
     notes = preflight(options, launch, beam_options)
     notes += [

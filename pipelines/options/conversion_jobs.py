@@ -11,8 +11,13 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import check_in_place, open_manifest
 from gristmill.dataset.storage.paths import path_text, path_texts
-from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.pipelines.options.definitions import AppendOptions, ConvertOptions
 from gristmill.transforms.hugging_face.directory import is_repository, repository_jobs
+from gristmill.transforms.jobs.appended_job import (
+    appended_job,
+    first_writer,
+    open_to_append,
+)
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.map_function import split_name
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
@@ -35,26 +40,98 @@ class Conversion(NamedTuple):
         jobs: One for each split, with the same output and name.
         features: The schema, where known.
         tfds_directory: The TFDS directory that the jobs come from, if any.
+        overwrite: Whether to replace what is there of these splits.
     """
 
     jobs: tuple[ConversionJob, ...]
     features: Mapping[str, Any] | None
     tfds_directory: str | None
+    overwrite: bool = False
 
 
 def conversion_of(options: ConvertOptions) -> Conversion:
-    """Returns the jobs that options describe. Reads only a directory with splits."""
+    """Returns the jobs that options describe.
+
+    Reads only a directory with splits; to append, also the metadata of the dataset and
+    a listing of the inputs.
+    """
     inputs = path_texts(options.input, "input")
     output = path_text(options.output, "output")
     output = output.rstrip("/") or output
-    name = layout.base_name(output) if options.name is None else options.name
+    if isinstance(options, AppendOptions):
+        return _append_of(options, inputs, output)
+    fields = _fields_of(options)
+    found = _splits_of(inputs, output, options.name, options.split, **fields)
+    if found is not None:
+        return found._replace(overwrite=options.overwrite)
+    job = ConversionJob(
+        inputs=inputs,
+        output=output,
+        name=layout.base_name(output) if options.name is None else options.name,
+        split="train" if options.split is None else options.split,
+        join_splits=options.split is not None,
+        **fields,
+    )
+    return Conversion((job,), None, None, options.overwrite)
+
+
+def _splits_of(
+    inputs: tuple[str, ...],
+    output: str,
+    name: str | None,
+    split: str | None,
+    **fields: Any,
+) -> Conversion | None:
+    """Returns the jobs of a directory with splits; None for other inputs."""
+    if len(inputs) != 1:
+        return None
+    (directory,), splits = inputs, None if split is None else (split,)
+    if is_dataset(directory):
+        return _of_dataset(directory, output, name, split, fields)
+    if fields["records"].input_format in ("auto", "parquet") and is_repository(
+        directory
+    ):
+        own = layout.base_name(output) if name is None else name
+        jobs = repository_jobs(directory, output, name=own, splits=splits, **fields)
+        return Conversion(jobs, None, None)
+    if is_tfds_directory(directory):
+        found = tfds_jobs(directory, output, name=name, splits=splits, **fields)
+        return Conversion(found.jobs, found.features, directory)
+    return None
+
+
+def _append_of(
+    options: AppendOptions, inputs: tuple[str, ...], output: str
+) -> Conversion:
+    manifest, split = open_to_append(output, options.split)
+    fields = _fields_of(options, like=first_writer(manifest.splits[split]))
+    found = _splits_of(inputs, output, manifest.name, split, **fields)
+    if found is not None:
+        (job,) = found.jobs
+    else:
+        job = ConversionJob(
+            inputs=inputs, output=output, name=manifest.name, split=split, **fields
+        )
+    job = appended_job(job, manifest)
+    # What is committed is not started over.
+    overwrite = options.overwrite and job.split not in manifest.editions
+    return Conversion((job,), None, None, overwrite)
+
+
+def _fields_of(
+    options: ConvertOptions, *, like: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns fields of jobs that the options describe.
+
+    Args:
+        options: The options.
+        like: The writer's options where these do not say them.
+    """
+    given = {"group_size": options.group_size, "compression": options.compression}
+    known = {name: value for name, value in given.items() if value is not None}
     fields: dict[str, Any] = {
         "plan": plan_of(options),
-        "writer": WriterOptions(
-            group_size=options.group_size,
-            compression=options.compression,
-            writer=options.writer,
-        ),
+        "writer": WriterOptions(**{**(like or {}), **known}, writer=options.writer),
         "map": options.map,
         "on_corrupt": options.on_corrupt,
         "max_corrupt": options.max_corrupt,
@@ -67,34 +144,15 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     }
     if options.map is not None:
         split_name(options.map)  # The module itself may exist on the workers only.
-    if len(inputs) == 1 and is_dataset(inputs[0]):
-        return _of_dataset(inputs[0], output, options, fields)
-    if (
-        len(inputs) == 1
-        and fields["records"].input_format in ("auto", "parquet")
-        and is_repository(inputs[0])
-    ):
-        splits = None if options.split is None else (options.split,)
-        jobs = repository_jobs(inputs[0], output, name=name, splits=splits, **fields)
-        return Conversion(jobs, None, None)
-    if len(inputs) == 1 and is_tfds_directory(inputs[0]):
-        directory = inputs[0]
-        splits = None if options.split is None else (options.split,)
-        found = tfds_jobs(directory, output, name=options.name, splits=splits, **fields)
-        return Conversion(found.jobs, found.features, directory)
-    job = ConversionJob(
-        inputs=inputs,
-        output=output,
-        name=name,
-        split="train" if options.split is None else options.split,
-        join_splits=options.split is not None,
-        **fields,
-    )
-    return Conversion((job,), None, None)
+    return fields
 
 
 def _of_dataset(
-    directory: str, output: str, options: ConvertOptions, fields: dict[str, Any]
+    directory: str,
+    output: str,
+    name: str | None,
+    split: str | None,
+    fields: dict[str, Any],
 ) -> Conversion:
     """Returns a job for each split of a dataset; what describes it comes along."""
     check_apart(output, directory)
@@ -105,11 +163,11 @@ def _of_dataset(
         ConversionJob(
             inputs=(directory,),
             output=output,
-            name=options.name or manifest.name,
-            split=split,
+            name=name or manifest.name,
+            split=each,
             **fields,
         )
-        for split in (every if options.split is None else (options.split,))
+        for each in (every if split is None else (split,))
     )
     tfds_directory = directory if is_tfds_directory(directory) else None
     return Conversion(jobs, manifest.features, tfds_directory)

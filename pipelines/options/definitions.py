@@ -141,7 +141,7 @@ class ConvertOptions:
         group="Shards",
         example="100000",
     )
-    group_size: int = option(
+    group_size: int | None = option(
         "integer",
         "Records per chunk",
         "Records per chunk: 1 for fast random reads, 16 or more for smaller files.",
@@ -151,7 +151,7 @@ class ConvertOptions:
         group="Encoding",
         example="16",
     )
-    compression: str = option(
+    compression: str | None = option(
         "text",
         "Compression",
         "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
@@ -217,6 +217,65 @@ class ConvertOptions:
         "Overwrite",
         "Replace the split. The old one stays until the new one is finished. Never "
         "deletes inputs, shards of other splits, or files that were indexed.",
+        default=False,
+        group="Target",
+        example="true",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AppendOptions(ConvertOptions):
+    """Options of `gristmill append`.
+
+    They are those of a conversion; what the dataset says already is not asked for.
+    """
+
+    output: str = required(
+        "text",
+        "Dataset",
+        "Directory of the dataset to append to.",
+        first=True,
+        metavar="DATASET",
+        regex=_GS_PATH,
+        group="Target",
+        example="gs://data/c4",
+        param_type="GCS_WRITE_FOLDER",
+    )
+    name: None = None  # The dataset has one.
+    split: str | None = option(
+        "text",
+        "Split",
+        "Split to append to. Required if there are several.",
+        shown="the only one",
+        regex=SPLIT_PATTERN,
+        group="Target",
+        example="validation",
+    )
+    group_size: int | None = option(
+        "integer",
+        "Records per chunk",
+        "Records per chunk: 1 for fast random reads, 16 or more for smaller files.",
+        shown="as in the first edition",
+        metavar="N",
+        regex=_POSITIVE,
+        group="Encoding",
+        example="16",
+    )
+    compression: str | None = option(
+        "text",
+        "Compression",
+        "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
+        shown="as in the first edition",
+        metavar="TEXT",
+        regex=COMPRESSION_PATTERN,
+        group="Encoding",
+        example="zstd:9",
+    )
+    overwrite: bool = option(
+        "flag",
+        "Overwrite",
+        "Delete what an append of other inputs or options has left that was not "
+        "finished. Never deletes anything that is committed.",
         default=False,
         group="Target",
         example="true",
@@ -300,7 +359,7 @@ class IndexOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Where a pipeline runs: options of the commands `convert`, `verify` and `index`.
+    """Where a pipeline runs: options of `append`, `convert`, `verify` and `index`.
 
     The runner's own options are Beam's.
     """
@@ -333,6 +392,8 @@ class LaunchOptions:
 
 Options = ConvertOptions | VerifyOptions | IndexOptions
 
+# Those that have a template, which is found by its required parameters. An append has
+# the parameters of a conversion.
 PIPELINES: dict[str, type[Options]] = {
     "convert": ConvertOptions,
     "index": IndexOptions,
@@ -340,16 +401,21 @@ PIPELINES: dict[str, type[Options]] = {
 }
 
 
+COMMANDS: dict[str, type[Options]] = {"append": AppendOptions, **PIPELINES}
+
+
 def options_of(kind: type[Options | LaunchOptions]) -> tuple[Option, ...]:
     """Returns the descriptions of all options of a class, in order."""
-    return tuple(
+    options = (
         Option(
             name=field.name,
             default=None if field.default is dataclasses.MISSING else field.default,
             **field.metadata,
         )
         for field in dataclasses.fields(kind)
+        if field.metadata
     )
+    return tuple(sorted(options, key=lambda option: not option.first))
 
 
 def template_options(pipeline: str) -> tuple[Option, ...]:

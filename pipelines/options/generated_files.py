@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gristmill.pipelines.options.definitions import (
+    COMMANDS,
     PIPELINES,
     LaunchOptions,
     options_of,
@@ -22,7 +23,7 @@ from gristmill.pipelines.options.definitions import (
 )
 from gristmill.pipelines.options.option import Option
 
-TABLES = {**PIPELINES, "launch": LaunchOptions}
+TABLES = {**COMMANDS, "launch": LaunchOptions}
 # A table ends where a line is empty.
 _TABLE = re.compile(r"<!-- options: (\w+) -->\n(?:\|.*\n)*\n?")
 

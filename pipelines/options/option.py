@@ -29,6 +29,7 @@ class Option:
         least: Smallest value of an `integer`.
         required: Whether it must be given. On the command line it is then an argument
             without a name.
+        first: Whether it stands before all others.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Option:
     choices: tuple[str, ...] = ()
     least: int | None = None
     required: bool = False
+    first: bool = False
 
     @property
     def flag(self) -> str:

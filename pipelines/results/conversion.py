@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 from gristmill.dataset.arrayrecord.writer_options import Check
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
@@ -42,7 +43,9 @@ class Outcome:
         for name in self.splits:
             split = self.manifest.find(name)
             assert split is not None  # It was committed.
-            head = f"{self.manifest.name}/{name}"
+            only, edition = layout.parse_edition_key(name)
+            head = f"{self.manifest.name}/{only}"
+            head += f", edition {edition:,}" if edition > 1 else ""
             if name in self.committed_before:
                 lines.append(
                     f"{head}: committed already, {plural(split.records, 'record')} in "

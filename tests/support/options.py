@@ -7,6 +7,7 @@ import click
 from gristmill.pipelines.commands.main import find_command
 
 REQUIRED = {
+    "append": {"output": "gs://a/c", "input": ("gs://a/b",)},
     "convert": {"input": ("gs://a/b",), "output": "gs://a/c"},
     "index": {"files": ("gs://a/b*",)},
     "verify": {"dataset": "gs://a/b"},

@@ -29,6 +29,7 @@ from gristmill.dataset.commit.split_files import (
     remove_split,
 )
 from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     read_replaced_manifest,
@@ -204,6 +205,10 @@ def take_output(
         delete_leftovers(job.output, job.name, [job.split])
         return TakenOutput(prepared=prepared, committed=manifest)
     shards = set(map(prepared.shard_path, range(prepared.plan.shards)))
+    if there is not None and layout.parse_edition_key(job.split)[1] > 1:
+        # What was appended is not replaced.
+        overwrite = False
+        _check_own_edition(prepared, there)
     if overwrite:
         shards |= described_shards(*where)
         shards |= committed_shards(job.output, manifest, job.split)
@@ -248,6 +253,19 @@ def take_output(
     prepared.store(replaces=seen)
     delete_shards(job.output, stale)
     return TakenOutput(prepared=prepared, committed=None, notes=notes)
+
+
+def _check_own_edition(prepared: PreparedJob, edition: Split) -> None:
+    if edition.source.get("job") != prepared.fingerprint:
+        raise JobChangedError(
+            "another append has made this edition of the split, or this one with "
+            "another version of its function or writer",
+            where=f"{prepared.job.output}, split {prepared.job.split}",
+            expected=f"job {prepared.fingerprint}",
+            got=f"job {edition.source.get('job')}",
+            cure="run the same command again: it appends the next edition, if its "
+            "inputs are not in the dataset yet",
+        )
 
 
 def _is_done(prepared: PreparedJob, split: Split) -> bool:

@@ -21,6 +21,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.transforms.conversion.span_check import SpanCheck
 from gristmill.transforms.jobs.map_function import RecordFunction, call, load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
@@ -254,8 +255,11 @@ def _batches(
         for number, part in enumerate(ranges)
     )
     for reader in _opened_ahead(readers):
+        check = SpanCheck(source, reader.path, on_damage)
         for batch in reader.batches():
+            check.follow(batch)
             yield reader.path, batch
+        check.finish(reader.span)
         tally.spans.append(reader.span)
 
 

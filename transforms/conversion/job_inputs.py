@@ -67,11 +67,12 @@ def split_note(job: ConversionJob, files: InputFiles) -> str | None:
     ((found, count),) = splits.items()
     if count < len(files):
         return None
-    if job.split in _MEANINGS.get(found, (found,)):
+    split, _ = layout.parse_edition_key(job.split)
+    if split in _MEANINGS.get(found, (found,)):
         return None
     return (
         f"the input files are of split {found}, by their names, and become split "
-        f"{job.split}; to keep it, give --split {found} (in Python, split={found!r})"
+        f"{split}; to keep it, give --split {found} (in Python, split={found!r})"
     )
 
 

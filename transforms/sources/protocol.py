@@ -116,6 +116,16 @@ class Source(Protocol):
             range_bytes: Least stored bytes of a range, the last one aside.
         """
 
+    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
+        """Tells whether the records of a range fill the places that it covers.
+
+        Asked where nothing was damaged. A source that cannot tell says yes.
+
+        Args:
+            span: What the reader says of the range.
+            raw_bytes: The lengths of all its records, added.
+        """
+
     def described(self) -> dict[str, Any]:
         """Returns what `dataset.json` says of the inputs, besides their list."""
 

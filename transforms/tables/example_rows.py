@@ -6,6 +6,7 @@ are those of TensorFlow's `SerializeToString(deterministic=True)`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from gristmill.dataset.errors import InputError, RowError
 from gristmill.dataset.example import ordered_names
 from gristmill.dataset.metadata.features import Features, FeatureSpec
+from gristmill.transforms.tables import hugging_face
 from gristmill.transforms.tables.headers import entry_headers, length_headers
 from gristmill.transforms.tables.leaves import Leaf, leaf_values, leaves_of
 from gristmill.transforms.tables.payloads import BINARY, payloads
@@ -72,9 +74,9 @@ def _leaves(schema: pa.Schema, features: Features) -> list[Leaf]:
         if spec is None:
             continue
         found = spec_of(leaf, schema.field(leaf.path[0]).name)
-        if _stored(found) != _stored(spec) or leaf.name in leaves:
+        if leaf.name in leaves or not _fits(found, spec):
             raise _other_columns(leaf.name, expected=spec, got=found)
-        leaves[leaf.name] = leaf
+        leaves[leaf.name] = dataclasses.replace(leaf, shape=spec.shape)
     for name, spec in features.items():
         if name not in leaves and not spec.optional:
             raise _other_columns(name, expected=spec, got=None)
@@ -86,9 +88,17 @@ def _has_features(features: Features, column: str) -> bool:
     return any(name == column or name.startswith(fields) for name in features)
 
 
-def _stored(spec: FeatureSpec) -> tuple[object, ...]:
-    """Returns what of a feature decides about bytes, and about what they mean."""
-    return spec.kind, spec.dtype, spec.shape, spec.type
+def _fits(found: FeatureSpec, spec: FeatureSpec) -> bool:
+    """Tells whether values are of the type that the features say.
+
+    Lengths are checked by row; what Hugging Face says of a file may be missing in
+    another one.
+    """
+    told = hugging_face.is_meaning(spec.type) or hugging_face.is_meaning(found.type)
+    return (
+        (found.kind, found.dtype, len(found.shape))
+        == (spec.kind, spec.dtype, len(spec.shape))
+    ) and (told or found.type == spec.type)
 
 
 def _other_columns(
@@ -117,7 +127,6 @@ def _encoded(
     for leaf in leaves:
         values, counts = leaf_values(batch, leaf)
         spec = features[leaf.name]
-        _check_counts(counts, spec, leaf.name)
         payload = payloads(values, counts, spec.kind, leaf.name)
         if payload.null_count and not spec.optional:
             raise _missing(leaf.name, payload)
@@ -162,21 +171,3 @@ def _missing(name: str, payload: Any) -> RowError:
         row=pc.index(pc.is_null(payload), True).as_py(),
         column=name,
     )
-
-
-def _check_counts(counts: Any, spec: FeatureSpec, name: str) -> None:
-    """Checks that all lists have as many items as the shape says."""
-    if counts is None or spec.values is None:
-        return
-    wrong = pc.fill_null(pc.not_equal(counts, spec.values), False)
-    row = pc.index(wrong, True).as_py()
-    if row >= 0:
-        raise RowError(
-            f"a list in column {name!r} has another number of items than all others",
-            expected=f"{spec.values:,} items, as the columns are described",
-            got=f"{counts[row].as_py():,} items",
-            cure="correct the description where the table is made, or leave out the "
-            "column with --columns",
-            row=row,
-            column=name,
-        )

@@ -10,8 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+CLASS_LABEL = "class_label"
 _KEY = b"huggingface"
 _LISTS = ("Sequence", "List", "LargeList")
+_ARRAYS = ("Array2D", "Array3D", "Array4D", "Array5D")
 _FILES = {"Image": "image", "Audio": "audio", "Video": "video", "Pdf": "pdf"}
 
 
@@ -29,6 +31,8 @@ def of_items(described: Any) -> Any:
     """Returns the description of the items of a list."""
     if isinstance(described, list):
         return described[0] if described else None
+    if sizes := _array_shape(described):
+        return {**described, "shape": sizes[1:]}
     return described.get("feature") if _kind(described) in _LISTS else None
 
 
@@ -41,13 +45,21 @@ def of_field(described: Any, name: str) -> Any:
 
 def length_of(described: Any) -> int | None:
     """Returns the length that every list has, None if that varies."""
-    length = described.get("length") if _kind(described) in _LISTS else None
-    return length if isinstance(length, int) and length >= 0 else None
+    if sizes := _array_shape(described):
+        length = sizes[0]
+    else:
+        length = described.get("length") if _kind(described) in _LISTS else None
+    return length if type(length) is int and length >= 0 else None
 
 
 def file_type(described: Any) -> str:
     """Returns which files the values are, such as `image`, empty if they are none."""
     return _FILES.get(_kind(described), "")
+
+
+def is_meaning(name: str) -> bool:
+    """Tells whether the type of a feature is known by these descriptions alone."""
+    return name == CLASS_LABEL or name in _FILES.values()
 
 
 def class_names(described: Any) -> tuple[str, ...] | None:
@@ -56,6 +68,14 @@ def class_names(described: Any) -> tuple[str, ...] | None:
         return None
     names = described.get("names")
     return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def _array_shape(described: Any) -> list[Any]:
+    """Returns the shape of an array of several dimensions, else nothing."""
+    if _kind(described) not in _ARRAYS:
+        return []
+    shape = described.get("shape")
+    return list(shape) if isinstance(shape, list | tuple) else []
 
 
 def _kind(described: Any) -> str:

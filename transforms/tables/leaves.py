@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, RowError
 from gristmill.transforms.tables import hugging_face
 
 ITEMS = -1
@@ -89,16 +91,16 @@ def _below(at: Leaf, *, column: pa.Field) -> Iterator[Leaf]:
             )
             yield from _below(below, column=column)
     elif _is_list(kind):
-        if at.shape:
-            raise _refused(at, column, "a list of lists")
         size: int | None = hugging_face.length_of(at.described)
         if pa.types.is_fixed_size_list(kind):
             size = kind.list_size
+        if at.shape and size is None:
+            raise _refused(at, column, "lists of lists whose length varies")
         below = dataclasses.replace(
             at,
             path=(*at.path, ITEMS),
             type=kind.value_type,
-            shape=(size,),
+            shape=(*at.shape, size),
             described=hugging_face.of_items(at.described),
         )
         yield from _below(below, column=column)
@@ -145,11 +147,21 @@ def plain(array: Any) -> Any:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
         elif pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+            array = _decoded(array)
         elif pa.types.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)
         else:
             return array
+
+
+def _decoded(array: Any) -> Any:
+    values = array.dictionary
+    # Together they can have more than 2 GiB, however few they are.
+    if pa.types.is_string(values.type):
+        values = values.cast(pa.large_string())
+    elif pa.types.is_binary(values.type):
+        values = values.cast(pa.large_binary())
+    return values.take(array.indices)
 
 
 def leaf_values(batch: pa.RecordBatch, leaf: Leaf) -> tuple[Any, Any]:
@@ -158,12 +170,59 @@ def leaf_values(batch: pa.RecordBatch, leaf: Leaf) -> tuple[Any, Any]:
     Returns:
         An array of all values, and one of how many each row has, null for rows that
         have no list. Without a list the latter is None: there is a value for each row.
+
+    Raises:
+        RowError: A list is not as long as the shape says, or a list in a list is null.
     """
     array, counts = plain(batch.column(leaf.path[0])), None
+    sizes = iter(leaf.shape)
     for step in leaf.path[1:]:
         if step == ITEMS:
-            counts, array = pc.list_value_length(array), array.flatten()
+            lengths, size = pc.list_value_length(array), next(sizes)
+            if size is not None:
+                _check_lengths(lengths, counts, size, leaf.name)
+            counts = lengths if counts is None else pc.multiply(counts, size)
+            array = array.flatten()
         else:
             array = array.flatten()[step]
         array = plain(array)
     return array, counts
+
+
+def _check_lengths(lengths: Any, counts: Any, size: int, name: str) -> None:
+    """Checks that lists have the length that all have.
+
+    Args:
+        lengths: How long each list is, null if there is none.
+        counts: How many of them each row has; None if they are those of the rows.
+        size: How long they must be.
+        name: Name of the feature.
+    """
+    wrong = pc.fill_null(pc.not_equal(lengths, size), counts is not None)
+    row = at = pc.index(wrong, True).as_py()
+    if at < 0:
+        return
+    if counts is not None:
+        row = row_of(ends_of(pc.fill_null(counts, 0)), at)
+    got = lengths[at].as_py()
+    raise RowError(
+        f"a list in column {name!r} has another number of items than all others",
+        expected=f"{size:,} items, as the columns are described",
+        got="null" if got is None else f"{got:,} items",
+        cure="correct the description where the table is made, or leave out the "
+        "column with --columns",
+        row=row,
+        column=name,
+    )
+
+
+def ends_of(counts: Any) -> npt.NDArray[np.int64]:
+    """Returns where the items of each row end, after a zero: int64 [rows + 1]."""
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return ends
+
+
+def row_of(ends: npt.NDArray[np.int64], item: int) -> int:
+    """Returns the row that an item belongs to."""
+    return int(np.searchsorted(ends, item, side="right")) - 1

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from gristmill.dataset.errors import RowError
 from gristmill.dataset.metadata.features import Kind
 from gristmill.transforms.tables.headers import length_headers
+from gristmill.transforms.tables.leaves import ends_of, row_of
 
 IntArray = npt.NDArray[np.int64]
 
@@ -41,16 +42,16 @@ def payloads(values: Any, counts: Any, kind: Kind, name: str) -> Any:
         if values.null_count:
             present = pc.is_valid(values).to_numpy(zero_copy_only=False)
             values = values.drop_null()
-        ends = np.arange(len(values) + 1) if present is None else _ends(present)
+        ends = np.arange(len(values) + 1) if present is None else ends_of(present)
     else:
         present = None
         if counts.null_count:
             present = pc.is_valid(counts).to_numpy(zero_copy_only=False)
             counts = pc.fill_null(counts, 0)
-        ends = _ends(counts.to_numpy(zero_copy_only=False))
+        ends = ends_of(counts.to_numpy(zero_copy_only=False))
         if values.null_count:
             item = int(np.argmax(pc.is_null(values).to_numpy(zero_copy_only=False)))
-            row = _row_of(ends, item)
+            row = row_of(ends, item)
             raise RowError(
                 f"a list in column {name!r} has an item that is null, which no "
                 "tf.train.Example holds",
@@ -85,16 +86,6 @@ def binary_array(
     places = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
     buffers = [valid, places, pa.py_buffer(data)]
     return pa.LargeBinaryArray.from_buffers(BINARY, len(offsets) - 1, buffers)
-
-
-def _ends(counts: npt.NDArray[Any]) -> IntArray:
-    ends = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
-    return ends
-
-
-def _row_of(ends: IntArray, item: int) -> int:
-    return int(np.searchsorted(ends, item, side="right")) - 1
 
 
 def _too_large(of: str, most: object, got: object, *, row: int, name: str) -> RowError:
@@ -137,7 +128,7 @@ def _packed_floats(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArra
                 "a float32",
                 float(np.finfo(np.float32).max),
                 given[item],
-                row=_row_of(ends, item),
+                row=row_of(ends, item),
                 name=name,
             )
     return floats, np.arange(len(floats) + 1) * floats.itemsize
@@ -148,10 +139,10 @@ def _packed_ints(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArray]
     if pa.types.is_uint64(values.type) and len(ints) and ints.min() < 0:
         item = int(np.argmax(ints < 0))
         most = np.iinfo(np.int64).max
-        row = _row_of(ends, item)
+        row = row_of(ends, item)
         raise _too_large("an int64", most, values[item], row=row, name=name)
     data, sizes = packed_varints(ints)
-    return data, _ends(sizes)
+    return data, ends_of(sizes)
 
 
 def _int64s(values: Any) -> IntArray:

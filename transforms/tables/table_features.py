@@ -104,7 +104,7 @@ def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
     _, kind, dtype, name = rule
     meaning, names = name or str(leaf.type), hugging_face.class_names(leaf.described)
     if names is not None and kind == "int64":
-        meaning = "class_label"
+        meaning = hugging_face.CLASS_LABEL
     elif kind == "bytes":
         meaning = hugging_face.file_type(leaf.described) or meaning
     return FeatureSpec(

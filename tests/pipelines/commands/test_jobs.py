@@ -9,7 +9,7 @@ import pytest
 
 from gristmill.pipelines.commands import main as cli
 from gristmill.pipelines.options.definitions import (
-    PIPELINES,
+    COMMANDS,
     LaunchOptions,
     options_of,
 )
@@ -24,10 +24,10 @@ def source(tmp_path_factory) -> pathlib.Path:
     return write_source(tmp_path_factory.mktemp("source"))
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", COMMANDS)
 def test_command_has_the_options_and_their_defaults(pipeline):
     context = given_to(pipeline)
-    described = [*options_of(PIPELINES[pipeline]), *options_of(LaunchOptions)]
+    described = [*options_of(COMMANDS[pipeline]), *options_of(LaunchOptions)]
     for option in described:
         if not option.required:
             assert context.params[option.name] == option.default

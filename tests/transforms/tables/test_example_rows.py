@@ -4,6 +4,7 @@ Covers: transforms/tables/headers.py, transforms/tables/payloads.py.
 """
 
 import decimal
+import json
 import re
 import struct
 
@@ -18,6 +19,7 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.errors import InputError, RowError
 from gristmill.dataset.metadata.features import FeatureSpec
 from gristmill.transforms.tables import encode_rows, features_of
+from gristmill.transforms.tables.leaves import plain
 from gristmill.transforms.tables.payloads import binary_array, packed_varints
 from tests.support import examples
 from tests.support.examples import parsed, tf_example
@@ -64,7 +66,9 @@ NAMES = st.text("ab./é", max_size=3)
 def columns(draw, depth=0):
     """Draws a type, a strategy of its values, and what a value adds to an example."""
     shape = draw(
-        st.sampled_from(["scalar", "scalar", "list", "fixed", "struct", "null"])
+        st.sampled_from(
+            ["scalar", "scalar", "list", "fixed", "lists", "struct", "null"]
+        )
     )
     if shape == "null":
         return pa.null(), st.none(), lambda name, value: {}
@@ -85,6 +89,14 @@ def columns(draw, depth=0):
         )
         return kind, values, add_fields
     item, values, of = draw(st.sampled_from(SCALARS))
+
+    def add_all(name, rows):
+        return {name: (item, [of(value) for row in rows for value in row])}
+
+    if shape == "lists":
+        size = draw(st.integers(1, 3))
+        kind = pa.list_(pa.list_(item, size))
+        return kind, st.lists(st.tuples(*[values] * size), max_size=3), add_all
     if shape == "list":
         make = draw(st.sampled_from([pa.list_, pa.large_list]))
         lists = st.lists(values, max_size=5)
@@ -288,18 +300,74 @@ def test_a_value_that_no_example_holds_is_named(column, row, what):
         assert (named.row, named.where) == (error.value.row, "c4.parquet, row 7")
 
 
-def test_lists_of_another_length_than_the_description_says():
-    features = {"x": FeatureSpec(kind="int64", dtype="int64", shape=(2,), type="int64")}
-    assert len(encoded({"x": pa.array([[1, 2]], pa.list_(pa.int64(), 2))})) == 1
-    metadata = (
-        b'{"info": {"features": {"x": {"feature": {"dtype": "int64", "_type": "Value"},'
-        b' "length": 2, "_type": "Sequence"}}}}'
-    )
-    schema = pa.schema({"x": pa.list_(pa.int64())}, {b"huggingface": metadata})
-    batch = pa.record_batch([pa.array([[1, 2], [3]])], schema)
+NUMBERS = pa.list_(pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("shape", "column", "row", "got"),
+    [
+        ((2,), pa.array([[1, 2], None, [3]]), 2, "1 items"),
+        ((2, 1), pa.array([[[1], [2]], [[3]]]), 1, "1 items"),
+        (
+            (None, 2),
+            pa.array([[], [[1, 2], [3, 4]], None, [[5, 6], [7]]]),
+            3,
+            "1 items",
+        ),
+        ((None, 2), pa.array([[[1, 2]], [[3, 4], None]], pa.list_(NUMBERS)), 1, "null"),
+        (
+            (None, 2),
+            pa.array([[[1, 2]], [[3, 4], None]], pa.list_(pa.list_(pa.int64(), 2))),
+            1,
+            "null",
+        ),
+    ],
+)
+def test_lists_of_another_length_than_the_description_says(shape, column, row, got):
+    features = {
+        "x": FeatureSpec(
+            kind="int64", dtype="int64", shape=shape, type="int64", optional=True
+        )
+    }
+    # A description of all lengths, as Hugging Face's metadata has it.
+    described = {"dtype": "int64", "_type": "Value"}
+    for size in reversed(shape):
+        length = -1 if size is None else size
+        described = {"feature": described, "length": length, "_type": "List"}
+    document = json.dumps({"info": {"features": {"x": described}}}).encode()
+    schema = pa.schema({"x": column.type}, {b"huggingface": document})
+    assert features_of(schema) == features
+    batch = pa.record_batch([column], schema)
     with pytest.raises(RowError, match="another number of items") as error:
         encode_rows(batch, features)
-    assert error.value.row == 1
+    assert (error.value.row, error.value.got) == (row, got)
+    assert len(encode_rows(batch.slice(0, row), features)) == row
+
+
+def test_files_with_and_without_what_hugging_face_says():
+    label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    box = {"feature": {"dtype": "int8", "_type": "Value"}, "length": 2, "_type": "List"}
+    document = json.dumps({"info": {"features": {"label": label, "box": box}}})
+    silent = pa.schema({"label": pa.int64(), "box": pa.list_(pa.int8())})
+    told = silent.with_metadata({b"huggingface": document.encode()})
+    rows = [pa.array([1]), pa.array([[1, 2]], pa.list_(pa.int8()))]
+    records = {
+        record
+        for first in (silent, told)
+        for second in (silent, told)
+        for record in encode_rows(pa.record_batch(rows, second), features_of(first))
+    }
+    assert records == {tf_example({"label": [1], "box": [1, 2]})}
+    short = pa.record_batch([rows[0], pa.array([[1]], pa.list_(pa.int8()))], silent)
+    assert len(encode_rows(short, features_of(silent))) == 1
+    with pytest.raises(RowError, match="another number of items"):
+        encode_rows(short, features_of(told))
+
+
+def test_a_dictionary_of_large_values_is_not_held_to_two_gibibytes():
+    text = pa.array(["x"]).dictionary_encode()
+    assert plain(text).type == pa.large_string()
+    assert plain(pa.array([b"x"]).dictionary_encode()).type == pa.large_binary()
 
 
 def test_a_null_where_there_is_always_a_value():

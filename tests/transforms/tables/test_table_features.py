@@ -48,6 +48,14 @@ def spec(kind, dtype, type_, **others):
         (pa.list_(pa.int32()), spec("int64", "int32", "int32", shape=(None,))),
         (pa.large_list(pa.string()), spec("bytes", "bytes", "string", shape=(None,))),
         (pa.list_(pa.float32(), 3), spec("float", "float32", "float", shape=(3,))),
+        (
+            pa.list_(pa.list_(pa.float32(), 4)),
+            spec("float", "float32", "float", shape=(None, 4)),
+        ),
+        (
+            pa.list_(pa.list_(pa.int8(), 3), 2),
+            spec("int64", "int8", "int8", shape=(2, 3)),
+        ),
     ],
     ids=str,
 )
@@ -90,6 +98,8 @@ def test_features_of_hugging_face():
             "box": pa.list_(pa.float32()),
             "old": pa.list_(pa.int8()),
             "objects": pa.struct({"area": pa.list_(pa.int64())}),
+            "grid": pa.list_(pa.list_(pa.int8())),
+            "boxes": pa.list_(pa.list_(pa.float32())),
         }
     )
     value = {"dtype": "int64", "_type": "Value"}
@@ -103,6 +113,11 @@ def test_features_of_hugging_face():
         "box": {"feature": value, "length": 4, "_type": "List"},
         "old": [value],
         "objects": {"feature": {"area": label}, "_type": "Sequence"},
+        "grid": {"shape": [2, 3], "dtype": "int8", "_type": "Array2D"},
+        "boxes": {
+            "feature": {"feature": value, "length": 4, "_type": "List"},
+            "_type": "List",
+        },
     }
     names = {"names": ("cat", "dog")}
     path = spec("bytes", "bytes", "string")
@@ -117,6 +132,8 @@ def test_features_of_hugging_face():
         "labels": spec("int64", "int64", "class_label", shape=(None,), **names),
         "box": spec("float", "float32", "float", shape=(4,)),
         "old": spec("int64", "int8", "int8", shape=(None,)),
+        "grid": spec("int64", "int8", "int8", shape=(2, 3)),
+        "boxes": spec("float", "float32", "float", shape=(None, 4)),
         "objects.area": spec("int64", "int64", "class_label", shape=(None,), **names),
     }
 
@@ -132,6 +149,8 @@ def test_features_of_hugging_face():
         b'{"info": {"features": {"x": {"_type": "ClassLabel", "names": 3}}}}',
         b'{"info": {"features": {"x": {"_type": "Sequence", "length": "3"}}}}',
         b'{"info": {"features": {"x": []}}}',
+        b'{"info": {"features": {"x": {"_type": "Array2D", "shape": 5}}}}',
+        b'{"info": {"features": {"x": {"_type": "Array2D", "shape": [null, 2]}}}}',
     ],
 )
 def test_metadata_that_is_not_understood_says_nothing_wrong(metadata):
@@ -142,7 +161,7 @@ def test_metadata_that_is_not_understood_says_nothing_wrong(metadata):
 @pytest.mark.parametrize(
     ("column", "what"),
     [
-        (pa.list_(pa.list_(pa.int8())), "a list of lists"),
+        (pa.list_(pa.list_(pa.int8())), "lists of lists"),
         (pa.map_(pa.string(), pa.int8()), "a map"),
         (pa.struct({"m": pa.map_(pa.string(), pa.int8())}), "a map"),
         (pa.dense_union([pa.field("a", pa.int8())]), "a union"),

@@ -217,6 +217,13 @@ class ArrayRecordSource:
         edges = footer.chunk_offsets[firsts].tolist()
         yield from itertools.pairwise([0, *edges, file.size_bytes])
 
+    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
+        """Tells whether there is each record of the range."""
+        del raw_bytes
+        if span.start_bytes is None or span.stop_bytes is None:
+            return False
+        return span.stop_bytes - span.start_bytes == span.records
+
     def described(self) -> dict[str, Any]:
         """Returns what `dataset.json` says of the inputs, besides their list."""
         if self._split is None:

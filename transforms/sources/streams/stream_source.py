@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
@@ -80,6 +81,10 @@ class StreamSource:
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at records: one, by default."""
         yield 0, file.size_bytes if file.compression == "none" else -1
+
+    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
+        """Tells whether the records of a range fill it: by default, it cannot tell."""
+        return True
 
     def described(self) -> dict[str, Any]:
         """Returns what `dataset.json` says of the inputs, besides their list."""

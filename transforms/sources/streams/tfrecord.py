@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.tfrecord.frame_reader import FrameReader
+from gristmill.dataset.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from gristmill.transforms.sources.formats import (
     RecordOptions,
     SourceSpec,
@@ -27,6 +29,13 @@ class TFRecordSource(StreamSource):
             return super().cut(file, range_bytes=range_bytes)
         chains = walk_frames(file, 0, file.size_bytes, step_bytes=range_bytes)
         return join_walks(file, chains, range_bytes=range_bytes)
+
+    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
+        """Tells whether frames of so many bytes lie end to end in the range."""
+        if span.start_bytes is None or span.stop_bytes is None:
+            return not span.records
+        size_bytes = raw_bytes + span.records * FRAME_OVERHEAD_BYTES
+        return span.stop_bytes - span.start_bytes == size_bytes
 
 
 def make_source(spec: SourceSpec) -> TFRecordSource:

@@ -56,7 +56,7 @@ def reshard(
 ) -> None:
     """Converts as the command does."""
     given = ConvertOptions(input=(str(source),), output=str(output), **options)
-    jobs, features, tfds_directory = conversion_of(given)
+    jobs, features, tfds_directory, _ = conversion_of(given)
     run_conversion(jobs, features=features, tfds_directory=tfds_directory)
 
 

@@ -1,0 +1,508 @@
+"""Records that are appended to a dataset, whatever happens meanwhile.
+
+Covers: transforms/jobs/appended_job.py, transforms/conversion/begin_job.py,
+dataset/commit/commit.py, dataset/commit/split_files.py,
+dataset/commit/exchange_plan.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import (
+    CorruptInputError,
+    InputError,
+    JobChangedError,
+    NotADatasetError,
+    StorageChangedError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.definitions import AppendOptions, ConvertOptions
+from gristmill.pipelines.results.conversion import Outcome
+from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion import commit_shards as commit_module
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from tests.support import tfds_data
+from tests.support.conversion import contents
+from tests.support.gcs_server import GcsServer
+from tests.support.kills import Killer
+from tests.support.records import frames_of, text_records
+
+OLD = text_records(60)
+NEW = text_records(25, seed=1)
+MORE = text_records(13, seed=2)
+KILLED = -9
+EVERY_KILL = pytest.mark.slow
+
+
+@pytest.fixture
+def inputs(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder for each edition: `old`, `new` and `more`."""
+    for name, records in (("old", OLD), ("new", NEW), ("more", MORE)):
+        (tmp_path / name).mkdir()
+        half = len(records) // 2
+        for number, part in enumerate((records[:half], records[half:])):
+            (tmp_path / name / f"{number}.tfrecord").write_bytes(frames_of(part))
+    return tmp_path
+
+
+@pytest.fixture(params=["local", "gs"])
+def output(request, tmp_path, monkeypatch) -> Iterator[str]:
+    if request.param == "local":
+        yield str(tmp_path / "out")
+        return
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield "gs://bucket/out"
+
+
+def convert(output: str, source: pathlib.Path, **options: Any) -> Outcome:
+    options = {"num_shards": 2, **options}
+    given = ConvertOptions(input=(str(source),), output=output, name="d", **options)
+    return run_conversion(**conversion_of(given)._asdict())
+
+
+def append(output: str, *sources: pathlib.Path | str, **options: Any) -> Outcome:
+    options = {"num_shards": 2, **options}
+    given = AppendOptions(input=tuple(map(str, sources)), output=output, **options)
+    return run_conversion(**conversion_of(given)._asdict())
+
+
+def records_of(output: str, **options: Any) -> list[bytes]:
+    return list(loader.open(output, "train", **options))
+
+
+def what_is_read(output: str) -> list[bytes] | str:
+    """Returns the records that a reader meets, or why it meets none."""
+    try:
+        return records_of(output)
+    except NotADatasetError as error:
+        return "being replaced" if "is being replaced" in str(error) else str(error)
+
+
+def assert_whole(output: str, *editions: Sequence[bytes]) -> Manifest:
+    """The dataset has these editions, and nothing is beside it."""
+    found = verify(output, workers=1)
+    assert (found.findings, list(found.leftovers)) == ((), [])
+    manifest = open_manifest(output)
+    ends = [part.records for part in manifest.splits["train"].parts]
+    assert ends == list(map(len, editions))
+    assert records_of(output) == [r for records in editions for r in records]
+    return manifest
+
+
+def files_of(output: str) -> dict[str, bytes]:
+    """Returns all files of an output, by relative path."""
+    storage = storage_for(output)
+    return {
+        info.path.removeprefix(f"{output}/"): storage.read(info.path)
+        for info in storage.list_tree(output)
+    }
+
+
+def begun(output: str, source: pathlib.Path, *, shards: int = 2) -> None:
+    """Leaves an append that was killed after some of its shards."""
+    given = AppendOptions(input=(str(source),), output=output, num_shards=2)
+    (job,) = conversion_of(given).jobs
+    for task in list(shard_tasks(begin_job(job).prepared))[:shards]:
+        make_shard(task)
+
+
+class TestAppend:
+    def test_nothing_is_touched_but_dataset_json(self, inputs, output):
+        convert(output, inputs / "old")
+        before = files_of(output)
+        outcome = append(output, inputs / "new")
+        assert "d/train, edition 2: 25 records in 2 shards, committed" in outcome.text()
+        assert_whole(output, OLD, NEW)
+        after = files_of(output)
+        changed = [name for name in before if before[name] != after[name]]
+        assert changed == ["dataset.json"]
+        append(output, inputs / "more", num_shards=1)
+        assert_whole(output, OLD, NEW, MORE)
+        assert records_of(output, edition=2) == OLD + NEW
+
+    def test_the_command_again_does_nothing(self, inputs, output):
+        convert(output, inputs / "old")
+        for source in ("new", "more"):
+            append(output, inputs / source)
+        before = files_of(output)
+        for source in ("new", "more", "old"):
+            outcome = append(output, inputs / source)
+            assert outcome.committed_before == outcome.splits
+            assert "committed already" in outcome.text()
+        convert(output, inputs / "old")
+        assert files_of(output) == before
+
+    def test_another_split_has_editions_of_its_own(self, inputs, output):
+        convert(output, inputs / "old")
+        append(output, inputs / "new")
+        convert(output, inputs / "more", split="val")
+        append(output, inputs / "new", split="val")
+        manifest = assert_whole(output, OLD, NEW)
+        assert list(loader.open(output, "val")) == MORE + NEW
+        assert manifest.editions.keys() == {
+            *("train", "train.e00002", "val", "val.e00002")
+        }
+        with pytest.raises(InputError, match="no split given") as caught:
+            append(output, inputs / "more")
+        assert "one of train, val" in str(caught.value)
+
+    def test_shards_are_encoded_as_those_of_the_first_edition(self, inputs, tmp_path):
+        output = str(tmp_path / "out")
+        convert(output, inputs / "old", group_size=7, compression="snappy")
+        append(output, inputs / "new")
+        append(output, inputs / "more", group_size=3)
+        options = [
+            part.writer_options.partition(",gristmill")[0]
+            for part in assert_whole(output, OLD, NEW, MORE).splits["train"].parts
+        ]
+        assert options == [*["group_size:7,snappy"] * 2, "group_size:3,snappy"]
+
+    def test_damage_and_functions(self, inputs, tmp_path):
+        output = str(tmp_path / "out")
+        convert(output, inputs / "old")
+        path = inputs / "new" / "0.tfrecord"
+        data = bytearray(path.read_bytes())
+        data[20] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(CorruptInputError):
+            append(output, inputs / "new")
+        assert not verify(output).findings
+        outcome = append(output, inputs / "new", on_corrupt="quarantine")
+        manifest = assert_whole(output, OLD, NEW[1:])
+        split = manifest.splits["train"]
+        assert split.quarantined_regions == split.editions[1].quarantined_regions == 1
+        assert "QUARANTINED  1 damaged region" in outcome.text()
+        outcome = append(output, inputs / "more", map="binascii:hexlify")
+        assert "with --map binascii:hexlify, the one before without" in outcome.text()
+        assert records_of(output)[-1] == MORE[-1].hex().encode()
+
+    def test_the_same_records_in_other_files_are_told(self, inputs, tmp_path):
+        output = str(tmp_path / "out")
+        convert(output, inputs / "old")
+        append(output, inputs / "new")
+        shutil.copytree(inputs / "new", inputs / "copy")
+        outcome = append(output, inputs / "copy")
+        assert outcome.notes == (
+            "edition 3 of train and edition 2 hold the same records: each is in the "
+            "split twice",
+        )
+
+    @pytest.mark.slow
+    def test_on_beam(self, inputs, tmp_path):
+        output, other = str(tmp_path / "out"), str(tmp_path / "other")
+        for place in (output, other):
+            convert(place, inputs / "old")
+        append(other, inputs / "new")
+        given = AppendOptions(input=(str(inputs / "new"),), output=output, num_shards=2)
+        for _ in range(2):
+            run_conversion(
+                **conversion_of(given)._asdict(),
+                beam_options=["--runner=FnApiRunner"],
+            )
+            assert_whole(output, OLD, NEW)
+        assert contents(pathlib.Path(output)) == contents(pathlib.Path(other))
+
+
+class TestRefused:
+    @pytest.fixture(autouse=True)
+    def _old(self, inputs, tmp_path):
+        self.output = str(tmp_path / "out")
+        convert(self.output, inputs / "old")
+
+    def refused(self, *sources: Any, says: str, **options: Any) -> str:
+        before = files_of(self.output)
+        with pytest.raises(InputError, match=says) as caught:
+            append(self.output, *sources, **options)
+        assert files_of(self.output) == before
+        return str(caught.value)
+
+    def test_inputs_that_are_there_already(self, inputs, monkeypatch):
+        append(self.output, inputs / "new")
+        told = self.refused(
+            inputs / "more", inputs / "new" / "1.tfrecord", says="already"
+        )
+        assert "1 of 3 files are those of edition 2" in told
+        assert f"where:    {inputs / 'new' / '1.tfrecord'}\n" in told
+        self.refused(inputs / "old" / "0.tfrecord", says="already")
+        monkeypatch.chdir(inputs)
+        self.refused("more", "new/0.tfrecord", says="already")
+        self.refused("new", says="already")
+
+    def test_the_same_inputs_with_other_options_or_records(self, inputs):
+        append(self.output, inputs / "new")
+        told = self.refused(inputs / "new", says="differently", group_size=3)
+        assert "got:      writer.group_size was 1, is 3" in told
+        (inputs / "new" / "0.tfrecord").write_bytes(frames_of(MORE))
+        told = self.refused(inputs / "new", says="differently")
+        assert f"1 files changed: {inputs / 'new' / '0.tfrecord'}" in told
+
+    def test_no_dataset_or_split(self, inputs, tmp_path):
+        told = self.refused(inputs / "new", says="no such split", split="val")
+        assert "gristmill convert makes a new one" in told
+        with pytest.raises(NotADatasetError):
+            append(str(tmp_path / "none"), inputs / "new")
+        assert not (tmp_path / "none").exists()
+
+    def test_inputs_that_are_not_there(self, inputs):
+        self.refused(inputs / "none", says="no input file matches")
+
+    def test_the_dataset_itself(self):
+        self.refused(self.output, says="input|TFRecord")
+
+
+def test_a_split_that_metadata_of_tfds_describes(tmp_path, inputs):
+    output = str(tmp_path / "out")
+    convert(output, inputs / "old")
+    info = {"name": "d", "fileFormat": "array_record", "splits": [{"name": "train"}]}
+    path = pathlib.Path(output, "dataset_info.json")
+    path.write_text(json.dumps(info))
+    with pytest.raises(InputError, match="TFDS would read the first alone") as caught:
+        append(output, inputs / "new")
+    assert str(path) in str(caught.value)
+    assert_whole(output, OLD)
+    path.write_text(json.dumps(info | {"splits": [{"name": "val"}]}))
+    append(output, inputs / "new")
+    assert_whole(output, OLD, NEW)
+
+
+@pytest.mark.slow
+def test_a_split_that_tfds_reads_and_what_tfds_wrote(tmp_path, inputs):
+    source = tfds_data.make_tfds(tmp_path / "tfds")
+    output = str(tmp_path / "out")
+    given = ConvertOptions(input=(str(source),), output=output)
+    run_conversion(**conversion_of(given)._asdict())
+    with pytest.raises(InputError, match="TFDS would read the first alone"):
+        append(output, inputs / "new", split="train")
+    pathlib.Path(output, "dataset_info.json").unlink()
+    append(output, inputs / "new", split="train")
+    assert records_of(output)[-len(NEW) :] == NEW
+    # The same split of a TFDS directory.
+    convert(str(tmp_path / "other"), inputs / "old")
+    append(str(tmp_path / "other"), source)
+    made = list(loader.open(output, "train", edition=1))
+    assert_whole(str(tmp_path / "other"), OLD, made)
+
+
+class TestUnfinished:
+    def test_it_is_gone_on_with(self, inputs, output):
+        convert(output, inputs / "old")
+        begun(output, inputs / "new", shards=1)
+        before = files_of(output)
+        assert records_of(output) == OLD
+        status = read_status(output).text()
+        assert "split train.e00002: 1 of 2 shards finished" in status
+        append(output, inputs / "new")
+        assert_whole(output, OLD, NEW)
+        after = files_of(output)
+        assert [n for n in before if before[n] != after[n]] == ["dataset.json"]
+
+    def test_another_has_to_wait_or_to_overwrite_it(self, inputs, output):
+        convert(output, inputs / "old")
+        begun(output, inputs / "new", shards=1)
+        with pytest.raises(JobChangedError, match="other options or inputs") as caught:
+            append(output, inputs / "more")
+        assert "--overwrite" in str(caught.value)
+        append(output, inputs / "more", overwrite=True)
+        assert_whole(output, OLD, MORE)
+        append(output, inputs / "new")
+        assert_whole(output, OLD, MORE, NEW)
+
+    def test_overwrite_never_deletes_what_is_committed(self, inputs, output):
+        convert(output, inputs / "old")
+        append(output, inputs / "new")
+        before = files_of(output)
+        for source in ("old", "new"):
+            append(output, inputs / source, overwrite=True)
+            assert files_of(output) == before
+        append(output, inputs / "more", overwrite=True)
+        assert_whole(output, OLD, NEW, MORE)
+
+    def test_one_that_has_finished_no_shard_claims_nothing(self, inputs, output):
+        convert(output, inputs / "old")
+        begun(output, inputs / "new", shards=0)
+        append(output, inputs / "more")
+        assert_whole(output, OLD, MORE)
+
+    def test_the_split_is_replaced_meanwhile(self, inputs, output):
+        convert(output, inputs / "old")
+        append(output, inputs / "new")
+        begun(output, inputs / "more", shards=1)
+        convert(output, inputs / "more", overwrite=True)
+        manifest = assert_whole(output, MORE)
+        assert manifest.version == 1
+        assert not any("e0000" in name for name in files_of(output))
+
+    def test_the_next_edition_of_a_split_that_was_replaced(self, inputs, output):
+        convert(output, inputs / "old")
+        append(output, inputs / "new")
+        convert(output, inputs / "more", overwrite=True)
+        append(output, inputs / "old")
+        assert_whole(output, MORE, OLD)
+
+
+class TestTwoAtOnce:
+    def job(self, output: str, source: pathlib.Path) -> Any:
+        given = AppendOptions(input=(str(source),), output=output, num_shards=2)
+        (job,) = conversion_of(given).jobs
+        return job
+
+    def test_the_one_that_comes_later_is_told_and_appends_the_next(
+        self, inputs, output
+    ):
+        convert(output, inputs / "old")
+        mine, theirs = (self.job(output, inputs / name) for name in ("new", "more"))
+        prepared = begin_job(theirs).prepared
+        made = [make_shard(task) for task in shard_tasks(prepared)]
+        with pytest.raises(JobChangedError, match="other options or inputs"):
+            begin_job(mine)
+        commit_shards([theirs], made)
+        # It was listed when there was one edition.
+        with pytest.raises(JobChangedError, match="another append") as caught:
+            begin_job(mine)
+        assert "run the same command again" in str(caught.value)
+        append(output, inputs / "new")
+        assert_whole(output, OLD, MORE, NEW)
+
+    def test_the_one_that_lost_the_output_commits_nothing(self, inputs, output):
+        convert(output, inputs / "old")
+        mine = self.job(output, inputs / "new")
+        tasks = list(shard_tasks(begin_job(mine).prepared))
+        append(output, inputs / "more")  # Mine had finished no shard.
+        with pytest.raises(JobChangedError, match="taken over the output"):
+            make_shard(tasks[0])
+        append(output, inputs / "new")
+        assert_whole(output, OLD, MORE, NEW)
+
+    def test_a_commit_beside_another_is_refused_and_costs_no_shard(
+        self, inputs, output, monkeypatch
+    ):
+        convert(output, inputs / "old")
+        true_check = commit_module.check_files
+
+        def late(place: str, splits: Any) -> None:
+            true_check(place, splits)
+            if "train.e00002" in splits:  # The last check before dataset.json.
+                monkeypatch.setattr(commit_module, "check_files", true_check)
+                convert(output, inputs / "more", split="val")
+
+        monkeypatch.setattr(commit_module, "check_files", late)
+        with pytest.raises(StorageChangedError):
+            append(output, inputs / "new")
+        before = files_of(output)
+        append(output, inputs / "new", split="train")
+        assert_whole(output, OLD, NEW)
+        assert list(loader.open(output, "val")) == MORE
+        after = files_of(output)
+        touched = {name for name in before if before[name] != after[name]}
+        assert touched == {"dataset.json"}
+
+
+class TestRepair:
+    @pytest.mark.parametrize("edition", [1, 2])
+    def test_lost_shards_are_made_again_and_all_editions_stay(
+        self, inputs, tmp_path, edition
+    ):
+        output = str(tmp_path / "out")
+        convert(output, inputs / "old")
+        for source in ("new", "more"):
+            append(output, inputs / source)
+        before = files_of(output)
+        key = layout.edition_key("train", edition)
+        lost = layout.shard_name("d", key, 1, 2)
+        pathlib.Path(output, lost).unlink()
+        if edition == 1:
+            convert(output, inputs / "old")
+        else:
+            append(output, inputs / "new")
+        assert_whole(output, OLD, NEW, MORE)
+        after = files_of(output)
+        assert after[lost] == before[lost]
+
+
+def test_a_local_path_that_is_a_link(inputs, tmp_path):
+    output = str(tmp_path / "out")
+    convert(output, inputs / "old")
+    os.symlink(output, tmp_path / "link")
+    append(str(tmp_path / "link"), inputs / "new")
+    assert_whole(output, OLD, NEW)
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory) -> Iterator[Killer]:
+    with Killer(tmp_path_factory.mktemp("killer")) as killer:
+        yield killer
+
+
+class TestKilled:
+    """Killed at each step, and run again."""
+
+    def command(self, output: str, source: pathlib.Path) -> list[str]:
+        return ["append", output, str(source), "--workers=1", "--num-shards=2"]
+
+    @pytest.mark.parametrize(
+        "steps",
+        [
+            range(3, 40, 12),
+            *(pytest.param(range(i, 40, 4), marks=EVERY_KILL) for i in range(1, 5)),
+        ],
+    )
+    def test_an_append(self, inputs, tmp_path, killer, steps):
+        convert(str(tmp_path / "before"), inputs / "old")
+        shutil.copytree(tmp_path / "before", tmp_path / "whole")
+        append(str(tmp_path / "whole"), inputs / "new")
+        killed = 0
+        for step in steps:
+            output = str(tmp_path / f"out-{step}")
+            shutil.copytree(tmp_path / "before", output)
+            argv = self.command(output, inputs / "new")
+            ended = killer.run(argv, kill_at=step)
+            killed += ended.status == KILLED
+            assert ended.status in (KILLED, 0), ended.error
+            read = records_of(output)
+            assert read in (OLD, OLD + NEW)
+            assert not verify(output, workers=1).findings
+            again = killer.run(argv)
+            assert again.status == 0, again.error
+            assert_whole(output, OLD, NEW)
+            assert contents(pathlib.Path(output)) == contents(tmp_path / "whole")
+        assert killed
+
+    @EVERY_KILL
+    @pytest.mark.parametrize("first", [1, 6])
+    def test_what_replaces_a_split_of_two_editions(
+        self, inputs, tmp_path, killer, first
+    ):
+        convert(str(tmp_path / "before"), inputs / "old")
+        append(str(tmp_path / "before"), inputs / "new")
+        killed = 0
+        for step in range(first, 60, 10):
+            output = str(tmp_path / f"out-{step}")
+            shutil.copytree(tmp_path / "before", output)
+            argv = [
+                *("convert", str(inputs / "more"), output, "--name=d", "--workers=1"),
+                *("--num-shards=2", "--overwrite"),
+            ]
+            killed += killer.run(argv, kill_at=step).status == KILLED
+            assert what_is_read(output) in (OLD + NEW, MORE, "being replaced")
+            again = killer.run(argv)
+            assert again.status == 0, again.error
+            assert_whole(output, MORE)
+            assert not any("e0000" in name for name in files_of(output))
+        assert killed

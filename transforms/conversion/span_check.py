@@ -1,0 +1,84 @@
+"""Whether what was read of a range is all of it, once, in order.
+
+The reader of a range says which places of a file it has taken, and how many records
+were there. What came out of it is counted again here: a fault between the two, in any
+format, is an error of the conversion and no lost record.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.protocol import Source
+
+
+class SpanCheck:
+    """Follows the records of one range.
+
+    Args:
+        source: Of the file's format.
+        path: The file.
+        on_damage: What takes damaged regions, if they are accepted.
+    """
+
+    def __init__(self, source: Source, path: str, on_damage: DamageHandler | None):
+        self._source, self._path, self._on_damage = source, path, on_damage
+        self._regions = 0 if on_damage is None else on_damage.regions
+        self._last = -1
+        self._records = self._raw_bytes = 0
+
+    def follow(self, batch: RecordBatch) -> None:
+        """Takes records that were read.
+
+        Raises:
+            DataLossError: They are not in order, or there is one twice.
+        """
+        places = np.array(batch.places, np.int64)
+        rising = np.diff(places, prepend=self._last) > 0
+        if not rising.all() or not len(places) == len(batch.records) == len(
+            batch.crc32cs
+        ):
+            at = int(np.argmin(rising))
+            raise self._lost(
+                "records of an input came twice, or in another order",
+                expected=f"a place behind {self._source.place_text(self._last)}",
+                got=f"{self._source.place_text(int(places[at]))}",
+            )
+        self._last = int(places[-1]) if len(places) else self._last
+        self._records += len(places)
+        self._raw_bytes += sum(map(len, batch.records))
+
+    def finish(self, span: SourceSpan) -> None:
+        """Compares the records with what their reader says of the range.
+
+        Raises:
+            DataLossError: They are others, or not as many as the range can hold.
+        """
+        damaged = self._on_damage is not None and (
+            self._on_damage.regions != self._regions
+        )
+        if span.records != self._records:
+            raise self._lost(
+                "records were lost or added while an input was read",
+                expected=f"{span.records:,} records of {span}",
+                got=f"{self._records:,}",
+            )
+        if not damaged and not self._source.holds(span, self._raw_bytes):
+            raise self._lost(
+                "the records of an input do not fill the range that they are from",
+                expected=f"all of {span}",
+                got=f"{self._records:,} records with {self._raw_bytes:,} bytes",
+            )
+
+    def _lost(self, what: str, *, expected: str, got: str) -> DataLossError:
+        return DataLossError(
+            what,
+            where=self._path,
+            expected=expected,
+            got=got,
+            cure="run again; if it repeats, please report it",
+        )

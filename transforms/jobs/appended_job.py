@@ -1,0 +1,193 @@
+"""The job of an append: a conversion that makes the next edition of a split.
+
+The inputs are compared with those of the editions that are there. So the command that
+has appended them can be repeated, and no input is appended twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill.dataset.commit.exchange import finish_exchange
+from gristmill.dataset.commit.split_files import described_by_tfds
+from gristmill.dataset.commit.write_marker import option_differences
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    check_in_place,
+    open_manifest,
+)
+from gristmill.dataset.metadata.shard_table import load_arrays
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.sources.find_inputs import match_files
+from gristmill.transforms.sources.input_files import InputFiles
+
+_LIST_VERSION = 1
+_ENCODING = ("group_size", "compression")  # Options of a writer.
+
+
+def open_to_append(dataset: str, split: str | None) -> tuple[Manifest, str]:
+    """Returns a dataset and the split that is to grow.
+
+    Args:
+        dataset: The dataset's directory.
+        split: The split; None for the only one.
+
+    Raises:
+        NotADatasetError: There is no committed dataset.
+        InputError: There is no such split, or TFDS's metadata describes it.
+    """
+    finish_exchange(dataset)
+    manifest = open_manifest(dataset)
+    check_in_place(dataset, manifest)
+    names = sorted(manifest.splits)
+    if split is None and len(names) == 1:
+        (split,) = names
+    if split is None or split not in manifest.splits:
+        raise InputError(
+            "no split given" if split is None else "no such split",
+            where=dataset,
+            expected=f"one of {some_of(names, 20)}",
+            got=split,
+            cure="give one of these with --split; gristmill convert makes a new one",
+        )
+    if described_by_tfds(dataset, manifest.name, [split]) is not None:
+        raise InputError(
+            "TFDS reads this split by its metadata, which cannot describe a second "
+            "edition: TFDS would read the first alone",
+            where=layout.join(dataset, layout.TFDS_INFO_JSON),
+            got=f"a description of split {split}",
+            cure="delete this file if TFDS need not read the dataset: all else can "
+            "without it; or convert all of the data again",
+        )
+    return manifest, split
+
+
+def appended_job(job: ConversionJob, manifest: Manifest) -> ConversionJob:
+    """Returns the job that makes the next edition of a split of a dataset.
+
+    If the inputs are those of an edition that is there, it is the job of that edition:
+    nothing is left to do then.
+
+    Args:
+        job: What to append, with the dataset as output, its name, and the split.
+        manifest: The dataset as it is.
+
+    Raises:
+        InputError: Inputs are in the split already, or they cannot be used.
+    """
+    files = match_files(job.inputs, allow_empty_files=True)
+    given = {_absolute(info.path) for info in files}
+    split = manifest.splits[job.split]
+    for number, edition in enumerate(split.parts, 1):
+        known = _inputs_of(job.output, edition)
+        same = given.intersection(map(_absolute, known.paths)) if known else ()
+        if known is None or not same:
+            continue
+        key = layout.edition_key(job.split, number)
+        if list(known.paths) == [info.path for info in files]:
+            again = dataclasses.replace(job, split=key)
+            _check_again(again, edition, known, files)
+            return again
+        raise InputError(
+            "inputs are in the dataset already",
+            where=some_of(sorted(same)),
+            expected=f"files that no edition of split {job.split} was made of",
+            got=f"{len(same):,} of {len(given):,} files are those of edition {number}",
+            cure="give the new files only; where a file of the same name has other "
+            "records now, give it another name",
+        )
+    key = layout.edition_key(job.split, len(split.parts) + 1)
+    return dataclasses.replace(job, split=key)
+
+
+def _check_again(
+    job: ConversionJob, edition: Split, known: InputFiles, files: Sequence[FileInfo]
+) -> None:
+    """Checks that a job is the one that has made an edition of files of these names."""
+    now = job.options()
+    before = dict(edition.source.get("options", now))
+    # Who writes and the function's file are compared when the job is planned.
+    for options in (before, now):
+        writer = options["writer"]
+        options["writer"] = {name: writer.get(name) for name in _ENCODING}
+        options["map_code_digest"] = ""
+    rows = zip(known.sizes.tolist(), known.versions, strict=True)
+    changed = [
+        info.path
+        for info, was in zip(files, rows, strict=True)
+        if was != (info.size_bytes, info.version)
+    ]
+    differences = option_differences(before, now)
+    if changed:
+        differences.append(f"{len(changed):,} files changed: {some_of(changed)}")
+    if differences:
+        raise InputError(
+            "these inputs are in the dataset already, converted differently",
+            where=f"{job.output}, split {job.split}",
+            got="; ".join(differences),
+            cure="give the new files only; where a file of the same name has other "
+            "records now, give it another name; to have all in another form, convert "
+            "the dataset again",
+        )
+
+
+def _inputs_of(dataset: str, edition: Split) -> InputFiles | None:
+    """Returns the inputs of an edition, None where there is no list of files."""
+    relative = edition.source.get("file_list")
+    if not isinstance(relative, str):
+        return None
+    place = layout.join(dataset, layout.check_relative(relative, where=dataset))
+    content = storage_for(place).load(place)
+    if content is None:
+        return None
+    return InputFiles.of_arrays(
+        load_arrays(content.data, where=place, version=_LIST_VERSION)
+    )
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path or path.startswith("/") else os.path.abspath(path)
+
+
+def edition_notes(manifest: Manifest, key: str) -> list[str]:
+    """Returns what a user should know of an edition beside those before it."""
+    name, number = layout.parse_edition_key(key)
+    *before, own = manifest.splits[name].until(number).parts
+    notes = []
+    for other, edition in enumerate(before, 1):
+        pair = f"edition {number:,} of {name} and edition {other:,}"
+        if (own.records, own.records_digest) == (
+            edition.records,
+            edition.records_digest,
+        ):
+            notes.append(f"{pair} hold the same records: each is in the split twice")
+    last = before[-1:] and _function_of(before[-1])
+    if before and last != (function := _function_of(own)):
+        notes.append(
+            f"edition {number:,} of {name} was made "
+            + (f"with --map {function}" if function else "without --map")
+            + (f", the one before with {last}" if last else ", the one before without")
+        )
+    return notes
+
+
+def _function_of(edition: Split) -> str | None:
+    options = edition.source.get("options")
+    function = options.get("map") if isinstance(options, dict) else None
+    return function if isinstance(function, str) else None
+
+
+def first_writer(split: Split) -> dict[str, Any]:
+    """Returns how the first edition of a split was encoded, where a job did that."""
+    options = split.parts[0].source.get("options")
+    writer = options.get("writer") if isinstance(options, dict) else None
+    found = writer if isinstance(writer, dict) else {}
+    return {name: found[name] for name in _ENCODING if name in found}
