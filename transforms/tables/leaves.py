@@ -157,9 +157,9 @@ def plain(array: Any) -> Any:
 def _decoded(array: Any) -> Any:
     values = array.dictionary
     # Together they can have more than 2 GiB, however few they are.
-    if pa.types.is_string(values.type):
+    if values.type in (pa.string(), pa.string_view()):
         values = values.cast(pa.large_string())
-    elif pa.types.is_binary(values.type):
+    elif values.type in (pa.binary(), pa.binary_view()):
         values = values.cast(pa.large_binary())
     return values.take(array.indices)
 

@@ -17,6 +17,7 @@ from gristmill.transforms.tables.leaves import ends_of, row_of
 IntArray = npt.NDArray[np.int64]
 
 BINARY = pa.large_binary()  # Its offsets do not end at 2 GiB.
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 _MOST_VARINT_BYTES = 10  # Of a negative number.
 
 
@@ -36,6 +37,7 @@ def payloads(values: Any, counts: Any, kind: Kind, name: str) -> Any:
         RowError: A value cannot be kept.
     """
     if kind == "bytes" and counts is None:
+        _check_text(values, None, name)
         return _bytes(values)
     if counts is None:
         present = None
@@ -66,6 +68,7 @@ def payloads(values: Any, counts: Any, kind: Kind, name: str) -> Any:
     elif kind == "float":
         data, bounds = _packed_floats(values, ends, name)
     else:
+        _check_text(values, ends, name)
         data, bounds = _items(values)
     return binary_array(data, bounds[ends], present)
 
@@ -98,6 +101,29 @@ def _too_large(of: str, most: object, got: object, *, row: int, name: str) -> Ro
         row=row,
         column=name,
     )
+
+
+def _check_text(values: Any, ends: IntArray | None, name: str) -> None:
+    """Checks that texts are UTF-8, which readers of files do not."""
+    if values.type not in _TEXTS:
+        return
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        for item, value in enumerate(_bytes(values).to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError as e:
+                raise RowError(
+                    f"column {name!r} has a text that is not UTF-8",
+                    expected="UTF-8, as the type of the column says",
+                    got=e,
+                    cure="correct the table where it is made, or set such rows aside "
+                    "with --on-corrupt quarantine",
+                    row=item if ends is None else row_of(ends, item),
+                    column=name,
+                ) from e
+        raise
 
 
 def _bytes(values: Any) -> Any:

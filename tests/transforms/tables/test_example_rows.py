@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gristmill.dataset import encode_example
 from gristmill.dataset.errors import InputError, RowError
 from gristmill.dataset.metadata.features import FeatureSpec
-from gristmill.transforms.tables import encode_rows, features_of
+from gristmill.transforms.tables import encode_rows, features_of, one_column
 from gristmill.transforms.tables.leaves import plain
 from gristmill.transforms.tables.payloads import binary_array, packed_varints
 from tests.support import examples
@@ -368,6 +368,28 @@ def test_a_dictionary_of_large_values_is_not_held_to_two_gibibytes():
     text = pa.array(["x"]).dictionary_encode()
     assert plain(text).type == pa.large_string()
     assert plain(pa.array([b"x"]).dictionary_encode()).type == pa.large_binary()
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_a_text_that_is_not_utf8_is_named(kind):
+    raw = [b"a", "é".encode(), None, b"b\xff", b"c"]
+    texts = pa.array(raw).cast(kind, safe=False)
+    few = pa.array(filter(None, raw)).cast(kind, safe=False)
+    codes = pa.array([0, 1, None, 2, 3], pa.int8())
+    encoded = pa.DictionaryArray.from_arrays(codes, few)
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 2, 3, 4]), few)
+    for column in (texts, encoded, lists):
+        batch = pa.record_batch({"x": column})
+        features = features_of(batch.schema)
+        for begin in (0, 1):
+            with pytest.raises(RowError, match="a text that is not UTF-8") as error:
+                encode_rows(batch.slice(begin), features)
+            assert error.value.row == 3 - begin
+            assert "byte 0xff in position 1" in error.value.got
+        assert len(encode_rows(batch.slice(0, 3), features)) == 3
+        assert len(encode_rows(batch.slice(4), features)) == 1
+    with pytest.raises(RowError, match="a text that is not UTF-8"):
+        one_column(pa.record_batch({"x": few}), "x")
 
 
 def test_a_null_where_there_is_always_a_value():
