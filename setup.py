@@ -173,6 +173,7 @@ setup(
         "gcs": GCS,
         "loader": LOADER,
         "metrics": METRICS,
+        "jsonl": PARQUET,  # pyarrow reads JSON lines and CSV as well.
         "parquet": PARQUET,
         "tf": TF,
     },

@@ -32,8 +32,11 @@ _EXAMPLES = (
     "read it with its own library, write each example as a TFRecord frame, which "
     f"gristmill.dataset.encode_frame makes, and convert these files {_ELSEWHERE}"
 )
+# Converted as they are, compressed ones too.
+_STREAMS = (TFRECORD, "CSV", "JSON lines", "TSV", "text")
 _CURES = {
-    TFRECORD: "convert it with `gristmill convert`",
+    **dict.fromkeys(_STREAMS, "convert it with `gristmill convert`"),
+    "JSON": "write each object on a line of its own, and convert these JSON lines",
     ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`; or write "
     "its records anew with `gristmill convert`",
     "Parquet": "convert it with `gristmill convert`",
@@ -50,7 +53,7 @@ _CURES = {
     "HTML": "download it again: a server sent a page in place of the file",
     "Git LFS pointer": "fetch the file itself with git lfs pull",
     "git-annex pointer": "fetch the file itself with git annex get",
-    **dict.fromkeys(("CSV", "JSON", "JSON lines", "TSV", "XML", "text"), _LINES),
+    "XML": _LINES,
 }
 # Prefixes; where one begins with another, the longer one is first.
 _MAGIC = {
@@ -123,7 +126,7 @@ def format_of(head: bytes) -> FileFormat | None:
     if inner is None:
         return None
     name = f"{compression}-compressed {inner}"
-    if inner in (TFRECORD, TAR):
+    if inner in (*_STREAMS, TAR):
         return FileFormat(name, _CURES[inner])
     if _CURES.get(inner) == _LINES and compression == "gzip":
         return FileFormat(name, _LINES)  # Beam's readers decompress gzip.
@@ -161,14 +164,17 @@ def _kind_of_text(head: bytes) -> str | None:
         text = head[: e.start].decode("utf-8-sig")  # It ends within a character.
     if not text.strip() or any(ord(c) < 32 and c not in "\t\n\r\f" for c in text):
         return None
-    lines = text.splitlines()
+    lines = text.strip("\r\n").split("\n")
     start = text.lstrip()[:100].lower()
     if start.startswith(("<!doctype html", "<html")):
         return "HTML"
     if start.startswith("<?xml"):
         return "XML"
     if start.startswith(("{", "[")):
-        return "JSON lines" if _is_json(lines[0]) and len(lines) > 1 else "JSON"
+        # An object alone is a line too, also one that goes on behind the head.
+        cut = len(lines) == 1 and len(head) >= HEAD_BYTES
+        several = start[0] == "{" or len(lines) > 1
+        return "JSON lines" if several and (cut or _is_json(lines[0])) else "JSON"
     whole = lines if len(head) < HEAD_BYTES else lines[:-1]
     # A comma of a sentence is followed by a blank.
     for name, separator in (("TSV", "\t"), ("CSV", ",(?! )")):

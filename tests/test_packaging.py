@@ -214,6 +214,7 @@ def test_metadata() -> None:
         "beam",
         "dev",
         "gcs",
+        "jsonl",
         "loader",
         "metrics",
         "parquet",

@@ -50,7 +50,11 @@ def find_inputs(
     looks = look_at(files)
     chosen = choose_format(looks, options.input_format)
     compressions = check_formats(
-        files, wanted=chosen, looks=looks, allow_some=allow_other_formats
+        files,
+        wanted=chosen,
+        looks=looks,
+        allow_some=allow_other_formats,
+        asked=options.input_format != "auto",
     )
     listed = InputFiles(
         paths=tuple(info.path for info in files),
@@ -59,6 +63,7 @@ def find_inputs(
         compressions=np.array(list(map(COMPRESSIONS.index, compressions)), np.uint8),
         noted_ns=np.array(list(map(_noted_ns, files)), np.int64),
     )
+    options = dataclasses.replace(options, input_format=chosen)
     spec = source_module(chosen).find_spec(listed, options)
     return dataclasses.replace(listed, spec=spec)
 

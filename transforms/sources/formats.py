@@ -34,6 +34,11 @@ class SourceFormat(NamedTuple):
     compressed: bool = True
     accepts: tuple[str, ...] = ()
 
+    @property
+    def is_text(self) -> bool:
+        """Whether files are recognised as text alone, by no magic number."""
+        return "text" in (self.found_as, *self.accepts)
+
 
 _HERE = "gristmill.transforms.sources"
 
@@ -56,6 +61,16 @@ FORMATS: dict[str, SourceFormat] = {
         compressed=False,
     ),
     "webdataset": SourceFormat("tar", f"{_HERE}.streams.webdataset"),
+    "jsonl": SourceFormat(
+        "JSON lines", f"{_HERE}.lines.json_source", accepts=("JSON", "text")
+    ),
+    "csv": SourceFormat("CSV", f"{_HERE}.lines.csv_source", accepts=("TSV", "text")),
+    "tsv": SourceFormat("TSV", f"{_HERE}.lines.csv_source", accepts=("CSV", "text")),
+    "text": SourceFormat(
+        "text",
+        f"{_HERE}.lines.text_source",
+        accepts=("CSV", "JSON", "JSON lines", "TSV", "XML"),
+    ),
 }
 
 

@@ -70,13 +70,15 @@ def choose_format(looks: Sequence[Look], input_format: str) -> str:
     """
     if input_format != "auto":
         return input_format
-    found = {look.content for look in looks} - {""}
-    for name, known in FORMATS.items():
-        if found == {known.found_as}:
-            return name
-    # Files of no known format can be damaged TFRecord files. Several formats are
-    # refused among TFRecord files.
-    return "tfrecord"
+    found = Counter(look.content for look in looks)
+    names = [name for name in FORMATS if found[FORMATS[name].found_as]]
+    if not names or "tfrecord" in names:
+        return "tfrecord"
+    # Files of the others are refused.
+    chosen = max(names, key=lambda name: found[FORMATS[name].found_as])
+    # Files of no known format can be damaged TFRecord files, and the text beside them
+    # what describes them.
+    return "tfrecord" if found[""] and FORMATS[chosen].is_text else chosen
 
 
 def check_formats(
@@ -85,6 +87,7 @@ def check_formats(
     wanted: str,
     looks: Sequence[Look] | None = None,
     allow_some: bool = False,
+    asked: bool = False,
 ) -> list[Compression]:
     """Checks the format of files, and returns how they are compressed.
 
@@ -96,6 +99,7 @@ def check_formats(
         wanted: The format that they should have, one of `FORMATS` or `arrayrecord`.
         looks: What their first bytes tell, if that is known.
         allow_some: Whether some of them, but not all, may be of other formats.
+        asked: Whether the user asks for this format, however files seem to be.
 
     Raises:
         InputError: A file is of another format.
@@ -105,7 +109,7 @@ def check_formats(
     looks = look_at(files) if looks is None else looks
     for file, look in zip(files, looks, strict=True):
         compressions.append(look.compression)
-        if look.format is not None and not _is_wanted(look, wanted):
+        if look.format is not None and not _is_wanted(look, wanted, asked):
             others[file.path] = look.format
     if others and not (allow_some and len(others) < len(files)):
         raise _other_formats(others, of=len(files), wanted=wanted)
@@ -121,13 +125,13 @@ def _look(file: FileInfo) -> Look:
     return Look(compression_of(head), format_of(head))
 
 
-def _is_wanted(look: Look, wanted: str) -> bool:
+def _is_wanted(look: Look, wanted: str, asked: bool) -> bool:
     if wanted not in FORMATS:
         return look.format is not None and look.format.name == _name(wanted)
     known = FORMATS[wanted]
     if look.compression != "none" and not known.compressed:
         return False
-    return look.content in (known.found_as, *known.accepts)
+    return look.content == known.found_as or (asked and look.content in known.accepts)
 
 
 def _name(wanted: str) -> str:

@@ -6,6 +6,7 @@ import functools
 import importlib
 from typing import cast
 
+from gristmill.dataset.errors import MissingPackageError
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec
@@ -14,8 +15,19 @@ from gristmill.transforms.sources.protocol import Source, SourceModule
 
 
 def source_module(format_name: str) -> SourceModule:
-    """Returns the module of a format, one of `FORMATS`."""
-    return cast(SourceModule, importlib.import_module(FORMATS[format_name].module))
+    """Returns the module of a format, one of `FORMATS`.
+
+    Raises:
+        MissingPackageError: A package is missing that reads the format.
+    """
+    try:
+        module = importlib.import_module(FORMATS[format_name].module)
+    except ModuleNotFoundError as e:
+        missing = MissingPackageError.of(e)
+        if missing is None:
+            raise
+        raise missing from e
+    return cast(SourceModule, module)
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,9 +6,10 @@ import gzip
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import CorruptRecordError, InputError
 from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.sources.formats import FORMATS, RecordOptions
+from tests.support.conversion import convert, job_of
 from tests.support.other_formats import MAKERS
 from tests.support.records import frames_of, write_array_records
 
@@ -21,14 +22,24 @@ def refused(*patterns: object) -> str:
     return str(caught.value)
 
 
-READ = {
-    found
-    for known in FORMATS.values()
-    for found in (known.found_as, f"gzip-compressed {known.found_as}")
-}
+def is_read(name: str) -> bool:
+    """Whether files of a format are converted as they are."""
+    compressed = any(name.startswith(f"{one}-") for one in ("gzip", "zlib", "zstd"))
+    return any(
+        name.removeprefix(f"{name[:4]}-compressed ") == known.found_as
+        and (known.compressed or not compressed)
+        for known in FORMATS.values()
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if name not in READ])
+@pytest.mark.parametrize("name", [name for name in MAKERS if is_read(name)])
+def test_each_format_that_is_read(tmp_path, name):
+    (tmp_path / "in").write_bytes(MAKERS[name]())
+    found = find_inputs([str(tmp_path / "in")])
+    assert FORMATS[found.spec.format].found_as == name.rpartition("compressed ")[2]
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if not is_read(name)])
 def test_each_format(tmp_path, name):
     (tmp_path / "in").write_bytes(MAKERS[name]())
     message = refused(tmp_path / "in")
@@ -82,9 +93,50 @@ def test_damaged_files_of_the_right_format_are_left_to_their_reader(tmp_path, da
     assert len(find_inputs([str(tmp_path / "in")])) == 1
 
 
+def test_a_stray_file_among_lines_is_named(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_bytes(MAKERS["JSON lines"]())
+    (tmp_path / "README").write_bytes(MAKERS["text"]())
+    message = refused(tmp_path / "*")
+    assert "not a JSON lines file, but text\n" in message
+    assert f"where:    {tmp_path}/README" in message
+    assert "leave out what is no JSON lines file" in message
+
+
+@pytest.mark.parametrize("name", ["text", "CSV", "JSON lines"])
+@pytest.mark.parametrize("damaged", [DATA[1:], bytes(100), DATA[:5]])
+def test_text_beside_damaged_tfrecords_is_not_taken_for_the_data(
+    tmp_path, name, damaged
+):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_bytes(MAKERS[name]())
+    (tmp_path / "in").write_bytes(damaged)
+    message = refused(tmp_path / "*")
+    assert "3 of 4 input files are not TFRecord files" in message
+
+
+@pytest.mark.parametrize("damaged", [DATA, DATA[1:], bytes(100)])
+def test_text_that_is_asked_for_is_not_found_in_damaged_tfrecords(tmp_path, damaged):
+    (tmp_path / "a").write_bytes(MAKERS["text"]())
+    (tmp_path / "in").write_bytes(damaged)
+    convert_text = job_of(
+        tmp_path / "*", tmp_path / "out", records=RecordOptions(input_format="text")
+    )
+    with pytest.raises((InputError, CorruptRecordError)) as caught:
+        convert(convert_text)
+    assert f"{tmp_path}/in" in str(caught.value)
+
+
+def test_a_format_that_is_asked_for_has_files_that_look_like_others(tmp_path):
+    (tmp_path / "in").write_bytes(b'name\n"a text,\nof two lines"\n')
+    assert find_inputs([str(tmp_path / "in")]).spec.format == "text"
+    asked = RecordOptions(input_format="csv")
+    assert find_inputs([str(tmp_path / "in")], options=asked).spec.format == "csv"
+
+
 def test_some_but_not_all_where_damage_is_accepted(tmp_path):
     (tmp_path / "a").write_bytes(DATA)
-    (tmp_path / "b").write_bytes(MAKERS["CSV"]())
+    (tmp_path / "b").write_bytes(MAKERS["HTML"]())
     assert len(find_inputs([f"{tmp_path}/*"], allow_other_formats=True)) == 2
-    with pytest.raises(InputError, match="but CSV"):
+    with pytest.raises(InputError, match="but HTML"):
         find_inputs([f"{tmp_path}/b"], allow_other_formats=True)

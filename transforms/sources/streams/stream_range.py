@@ -27,6 +27,7 @@ class StreamRange:
         source: The range.
         open_reader: Opens the reader of the file's format.
         lookback_bytes: As for `StreamReader`.
+        sure: Whether a search for the first record cannot go wrong.
         on_damage: Takes damaged regions; None makes them errors.
         first_place: Where the first record of a range that is not exact begins, if
             that is known: it is not searched for then.
@@ -42,6 +43,7 @@ class StreamRange:
         open_reader: OpenReader,
         *,
         lookback_bytes: int = 0,
+        sure: bool = False,
         on_damage: DamageHandler | None = None,
         first_place: int | None = None,
         cuts: Sequence[int] = (),
@@ -53,6 +55,7 @@ class StreamRange:
         self._source = source
         self._on_damage = on_damage
         self._open_reader = open_reader
+        self._sure = sure
         self._exact = source.exact or first_place is not None
         begin = source.begin_bytes if first_place is None else first_place
         if not self._exact:
@@ -128,7 +131,7 @@ class StreamRange:
                 self._open_reader,
                 begin=self._begin,
                 end=self._end,
-                searched=not self._exact,
+                searched=not self._exact and not self._sure,
                 marks=self._marks,
             )
         try:

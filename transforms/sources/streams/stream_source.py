@@ -23,14 +23,21 @@ class StreamSource:
         spec: How records are made.
         open_reader: Opens the reader of a stream.
         lookback_bytes: As for `StreamReader`.
+        sure: As for `StreamRange`.
     """
 
     def __init__(
-        self, spec: SourceSpec, open_reader: OpenReader, *, lookback_bytes: int = 0
+        self,
+        spec: SourceSpec,
+        open_reader: OpenReader,
+        *,
+        lookback_bytes: int = 0,
+        sure: bool = False,
     ):
         self.spec = spec
         self._open_reader = open_reader
         self._lookback_bytes = lookback_bytes
+        self._sure = sure
 
     def read(
         self,
@@ -48,6 +55,7 @@ class StreamSource:
             source,
             self._open_reader,
             lookback_bytes=self._lookback_bytes,
+            sure=self._sure,
             on_damage=on_damage,
             first_place=first_place,
             cuts=cuts,

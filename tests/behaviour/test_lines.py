@@ -1,0 +1,388 @@
+"""Text, JSON lines, CSV and TSV become datasets as TFRecords do, whatever happens.
+
+Covers: transforms/sources/lines/line_source.py.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset.errors import (
+    CorruptInputError,
+    CorruptRecordError,
+    InputError,
+    JobChangedError,
+)
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.verify import verify
+from gristmill.transforms import ConvertTFRecords
+from gristmill.transforms.sources.formats import RecordOptions
+from tests.support.conversion import (
+    contents,
+    convert,
+    job_of,
+    quarantined,
+    read_output,
+)
+from tests.support.gcs_server import GcsServer
+from tests.support.kills import Killer
+from tests.support.line_files import (
+    COMPRESS,
+    as_float32,
+    csv_of,
+    example_of,
+    jsonl_of,
+    rows_of,
+    text_of,
+)
+from tests.support.pipelines import run
+
+ROWS = rows_of(400, seed=1)
+FILES = {
+    "jsonl": jsonl_of(ROWS),
+    "csv": csv_of(ROWS),
+    "tsv": csv_of(ROWS, "\t"),
+    "text": text_of(ROWS),
+}
+PLANS = [("num_shards", 9), ("shard_bytes", 9_000), ("records_per_shard", 137)]
+
+
+def expected(name: str) -> list:
+    if name == "text":
+        return FILES["text"].decode().removesuffix("\n").split("\n")
+    return [as_float32(row) for row in ROWS]
+
+
+def read(name: str, output: pathlib.Path, split: str = "train") -> list:
+    decode = bytes.decode if name == "text" else example_of
+    return [decode(record) for record in read_output(output, split)]
+
+
+def asked(name: str, **options) -> RecordOptions:
+    return RecordOptions(input_format=name, **options)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
+@pytest.mark.parametrize("name", FILES)
+def test_every_plan_gives_every_record_once(tmp_path, name, plan) -> None:
+    (tmp_path / "in").write_bytes(FILES[name])
+    job = job_of(tmp_path / "in", tmp_path / "out", plan=plan, records=asked(name))
+    convert(job)
+    assert read(name, tmp_path / "out") == expected(name)
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@pytest.mark.parametrize("name", FILES)
+def test_compressed_files_are_cut_in_one_pass(tmp_path, name, kind) -> None:
+    (tmp_path / "in").write_bytes(COMPRESS[kind](FILES[name]))
+    job = job_of(tmp_path / "in", tmp_path / "out", plan=PLANS[0], records=asked(name))
+    assert convert(job).manifest.splits["train"].shards == 9
+    assert read(name, tmp_path / "out") == expected(name)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from([*FILES]),
+    sizes=st.lists(st.integers(1, 120), min_size=1, max_size=4),
+    seed=st.integers(0, 1 << 30),
+    shards=st.integers(1, 60),
+    kind=st.sampled_from([*COMPRESS]),
+)
+def test_any_files_and_any_cuts(tmp_path_factory, name, sizes, seed, shards, kind):
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "in").mkdir()
+    make = {"jsonl": jsonl_of, "csv": csv_of, "text": text_of}
+    make["tsv"] = lambda rows: csv_of(rows, "\t")
+    want = []
+    for number, size in enumerate(sizes):
+        rows = rows_of(size, seed=seed + number)
+        data = make[name](rows)
+        if name == "text":
+            want += data.decode().removesuffix("\n").split("\n")
+        else:
+            want += [as_float32(row) for row in rows]
+        data = data if number % 2 else data.removesuffix(b"\n")
+        (folder / f"in/{number}").write_bytes(COMPRESS[kind](data))
+    stored = sum(path.stat().st_size for path in (folder / "in").iterdir())
+    convert(
+        job_of(
+            folder / "in",
+            folder / "out",
+            plan=("num_shards", min(shards, stored)),
+            records=asked(name),
+        )
+    )
+    assert read(name, folder / "out") == want
+
+
+def test_a_false_start_within_quotes_is_repaired(tmp_path) -> None:
+    # Within the quotes of the second row are rows that look like the first: a search
+    # among them finds no sign of the quotes around.
+    inner = "".join(f"{n},x{n}\n" for n in range(300_000))
+    rows = [{"n": 1, "s": "a"}, {"n": 2, "s": inner}, {"n": 3, "s": "b"}]
+    (tmp_path / "in.csv").write_bytes(csv_of(rows))
+    result = convert(
+        job_of(
+            tmp_path / "in.csv",
+            tmp_path / "out",
+            plan=("num_shards", 5),
+            records=asked("csv"),
+        )
+    )
+    assert result.repaired_shards > 0
+    assert [example_of(r) for r in read_output(tmp_path / "out")] == rows
+
+
+def test_json_lines_choose_what_a_record_is(tmp_path) -> None:
+    (tmp_path / "in").write_bytes(b"\n".join(FILES["jsonl"].splitlines(True)))
+
+    def made(**options) -> list[bytes]:
+        output = tmp_path / str(options)
+        records = asked("jsonl", **options)
+        convert(job_of(tmp_path / "in", output, plan=PLANS[0], records=records))
+        return read_output(output)
+
+    lines = FILES["jsonl"].split(b"\n")[:-1]
+    assert made(record="line") == lines
+    assert made(record="column:text") == [row["text"].encode() for row in ROWS]
+    some = [{"id": row["id"], "text": row["text"]} for row in ROWS]
+    assert [example_of(record) for record in made(columns=("id", "text"))] == some
+    floats = [example_of(record) for record in made(columns=("*", "id:float"))]
+    assert floats == [as_float32({**row, "id": float(row["id"])}) for row in ROWS]
+
+
+def test_csv_chooses_what_a_record_is(tmp_path) -> None:
+    (tmp_path / "in.csv").write_bytes(b'a,b\n1,x\n\n2,"y\n"\n')
+    for record, want in (
+        ("column:b", [b"x", b"y\n"]),
+        ("column:a", [b"1", b"2"]),
+        ("line", [b"1,x", b'2,"y\n"']),
+    ):
+        output = tmp_path / record.replace(":", "-")
+        convert(
+            job_of(tmp_path / "in.csv", output, records=asked("csv", record=record))
+        )
+        assert read_output(output) == want
+
+
+BAD = {
+    "jsonl": (b'{"id": 1, "text": "x", "sco\n', "is not valid JSON"),
+    "csv": (b"1,x\n", "another number of fields"),
+    "tsv": (b'1\t"x"y\t2.5\n', "quotes of a row"),
+    "text": (b"\xff\n", "not valid UTF-8"),
+}
+
+
+def damaged(name: str, every: int) -> tuple[bytes, list[int], list[int]]:
+    """Returns a file with bad lines, their byte offsets, and their line numbers."""
+    lines = jsonl_of(ROWS).splitlines(True)
+    if name == "text":
+        lines = text_of(ROWS).splitlines(True)
+    elif name != "jsonl":
+        tab = "\t" if name == "tsv" else ","
+        lines = [csv_of([row], tab).split(b"\n", 1)[1] for row in ROWS]
+        lines = [csv_of(ROWS[:1], tab).split(b"\n", 1)[0] + b"\n", *lines]
+    data, offsets, numbers = b"", [], []
+    for number, line in enumerate(lines):
+        if number % every == every - 1:
+            offsets.append(len(data))
+            numbers.append(data.count(b"\n") + 1)
+            data += BAD[name][0]
+        data += line
+    return data, offsets, numbers
+
+
+@pytest.mark.parametrize("plan", [PLANS[0], PLANS[2]], ids=lambda plan: plan[0])
+@pytest.mark.parametrize("name", FILES)
+def test_bad_lines_are_named_or_set_aside(tmp_path, name, plan) -> None:
+    data, offsets, numbers = damaged(name, 70)
+    path = tmp_path / "in"
+    path.write_bytes(data)
+    job = job_of(path, tmp_path / "fails", plan=plan, records=asked(name))
+    with pytest.raises(CorruptRecordError, match=BAD[name][1]) as error:
+        convert(job)
+    assert error.value.where == (
+        f"{path}, line {numbers[0]:,}, byte offset {offsets[0]:,}"
+    )
+
+    output = tmp_path / "out"
+    convert(
+        job_of(
+            path,
+            output,
+            plan=plan,
+            records=asked(name),
+            on_corrupt="quarantine",
+            max_corrupt=999,
+        )
+    )
+    regions = quarantined(output)
+    assert [region["begin_bytes"] for region, _ in regions] == offsets
+    assert [aside for _, aside in regions] == [BAD[name][0]] * len(offsets)
+    assert all(BAD[name][1] in region["detail"] for region, _ in regions)
+    assert read(name, output) == expected(name)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_a_compressed_file_that_is_cut_short(tmp_path, name, kind) -> None:
+    data = COMPRESS[kind](FILES[name])
+    path = tmp_path / "in"
+    path.write_bytes(data[: len(data) * 3 // 4])
+    with pytest.raises(CorruptRecordError, match="ends too early") as error:
+        convert(job_of(path, tmp_path / "fails", records=asked(name)))
+    assert ", line " in str(error.value.where)
+    convert(
+        job_of(
+            path,
+            tmp_path / "out",
+            plan=PLANS[0],
+            records=asked(name),
+            on_corrupt="quarantine",
+            max_corrupt=1,
+        )
+    )
+    found = read(name, tmp_path / "out")
+    assert found == expected(name)[: len(found)]
+    assert len(quarantined(tmp_path / "out")) == 1
+
+
+def test_too_much_damage_ends_the_conversion(tmp_path) -> None:
+    (tmp_path / "in").write_bytes(damaged("jsonl", 20)[0])
+    job = job_of(
+        tmp_path / "in",
+        tmp_path / "out",
+        records=asked("jsonl"),
+        on_corrupt="quarantine",
+        max_corrupt=3,
+    )
+    with pytest.raises(CorruptInputError, match="--max-corrupt"):
+        convert(job)
+
+
+def test_a_map_gets_the_records(tmp_path) -> None:
+    (tmp_path / "in").write_bytes(FILES["text"])
+    job = job_of(
+        tmp_path / "in",
+        tmp_path / "out",
+        plan=PLANS[0],
+        map="tests.behaviour.test_lines:shout",
+        records=asked("text"),
+    )
+    convert(job)
+    want = [text.upper() for text in expected("text") if text]
+    assert read("text", tmp_path / "out") == want
+
+
+def shout(record: bytes) -> bytes | None:
+    return record.decode().upper().encode() or None
+
+
+def test_each_file_can_keep_its_shard(tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        rows = rows_of(20 * number + 1, seed=number)
+        (tmp_path / f"in/{number}.csv").write_bytes(csv_of(rows))
+    convert(
+        job_of(
+            tmp_path / "in",
+            tmp_path / "out",
+            plan=("match_shards", None),
+            records=asked("csv"),
+        )
+    )
+    split = open_manifest(str(tmp_path / "out")).splits["train"]
+    assert split.records == 1 + 21 + 41
+
+
+def test_a_dataset_says_what_its_records_hold(tmp_path) -> None:
+    (tmp_path / "in").write_bytes(FILES["jsonl"])
+    convert(job_of(tmp_path / "in", tmp_path / "out", records=asked("auto")))
+    assert not verify(str(tmp_path / "out")).findings
+    dataset = loader.open(tmp_path / "out")
+    decoder = loader.ExampleDecoder.of(dataset)
+    batch = decoder(dataset.read(range(len(ROWS))))
+    assert batch["id"].tolist() == [row["id"] for row in ROWS]
+    assert [text.decode() for text in batch["text"]] == [row["text"] for row in ROWS]
+    scores = np.array([row["score"] for row in ROWS], np.float32)
+    np.testing.assert_array_equal(batch["score"], scores)
+    source = open_manifest(str(tmp_path / "out")).splits["train"].source
+    assert (source["format"], source["record"]) == ("jsonl", "example")
+
+
+def test_other_options_are_another_job(tmp_path) -> None:
+    (tmp_path / "in").write_bytes(FILES["jsonl"])
+    job = job_of(tmp_path / "in", tmp_path / "out", records=asked("jsonl"))
+    convert(job)
+    with pytest.raises((JobChangedError, InputError)):
+        convert(
+            job_of(
+                tmp_path / "in",
+                tmp_path / "out",
+                records=asked("jsonl", columns=("id",)),
+            )
+        )
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_in_beam(tmp_path, name) -> None:
+    (tmp_path / "in").write_bytes(FILES[name])
+    jobs = [
+        job_of(tmp_path / "in", tmp_path / output, plan=PLANS[0], records=asked(name))
+        for output in ("out", "plain")
+    ]
+    run(ConvertTFRecords(jobs=(jobs[0],)))
+    convert(jobs[1])
+    assert contents(tmp_path / "out") == contents(tmp_path / "plain")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["jsonl", "csv"])
+def test_a_killed_command_goes_on(tmp_path, name) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(damaged(name, 150)[0])
+
+    def command(output: pathlib.Path) -> list[str]:
+        return [
+            *("convert", str(path), str(output), "--name", "data", "--num-shards"),
+            *("9", "--workers", "1", "--on-corrupt", "quarantine"),
+            *("--input-format", name),
+        ]
+
+    with Killer(tmp_path) as killer:
+        ended = killer.run(command(tmp_path / "undisturbed"))
+        assert ended.status == 0, ended.error
+        for kill_at in (9, 24, 41):
+            output = tmp_path / str(kill_at)
+            ended = killer.run(command(output), kill_at=kill_at)
+            assert ended.status == -signal.SIGKILL, ended.error
+            ended = killer.run(command(output))
+            assert ended.status == 0, ended.error
+            assert contents(output) == contents(tmp_path / "undisturbed")
+    assert read(name, tmp_path / "undisturbed") == expected(name)
+
+
+def test_objects_of_a_bucket(tmp_path, monkeypatch) -> None:
+    with GcsServer("in", "out") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        for name, data in FILES.items():
+            server.objects.put("in", f"{name}/a", data[: data.rindex(b"\n") + 1])
+            job = job_of(
+                f"gs://in/{name}/*",
+                f"gs://out/{name}",
+                plan=("num_shards", 3),
+                records=asked(name),
+            )
+            convert(job)
+            dataset = loader.open(f"gs://out/{name}")
+            decode = bytes.decode if name == "text" else example_of
+            records = dataset.read(range(len(dataset)))
+            assert [decode(record) for record in records] == expected(name)

@@ -1,0 +1,92 @@
+"""Files of lines for tests, and by other hands what their records are."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zstandard
+
+from gristmill.dataset.example import decode_example
+
+
+def _zstd(data: bytes) -> bytes:
+    """Returns data in blocks, of which those can be read that are whole."""
+    compressor = zstandard.ZstdCompressor().compressobj()
+    pieces = [
+        compressor.compress(data[at : at + 1024])
+        + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        for at in range(0, len(data), 1024)
+    ]
+    return b"".join(pieces) + compressor.flush()
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "none": bytes,
+    "gzip": gzip.compress,
+    "zlib": zlib.compress,
+    "zstd": _zstd,
+}
+_TEXTS = ["", "é\u2028", 'He said: "no",\nand\n"yes"\n', "a,b\tc", "plain", "\n\n,\n"]
+
+
+def rows_of(count: int, *, seed: int) -> list[dict[str, Any]]:
+    """Returns rows of a table of varied values, texts with all that CSV quotes."""
+    chance = random.Random(seed)
+    return [
+        {
+            "id": number - 7,
+            "text": chance.choice(_TEXTS) * chance.choice((1, 1, 2, 30)),
+            "score": chance.choice((number / 7, -2.5, 1e30)),
+        }
+        for number in range(count)
+    ]
+
+
+def jsonl_of(rows: Sequence[dict[str, Any]], *, newline: str = "\n") -> bytes:
+    """Returns rows as JSON lines."""
+    lines = (json.dumps(row, ensure_ascii=bool(n % 2)) for n, row in enumerate(rows))
+    return "".join(line + newline for line in lines).encode()
+
+
+def csv_of(rows: Sequence[dict[str, Any]], delimiter: str = ",") -> bytes:
+    """Returns rows as CSV with a header."""
+    file = io.StringIO()
+    writer = csv.DictWriter(
+        file, list(rows[0]), delimiter=delimiter, lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().encode()
+
+
+def text_of(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Returns texts of rows as lines."""
+    return "".join(row["text"] + f"{row['id']}\n" for row in rows).encode()
+
+
+def example_of(record: bytes) -> dict[str, Any]:
+    """Returns the values of a record, one or all of each feature."""
+    return {
+        name: (values[0].decode() if isinstance(values[0], bytes) else values[0])
+        if len(values) == 1
+        else values
+        for name, values in decode_example(record).items()
+    }
+
+
+def as_float32(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row with floats as records keep them."""
+    return {
+        name: struct.unpack("<f", struct.pack("<f", value))[0]
+        if isinstance(value, float)
+        else value
+        for name, value in row.items()
+    }

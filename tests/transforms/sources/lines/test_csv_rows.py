@@ -1,0 +1,132 @@
+"""Rows of CSV as columns, against Python's `csv`, and all that is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.sources.lines.csv_rows import CsvRows, column_type
+from gristmill.transforms.sources.lines.csv_split import CsvSplitter
+from gristmill.transforms.sources.lines.parser import BadLineError, Lines
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
+
+
+def rows_of(*, delimiter=b",", schema=SCHEMA) -> CsvRows:
+    return CsvRows(["n", "s", "f"], schema, delimiter=delimiter)
+
+
+def lines_of(data: bytes, delimiter=b",") -> Lines:
+    ends = CsvSplitter(delimiter).ends(data)
+    if not data.endswith(b"\n"):
+        ends = np.append(ends, len(data))
+    return Lines(data, ends)
+
+
+CELLS = st.tuples(
+    st.one_of(st.just(""), st.integers(-(1 << 63), (1 << 63) - 1).map(str)),
+    st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=8),
+    st.one_of(st.just(""), st.floats(allow_nan=False).map(repr)),
+)
+
+
+@given(
+    st.lists(CELLS, max_size=6),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from([b",", b"\t"]),
+)
+def test_rows_are_what_csv_reads(rows, newline, delimiter):
+    file = io.StringIO()
+    # Python quotes carriage returns only where it quotes all.
+    bare = any("\r" in text for _, text, _ in rows)
+    csv.writer(
+        file,
+        lineterminator=newline,
+        delimiter=delimiter.decode(),
+        quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL,
+    ).writerows(rows)
+    data = file.getvalue().encode()
+    lines = lines_of(data, delimiter)
+    batch, kept = rows_of(delimiter=delimiter).rows(lines)
+    assert kept.tolist() == list(range(len(rows)))
+    assert batch.to_pylist() == [
+        {"n": int(n) if n else None, "s": s, "f": float(f) if f else None}
+        for n, s, f in rows
+    ]
+
+
+def test_empty_lines_are_passed_over():
+    batch, kept = rows_of().rows(lines_of(b"\n1,a,2\n\r\n\n3,b,\n"))
+    assert kept.tolist() == [1, 4]
+    assert batch.column("n").to_pylist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("row", "what", "got"),
+    [
+        (b"1,a\n", "number of fields", "2"),
+        (b"1,a,2,\n", "number of fields", "4"),
+        (b'1,"a"b,2\n', "quotes", "behind the quote"),
+        (b'1,"a,2\n"5,6"', "quotes", "behind the quote"),
+        (b"1,\xff,2\n", "UTF-8", "0xff"),
+        (b"1,a\0,2\n", "zero bytes", "1 of them"),
+        (b"1,a\rb,2\n", "carriage return", "alone"),
+        (b"007,a,2\n", "types", "'007'"),
+        (b"+7,a,2\n", "types", "'+7'"),
+        (b"1.0,a,2\n", "types", "'1.0'"),
+        (b" 1,a,2\n", "types", "' 1'"),
+        (b"9223372036854775808,a,2\n", "types", "'9223372036854775808'"),
+        (b"1,a,x\n", "types", "'x'"),
+        (b"1,a,1_0\n", "types", "'1_0'"),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_bad_row_is_named(row, what, got, before):
+    data = b'1,"a\n""b""",2.5\n' * before + row
+    ends = [*range(16, 16 * before + 1, 16), len(data)]
+    lines = Lines(data + b"3,c,4\n" * 3, np.array([*ends, len(data) + 6]))
+    lines = Lines(lines.data[: int(lines.ends[-1])], lines.ends)
+    with pytest.raises(BadLineError, match=what) as error:
+        rows_of().rows(lines)
+    assert error.value.index == before
+    assert got in error.value.got
+
+
+def test_wanted_columns_alone_are_converted():
+    rows = rows_of(schema=pa.schema([("s", pa.string())]))
+    batch, _ = rows.rows(lines_of(b"x,a,y\n"))
+    assert batch.to_pylist() == [{"s": "a"}]
+
+
+def test_another_header_is_refused():
+    rows_of().check_header(b'n,"s",f', "x.csv")
+    for other in (b"n,f,s", b"n,s", b'n,s,"f', b"\xff,s,f"):
+        with pytest.raises(InputError, match="header") as error:
+            rows_of().check_header(other, "x.csv")
+        assert error.value.where == "x.csv"
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["1", "-2", "", "0"], pa.int64()),
+        (["1", "2.5"], pa.float64()),
+        (["1e5"], pa.float64()),
+        (["9223372036854775808"], pa.float64()),
+        (["007", "1"], pa.string()),
+        (["-0"], pa.float64()),
+        (["nan"], pa.string()),
+        (["", ""], pa.string()),
+        (["1", "x"], pa.string()),
+        ([], pa.string()),
+    ],
+)
+def test_types_of_columns(cells, kind):
+    assert column_type(cells) == kind

@@ -1,0 +1,114 @@
+"""The header and the types of CSV, found in its first rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from gristmill.dataset.errors import CorruptRecordError, InputError
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.lines.schema import LineSchema
+from gristmill.transforms.sources.source_of import source_of
+from tests.support.line_files import example_of
+
+WHOLE = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+
+
+def written(folder, *files: bytes) -> str:
+    for number, data in enumerate(files):
+        (folder / f"{number}.csv").write_bytes(data)
+    return f"{folder}/*.csv"
+
+
+def schema_of(pattern: str, *, input_format="csv", **options) -> LineSchema:
+    records = RecordOptions(input_format=input_format, **options)
+    return LineSchema.from_text(find_inputs([pattern], options=records).spec.schema)
+
+
+def examples_of(pattern: str, *, input_format="csv", **options) -> list[dict]:
+    records = RecordOptions(input_format=input_format, **options)
+    files = find_inputs([pattern], options=records)
+    source = source_of(files.spec)
+    return [
+        example_of(record)
+        for file in files
+        for batch in source.read(file, WHOLE).batches()
+        for record in batch.records
+    ]
+
+
+def test_types_are_those_of_all_sampled_files(tmp_path):
+    pattern = written(
+        tmp_path,
+        b'\xef\xbb\xbfid,"zip code",x\r\n1,00501,\r\n,"a\nb",2\r\n',
+        b"id,zip code,x\n3,,2.5",
+    )
+    assert schema_of(pattern) == LineSchema(
+        pa.schema([("id", pa.int64()), ("zip code", pa.string()), ("x", pa.float64())]),
+        ("id", "zip code", "x"),
+    )
+    assert examples_of(pattern) == [
+        {"id": 1, "zip code": "00501"},
+        {"zip code": "a\nb", "x": 2.0},
+        {"id": 3, "zip code": "", "x": 2.5},
+    ]
+
+
+def test_tabs(tmp_path):
+    pattern = written(tmp_path, b'a\tb\n1\t"x,\ty"\n5" disk\tz\n')
+    assert examples_of(pattern, input_format="tsv") == [
+        {"a": "1", "b": "x,\ty"},
+        {"a": '5" disk', "b": "z"},
+    ]
+
+
+def test_columns_and_their_types(tmp_path):
+    pattern = written(tmp_path, b"a,b,c\n1,2,3\n")
+    assert examples_of(pattern, columns=("c", "a:string")) == [{"a": "1", "c": 3}]
+    assert examples_of(pattern, columns=("*", "a:float")) == [
+        {"a": 1.0, "b": 2, "c": 3}
+    ]
+    for columns in (("d",), ("d:int",), ("a:int[]",)):
+        with pytest.raises(InputError, match="no such column"):
+            examples_of(pattern, columns=columns)
+
+
+def test_a_later_row_of_another_type_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("gristmill.transforms.sources.lines.samples._FILE_BYTES", 20)
+    pattern = written(tmp_path, b"a,b\n" + b"1,x\n" * 20 + b'"2",y\n007,z\n')
+    with pytest.raises(CorruptRecordError, match="types") as error:
+        examples_of(pattern)
+    assert "0.csv, line 23, byte offset 90" in str(error.value.where)
+    assert "--columns" in str(error.value.cure)
+    assert len(examples_of(pattern, columns=("*", "a:string"))) == 22
+
+
+@pytest.mark.parametrize(
+    "other", [b"b,a\n1,2\n", b"a\n1\n", b"a,b,c\n1,2,3\n"], ids=str
+)
+def test_files_of_another_header(tmp_path, other):
+    pattern = written(tmp_path, b"a,b\n1,2\n", other)
+    with pytest.raises(InputError, match="header of an input file") as error:
+        schema_of(pattern)
+    assert error.value.where == f"{tmp_path}/1.csv"
+    # Found when it is read, where it is no part of the sample.
+    options = RecordOptions(input_format="csv")
+    spec = find_inputs([f"{tmp_path}/0.csv"], options=options).spec
+    file = find_inputs([f"{tmp_path}/1.csv"], options=options)[0]
+    with pytest.raises(InputError, match="header of an input file"):
+        list(source_of(spec).read(file._replace(spec=spec), WHOLE).batches())
+
+
+@pytest.mark.parametrize(
+    "data", [b"a,a\n1,2\n", b"a,\n1,2\n", b"\xff,b\n1,2\n", b'"a"x,b\n1,2\n']
+)
+def test_files_without_a_header(tmp_path, data):
+    with pytest.raises(InputError, match="does not name its columns"):
+        schema_of(written(tmp_path, data))
+
+
+def test_a_header_alone_has_no_records(tmp_path):
+    assert examples_of(written(tmp_path, b"a,b\n")) == []
+    assert examples_of(written(tmp_path, b"a,b")) == []

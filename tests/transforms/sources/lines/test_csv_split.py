@@ -1,0 +1,85 @@
+"""Where rows of CSV begin and end, against Python's `csv`."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gristmill.transforms.sources.lines.csv_split import CsvSplitter
+
+SPLITTER = CsvSplitter(b",")
+CELL = st.text('ab",\n\ré 1', max_size=5)
+ROWS = st.lists(st.lists(CELL, min_size=2, max_size=3), min_size=1, max_size=8)
+STYLE = st.tuples(
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+)
+
+
+def written(rows, style) -> tuple[bytes, list[int]]:
+    """CSV by Python's writer, and where each row ends."""
+    newline, quoting = style
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator=newline, quoting=quoting)
+    ends = []
+    for row in rows:
+        writer.writerow(row)
+        ends.append(len(file.getvalue().encode()))
+    return file.getvalue().encode(), ends
+
+
+@given(ROWS, STYLE, st.floats(0, 1))
+def test_rows_end_where_they_were_written(rows, style, cut):
+    data, ends = written(rows, style)
+    assert SPLITTER.ends(data).tolist() == ends
+    assert SPLITTER._slow_ends(data) == ends
+    part = data[: int(cut * len(data))]
+    known = [end for end in ends if end <= len(part)]
+    assert SPLITTER.ends(part).tolist() == known
+    assert SPLITTER._slow_ends(part) == known
+
+
+@given(ROWS, STYLE, st.lists(st.sampled_from([b'x"y', b'"', b'z"'])))
+@example([["a", "b"]], ("\n", csv.QUOTE_ALL), [b'x"y'])
+def test_quotes_within_bare_fields_stand_for_themselves(rows, style, bare):
+    data, ends = written(rows, style)
+    for text in bare:
+        data += b"5" + text + b",b\n"
+        ends = [*ends, len(data)]
+    data += b'"a\n",b\n'
+    assert SPLITTER.ends(data).tolist() == [*ends, len(data)]
+
+
+@pytest.mark.parametrize(
+    ("data", "ends"),
+    [
+        (b'a,"b"c,d\ne,f\n', [9, 13]),  # Bytes behind a closing quote.
+        (b'a,"b\n"c,d\ne,f\n', [10, 14]),
+        (b'a,"b\n1,"c",2\n3,4\n', [13, 17]),  # No closing quote.
+        (b'a,"b\n1,2\n3,4\n', []),  # The same, with no quote behind: no end.
+    ],
+)
+def test_a_bad_row_ends_with_the_line_on_which_it_shows(data, ends):
+    assert SPLITTER.ends(data).tolist() == ends
+    assert not SPLITTER.is_row(data[: ends[0]] if ends else data)
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_search_within_quotes_finds_the_next_row(quoted):
+    text = 'He said "no",\nthen: "yes, or\nno"\n\n' * 5
+    rows = [[str(n), text if n % 3 else "short", text] for n in range(40)]
+    style = csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL
+    data, ends = written(rows, ("\n", style))
+    for cut in range(0, len(data) - 2000, 17):
+        start = SPLITTER.next_start(data[cut:], final=True)
+        assert start is not None
+        assert cut + start == next(end for end in ends if end > cut), cut
+
+
+def test_bare_returns_outside_of_quotes():
+    assert SPLITTER.bare_returns(b'a\rb,"c\rd"\r\n"e\r",\rx').tolist() == [1, 16]
+    assert SPLITTER.bare_returns(b"a,b\r\n").tolist() == []

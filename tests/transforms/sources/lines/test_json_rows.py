@@ -1,0 +1,280 @@
+"""JSON lines as columns, against Python's `json`, and all that is refused.
+
+Covers: transforms/sources/lines/json_types.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.transforms.sources.lines.json_rows import JsonRows
+from gristmill.transforms.sources.lines.json_types import (
+    DifferentTypesError,
+    difference,
+    joined,
+    type_of,
+)
+from gristmill.transforms.sources.lines.parser import (
+    BadLineError,
+    Lines,
+    newline_ends,
+)
+
+SCHEMA = pa.schema(
+    [
+        ("a", pa.int64()),
+        ("s", pa.string()),
+        ("f", pa.float64()),
+        ("l", pa.list_(pa.int64())),
+        ("d", pa.struct([("x", pa.string()), ("y", pa.list_(pa.float64()))])),
+        ("b", pa.bool_()),
+        ("z", pa.null()),
+    ]
+)
+TEXT = st.one_of(
+    st.text(st.characters(codec="utf-8"), max_size=5),
+    st.sampled_from(["NaN, ", "} null {", "Inf}", "}{"]),
+)
+FLOAT = st.floats(allow_nan=False, allow_infinity=False)
+INT = st.integers(-(1 << 63), (1 << 63) - 1)
+OBJECT = st.fixed_dictionaries(
+    {},
+    optional={
+        "a": st.none() | INT,
+        "s": st.none() | TEXT,
+        "f": st.none() | FLOAT | st.integers(-5, 5),
+        "l": st.none() | st.lists(st.none() | INT, max_size=3),
+        "d": st.none()
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                "x": st.none() | TEXT,
+                "y": st.none() | st.lists(FLOAT, max_size=2),
+            },
+        ),
+        "b": st.none() | st.booleans(),
+        "z": st.none(),
+    },
+)
+PIECES = [
+    *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"null", b"true", b"1", b"1.5", b"-0"),
+    *(b"NaN", b"Infinity", b"-Infinity", b'"a"', b'"q"', b" ", b"\t", b"\r", b"\0"),
+    *(b"\xff", b"\\", b"\\ud800", b"\xc3\xa9", b"99999999999999999999", b"01", b"{}"),
+    *(b'"a":1', b'{"a":2}', b"} {", b"}{", b'{"x":"q","y":[1,2.5]}'),
+]
+CHANGE = st.tuples(st.integers(0, 200), st.integers(0, 3), st.sampled_from(PIECES))
+LINE = st.tuples(
+    OBJECT, st.booleans(), st.lists(CHANGE, max_size=1), st.sampled_from(["\n", "\r\n"])
+)
+
+
+def line_of(found, ascii_only, changes, newline) -> bytes:
+    line = json.dumps(found, ensure_ascii=ascii_only).encode()
+    for at, length, piece in changes:
+        at %= len(line) + 1
+        line = line[:at] + piece + line[at + length :]
+    return line + newline.encode()
+
+
+def lines_of(data: bytes) -> Lines:
+    ends = newline_ends(data)
+    if not data.endswith(b"\n"):
+        ends = np.append(ends, len(data))
+    return Lines(data, ends)
+
+
+def no_constant(name):
+    raise ValueError(name)
+
+
+def no_duplicates(pairs):
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("duplicates")
+    return dict(pairs)
+
+
+def reference(line: bytes, *, only=False):
+    """What a line holds, by Python; None for a line that is to be refused."""
+    try:
+        line.decode()
+        found = json.loads(
+            line,
+            object_pairs_hook=dict if only else no_duplicates,
+            parse_constant=no_constant,
+        )
+        json.dumps(found, ensure_ascii=False).encode()  # No halves of surrogates.
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or difference(found, SCHEMA, only=only):
+        return None
+    return found
+
+
+def filled(found) -> dict:
+    d = found.get("d")
+    return {name: found.get(name) for name in SCHEMA.names} | {
+        "d": d if d is None else {"x": d.get("x"), "y": d.get("y")}
+    }
+
+
+@given(st.lists(LINE, min_size=1, max_size=6))
+def test_rows_are_what_json_reads_and_the_first_bad_line_is_named(lines):
+    data = b"".join(line_of(*line) for line in lines)
+    given_lines = lines_of(data)
+    want, bad = [], None
+    for index in range(len(given_lines.ends)):
+        line = given_lines.line(index)
+        if line.strip(b" \t\r"):
+            found = reference(line)
+            if found is None:
+                bad = index
+                break
+            want.append(found)
+    if bad is None:
+        batch, kept = JsonRows(SCHEMA).rows(given_lines)
+        assert batch.to_pylist() == [filled(found) for found in want]
+        assert len(kept) == len(want)
+    else:
+        with pytest.raises(BadLineError) as error:
+            JsonRows(SCHEMA).rows(given_lines)
+        # What is refused here and not there: numbers beyond a double.
+        assert error.value.index == bad or "too big" in error.value.got
+
+
+@given(st.lists(LINE, min_size=1, max_size=4))
+def test_fields_that_are_not_wanted_are_checked_as_json(lines):
+    data = b"".join(line_of(*line) for line in lines)
+    given_lines = lines_of(data)
+    rows = JsonRows(pa.schema([("s", pa.string())]), only=True)
+    try:
+        batch, kept = rows.rows(given_lines)
+    except BadLineError as error:
+        line = given_lines.line(error.index)
+        found = reference(line, only=True)
+        assert (
+            found is None
+            or b"\\u" in line
+            or b"99999" in line
+            or (len(no_duplicates_of(line)) > 0)
+        )
+    else:
+        texts = batch.column("s").to_pylist()
+        for index, text in zip(kept.tolist(), texts, strict=True):
+            assert json.loads(given_lines.line(index)).get("s") == text
+
+
+def no_duplicates_of(line: bytes) -> list[str]:
+    twice: list[str] = []
+
+    def hook(pairs):
+        names = [name for name, _ in pairs]
+        twice.extend(name for name in names if names.count(name) > 1)
+        return dict(pairs)
+
+    json.loads(line, object_pairs_hook=hook)
+    return twice
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "got"),
+    [
+        (b'{"a":1,"a":1}', "one JSON object", "'a' more than once"),
+        (b'{"d":{"x":"1","x":"2"}}', "one JSON object", "'x' more than once"),
+        (b'{"a":1.0}', "field 'a': an integer of 64 bits", "1.0"),
+        (b'{"a":9223372036854775808}', "an integer of 64 bits", "9223372036854775808"),
+        (b'{"a":"1"}', "field 'a': an integer", '"1"'),
+        (b'{"a":true}', "field 'a': an integer", "true"),
+        (b'{"s":1}', "field 's': a string", "1"),
+        (b'{"f":true}', "field 'f': a number", "true"),
+        (b'{"f":NaN}', "one JSON object", "NaN, which JSON does not have"),
+        (b'{"f":-Infinity}', "one JSON object", "-Infinity, which JSON"),
+        (b'{"l":[1,2.5]}', "field 'l': an integer", "2.5"),
+        (b'{"l":[1,[2]]}', "field 'l': an integer", "[2]"),
+        (b'{"l":1}', "field 'l': a list", "1"),
+        (b'{"d":{"y":[1,"x"]}}', "field 'd.y': a number", '"x"'),
+        (b'{"d":{"q":1}}', "field 'd': only the fields 'x', 'y'", "a new field 'q'"),
+        (b'{"q":null}', "only the fields 'a'", "a new field 'q'"),
+        (b'{"z":1}', "field 'z': null", "1"),
+        (b'{"a":1', "one JSON object", "Expecting"),
+        (b'{"a":1}x', "one JSON object", "Extra data"),
+        (b'{"a":1} {"a":2}', "one JSON object", "Extra data"),
+        (b'{"a":1} null {"a":2}', "one JSON object", "Extra data"),
+        (b"null", "an object", "null"),
+        (b"[1]", "an object", "[1]"),
+        (b'{"s":"\\ud800"}', "one JSON object", "surrogate"),
+        (b'{"s":"\xff"}', "UTF-8", "0xff"),
+        (b'{"s":"a\tb"}', "one JSON object", "control character"),
+        (b'{"f":1e999}', "one JSON object", "too big"),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_bad_line_is_explained(line, expected, got, before):
+    data = b'{"a":1,"f":2}\n\n' * before + line + b'\n{"a":2}\n'
+    with pytest.raises(BadLineError) as error:
+        JsonRows(SCHEMA).rows(lines_of(data))
+    assert error.value.index == 2 * before
+    assert expected in error.value.expected
+    assert got in error.value.got
+
+
+def test_an_object_over_two_lines_is_refused():
+    for data in (
+        b'{"a":1} {"a":2}\n{"a":\n3}\n',
+        b'{"d":\n{"x":"1"}\n}\n{"a":1}{"a":1}\n{"a":1}{"a":1}',
+    ):
+        with pytest.raises(BadLineError) as error:
+            JsonRows(SCHEMA).rows(lines_of(data))
+        assert error.value.index == 0
+
+
+def test_deep_nesting_does_not_end_the_process():
+    line = b'{"q":' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"
+    _, kept = JsonRows(pa.schema([]), only=True).rows(lines_of(line))
+    assert len(kept) == 1
+    with pytest.raises(BadLineError):
+        JsonRows(SCHEMA).rows(lines_of(line))
+
+
+def test_types_are_joined():
+    a = type_of({"x": 1, "y": [], "d": {"p": None}})
+    b = type_of({"x": 2.5, "y": [1], "d": {"p": "s", "q": True}, "n": [0.5, 1]})
+    assert joined(a, b, "") == pa.struct(
+        [
+            ("x", pa.float64()),
+            ("y", pa.list_(pa.int64())),
+            ("d", pa.struct([("p", pa.string()), ("q", pa.bool_())])),
+            ("n", pa.list_(pa.float64())),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "field"),
+    [
+        ({"x": 1}, {"x": "1"}, ".x"),
+        ({"x": True}, {"x": 1}, ".x"),
+        ({"x": [1]}, {"x": 1}, ".x"),
+        ({"x": {"y": [1]}}, {"x": {"y": ["a"]}}, ".x.y"),
+    ],
+)
+def test_types_that_have_nothing_in_common(a, b, field):
+    with pytest.raises(DifferentTypesError) as error:
+        joined(type_of(a), type_of(b), "")
+    assert error.value.field == field
+
+
+@pytest.mark.parametrize("value", [1 << 63, [1, 1 << 63], {"x": -(1 << 63) - 1}])
+def test_integers_of_more_than_64_bits_have_no_type(value):
+    with pytest.raises(OverflowError):
+        type_of(value)
+
+
+def test_lists_of_mixed_types_have_no_type():
+    with pytest.raises(DifferentTypesError):
+        type_of({"x": [1, "a"]})

@@ -1,0 +1,179 @@
+"""The schema of JSON lines, found in their first lines.
+
+Covers: transforms/sources/lines/samples.py, transforms/sources/lines/schema.py,
+transforms/sources/lines/row_lines.py, transforms/sources/lines/row_records.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+
+import pyarrow as pa
+import pytest
+
+from gristmill.dataset.errors import CorruptRecordError, InputError
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.lines.schema import LineSchema, wanted_columns
+from gristmill.transforms.sources.source_of import source_of
+from tests.support.line_files import example_of
+
+WHOLE = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+
+
+def written(folder: pathlib.Path, *files: list, compress=bytes) -> str:
+    for number, lines in enumerate(files):
+        texts = (
+            one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+            for one in lines
+        )
+        data = "".join(text + "\n" for text in texts).encode()
+        (folder / f"{number}.jsonl").write_bytes(compress(data))
+    return f"{folder}/*.jsonl"
+
+
+def spec_of(pattern: str, **options) -> SourceSpec:
+    records = RecordOptions(input_format="jsonl", **options)
+    return find_inputs([pattern], options=records).spec
+
+
+def fields_of(pattern: str, **options) -> dict[str, pa.DataType]:
+    fields = LineSchema.from_text(spec_of(pattern, **options).schema).fields
+    return {field.name: field.type for field in fields}
+
+
+def records_of(pattern: str, **options) -> list[bytes]:
+    records = RecordOptions(input_format="jsonl", **options)
+    files = find_inputs([pattern], options=records)
+    source = source_of(files.spec)
+    return [
+        record
+        for file in files
+        for batch in source.read(file, WHOLE).batches()
+        for record in batch.records
+    ]
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_types_are_those_of_all_sampled_files(tmp_path, compress):
+    pattern = written(
+        tmp_path,
+        [{"a": 1, "s": None}, "", {"a": 2, "d": {"x": []}}],
+        [{"s": "t", "a": 2.5, "d": {"x": [True]}}],
+        compress=compress,
+    )
+    found = fields_of(pattern)
+    assert found == {
+        "a": pa.float64(),
+        "s": pa.string(),
+        "d": pa.struct([("x", pa.list_(pa.bool_()))]),
+    }
+    assert list(map(example_of, records_of(pattern))) == [
+        {"a": 1.0},
+        {"a": 2.0, "d.x": []},
+        {"a": 2.5, "s": "t", "d.x": 1},
+    ]
+
+
+def test_a_schema_survives_its_text():
+    schema = LineSchema(
+        pa.schema(
+            [
+                ("n", pa.null()),
+                ("l", pa.list_(pa.list_(pa.int64()))),
+                ("d", pa.struct([("b", pa.bool_()), ("f", pa.float64())])),
+                ("s", pa.string()),
+            ]
+        ),
+        ("s", "n"),
+    )
+    assert LineSchema.from_text(schema.to_text()) == schema
+
+
+def test_the_sample_is_bounded(tmp_path, monkeypatch):
+    module = "gristmill.transforms.sources.lines.samples"
+    monkeypatch.setattr(f"{module}._FILE_BYTES", 100)
+    monkeypatch.setattr(f"{module}._FILES", 3)
+    lines = [{"a": n} for n in range(100)]
+    pattern = written(tmp_path, [*lines, {"b": 1}], *([lines] * 6), [{"c": 1}])
+    assert fields_of(pattern) == {"a": pa.int64()}
+    with pytest.raises(CorruptRecordError, match="schema") as error:
+        records_of(pattern)
+    assert "0.jsonl, line 101, byte offset" in str(error.value.where)
+    assert "a new field 'b'" in str(error.value.got)
+    assert "--columns" in str(error.value.cure)
+
+
+def test_one_line_longer_than_the_sample(tmp_path):
+    pattern = written(tmp_path, [{"a": "x" * 600_000}, {"b": 1}])
+    assert fields_of(pattern) == {"a": pa.string()}
+
+
+@pytest.mark.parametrize(
+    ("lines", "what", "got"),
+    [
+        ([{"a": 1}, {"a": "1"}], "field 'a'", "a string and an integer"),
+        ([{"a": [1, "x"]}], "field 'a'", "integer of 64 bits and a string"),
+        ([{"a": 1 << 63}], "field 'a'", "more than 64 bits"),
+        ([{"a": {"b": 1}}, {"a": {"b": []}}], "field 'a.b'", "a list"),
+    ],
+)
+def test_values_without_a_common_type(tmp_path, lines, what, got):
+    pattern = written(tmp_path, [{"c": 1}, *lines])
+    with pytest.raises(InputError) as error:
+        fields_of(pattern)
+    assert what in error.value.what
+    assert f"0.jsonl, line {len(lines) + 1}" in str(error.value.where)
+    assert all(word in str(error.value.got) for word in got.split(" and "))
+    # All of these cures work.
+    assert fields_of(pattern, columns=("c",)) == {"c": pa.int64()}
+    assert len(records_of(pattern, record="line")) == len(lines) + 1
+
+
+def test_a_line_that_is_not_json_is_left_to_the_conversion(tmp_path):
+    pattern = written(tmp_path, ["{", '{"a": 1}', "[1]", '{"a": NaN}'])
+    assert fields_of(pattern) == {"a": pa.int64()}
+    with pytest.raises(InputError, match="no JSON object"):
+        fields_of(written(tmp_path, ["[1]"]))
+
+
+def test_columns_and_their_types(tmp_path):
+    pattern = written(tmp_path, [{"a": 1, "b": "x", "n": None}])
+    assert fields_of(pattern, columns=("b",)) == {"b": pa.string()}
+    assert fields_of(pattern, columns=("*", "n:int[]", "new:string")) == {
+        "a": pa.int64(),
+        "b": pa.string(),
+        "n": pa.list_(pa.int64()),
+        "new": pa.string(),
+    }
+    with pytest.raises(InputError, match="no such column"):
+        fields_of(pattern, columns=("c",))
+    with pytest.raises(InputError, match="unknown type"):
+        wanted_columns(["a:decimal"])
+
+
+def test_one_column_is_the_record(tmp_path):
+    pattern = written(tmp_path, [{"a": {"t": "é"}, "b": 1}, {"a": {"t": ""}, "c": []}])
+    assert records_of(pattern, record="column:a.t") == ["é".encode(), b""]
+    for column, what in (("b", "cannot be records"), ("q", "no such column")):
+        with pytest.raises(InputError, match=what):
+            records_of(pattern, record=f"column:{column}")
+    with pytest.raises(InputError, match="--columns is not for"):
+        records_of(pattern, record="line", columns=("a",))
+    pattern = written(tmp_path, [{"b": "x"}, {"a": 1}])
+    with pytest.raises(CorruptRecordError, match="no value in a row") as error:
+        records_of(pattern, record="column:b")
+    assert "line 2, byte offset 11" in str(error.value.where)
+
+
+def test_what_no_example_holds_is_refused_before_the_conversion(tmp_path):
+    pattern = written(tmp_path, [{"a": [[1]]}])
+    with pytest.raises(InputError):
+        fields_of(pattern)
+    pattern = written(tmp_path, [{"a": [1, 2]}, {"a": [1, None]}, {"a": [3]}])
+    with pytest.raises(CorruptRecordError, match="null") as error:
+        records_of(pattern)
+    assert "line 2, byte offset 14" in str(error.value.where)

@@ -1,0 +1,27 @@
+"""Lines of text take no options for columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+
+
+def test_a_record_is_a_line(tmp_path):
+    (tmp_path / "in").write_text("some text\nin two lines\n")
+    for record in ("", "line"):
+        options = RecordOptions(record=record)
+        found = find_inputs([f"{tmp_path}/in"], options=options)
+        assert found.spec == SourceSpec("text", "line")
+
+
+@pytest.mark.parametrize(
+    "options", [{"columns": ("a",)}, {"record": "example"}, {"record": "column:a"}]
+)
+def test_columns_are_refused(tmp_path, options):
+    (tmp_path / "in").write_text("some text\nin two lines\n")
+    with pytest.raises(InputError, match="no columns") as error:
+        find_inputs([f"{tmp_path}/in"], options=RecordOptions(**options))
+    assert "--input-format" in str(error.value.cure)

@@ -1,0 +1,1 @@
+"""Records of lines: text, JSON lines, CSV and TSV."""

@@ -1,0 +1,237 @@
+"""CSV and TSV as rows of Arrow columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.sources.lines.csv_split import CsvSplitter
+from gristmill.transforms.sources.lines.parser import (
+    BadLineError,
+    Lines,
+    Positions,
+    check_text,
+)
+
+# As JSON writes them: other texts, such as 007, are no numbers but strings.
+_INTEGER = re.compile(rb"0|-?[1-9]\d*")
+_NUMBER = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_INT64 = range(-(1 << 63), 1 << 63)
+_NAMES = {pa.int64(): "an integer of 64 bits", pa.float64(): "a number"}
+
+
+class CsvRows:
+    """Reads rows of CSV, strictly: what is not read as it stands is an error.
+
+    Args:
+        header: Names of all columns.
+        schema: Names and types of the columns to be read. An empty cell is null in a
+            column of numbers.
+        delimiter: The byte between fields.
+    """
+
+    def __init__(self, header: Sequence[str], schema: pa.Schema, *, delimiter: bytes):
+        self._header = list(header)
+        self._schema = schema
+        self._splitter = CsvSplitter(delimiter)
+        self._delimiter = delimiter
+        self._parse = pyarrow.csv.ParseOptions(
+            delimiter=delimiter.decode(), newlines_in_values=True
+        )
+        self._convert = pyarrow.csv.ConvertOptions(
+            check_utf8=False,  # It was checked before.
+            column_types=dict.fromkeys(self._header, pa.string()),
+            include_columns=schema.names,
+            strings_can_be_null=False,
+        )
+
+    def check_header(self, line: bytes, path: str) -> None:
+        """Raises InputError if the first line of a file is not the job's header."""
+        try:
+            found = fields_of(line, self._splitter, self._delimiter)
+        except ValueError:
+            found = []
+        if found != self._header:
+            raise other_header(path, self._header, found)
+
+    def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
+        """Returns the rows of lines that are not empty, and from which line each is.
+
+        Raises:
+            BadLineError: The first line that is no such row.
+        """
+        try:
+            return self._parsed(lines)
+        except (pa.ArrowException, ValueError, BadLineError):
+            index = self._first_bad(lines)
+            raise self._explained(lines, index) from None
+
+    def _parsed(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
+        check_text(lines)
+        data = lines.data
+        lengths = lines.ends - lines.starts
+        rows = np.arange(len(lengths))
+        if (lengths <= 2).any():
+            empty = [
+                lines.line(int(row)) == b"" for row in np.flatnonzero(lengths <= 2)
+            ]
+            rows = np.delete(rows, np.flatnonzero(lengths <= 2)[empty])
+        if not len(rows):
+            return pa.RecordBatch.from_pylist([], schema=self._schema), rows
+        if not self._splitter.intact(data) and not all(
+            self._splitter.is_row(lines.part(row, row + 1).data)
+            for row in range(len(lengths))
+        ):
+            raise ValueError("bytes behind a closing quote")
+        if len(self._splitter.bare_returns(data)):
+            raise ValueError("bare carriage returns")
+        table = pyarrow.csv.read_csv(
+            pa.py_buffer(data),
+            read_options=pyarrow.csv.ReadOptions(
+                use_threads=False,
+                block_size=len(data) + 1,
+                column_names=self._header,
+            ),
+            parse_options=self._parse,
+            convert_options=self._convert,
+        )
+        if len(table) != len(rows):
+            raise ValueError("not one row a line")
+        columns = []
+        for field in self._schema:
+            column = table.column(field.name).combine_chunks()
+            columns.append(
+                column if field.type == pa.string() else _numbers(column, field.type)
+            )
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema), rows
+
+    def _first_bad(self, lines: Lines) -> int:
+        """Returns the first line that cannot be read, of lines that cannot."""
+        begin, end = 0, len(lines.ends)
+        while end - begin > 1:
+            middle = (begin + end) // 2
+            try:
+                self._parsed(lines.part(begin, middle))
+            except (pa.ArrowException, ValueError, BadLineError):
+                end = middle
+            else:
+                begin = middle
+        return begin
+
+    def _explained(self, lines: Lines, index: int) -> BadLineError:
+        """Returns what is wrong with a bad row."""
+        row = lines.part(index, index + 1)
+        try:
+            check_text(row)
+        except BadLineError as error:
+            error.index = index
+            return error
+
+        def bad(what: str, expected: str, got: str) -> BadLineError:
+            return BadLineError(index, what, expected=expected, got=got)
+
+        if not self._splitter.is_row(row.data):
+            return bad(
+                "quotes of a row do not pair",
+                "a quoted field that ends with a quote, quotes in it doubled",
+                "other bytes behind the quote that ends a field, or no such quote",
+            )
+        if len(self._splitter.bare_returns(row.data)):
+            return bad(
+                "row has a carriage return outside of quotes",
+                r"lines that end with \n or \r\n",
+                r"\r alone",
+            )
+        cells = fields_of(row.line(0), self._splitter, self._delimiter)
+        if len(cells) != len(self._header):
+            return bad(
+                "row has another number of fields than the header",
+                f"{len(self._header):,} fields",
+                f"{len(cells):,}",
+            )
+        for name, cell in zip(self._header, cells, strict=True):
+            if name not in self._schema.names:
+                continue
+            kind = self._schema.field(name).type
+            if kind != pa.string() and cell and not _fits(cell, kind):
+                return BadLineError(
+                    index,
+                    "row does not have the types of the job's schema",
+                    expected=f"column {name!r}: {_NAMES.get(kind, kind)}",
+                    got=repr(cell if len(cell) <= 60 else f"{cell[:57]}..."),
+                    cure="give this column another type, with --columns",
+                )
+        return bad("row cannot be read", "a row of CSV", repr(row.line(0)[:60]))
+
+
+def _numbers(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
+    """Returns texts as numbers, empty ones as null; raises ValueError for others."""
+    empty = pc.equal(column, "")
+    if pc.any(empty).as_py():
+        column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
+    numbers = column.cast(kind)
+    if pa.types.is_integer(kind):
+        # 007 or +7 lose something as numbers.
+        same = pc.equal(numbers.cast(pa.string()), column)
+        if pc.any(pc.invert(same)).as_py():
+            raise ValueError("no plain integer")
+    return numbers
+
+
+def _fits(cell: str, kind: pa.DataType) -> bool:
+    try:
+        _numbers(pa.array([cell]), kind)
+    except (pa.ArrowException, ValueError):
+        return False
+    return True
+
+
+def fields_of(row: bytes, splitter: CsvSplitter, delimiter: bytes) -> list[str]:
+    """Returns the fields of one row, without its newline.
+
+    Raises ValueError if it is none, or no UTF-8.
+    """
+    if not splitter.is_row(row):
+        raise ValueError("not a row of CSV")
+    fields, at = [], 0
+    while True:
+        end = splitter.field_end(row, at)
+        field = row[at:end]
+        if field.startswith(b'"'):
+            field = field.rstrip(b"\r")[1:-1].replace(b'""', b'"')
+        fields.append(field.decode())
+        if end >= len(row):
+            return fields
+        at = end + len(delimiter)
+
+
+def column_type(cells: Iterable[str]) -> pa.DataType:
+    """Returns the type that all cells of a sample have, empty ones aside.
+
+    >>> column_type(["1", "2.5", ""]), column_type(["1", "007"])
+    (DataType(double), DataType(string))
+    """
+    found = [cell.encode() for cell in cells if cell]
+    if not found or not all(map(_NUMBER.fullmatch, found)):
+        return pa.string()
+    if all(_INTEGER.fullmatch(cell) and int(cell) in _INT64 for cell in found):
+        return pa.int64()
+    return pa.float64()
+
+
+def other_header(where: str, expected: Sequence[str], got: Sequence[str]) -> InputError:
+    """Returns the error for a file whose header is not that of the first file."""
+    return InputError(
+        "header of an input file is not that of the first one",
+        where=where,
+        expected=", ".join(expected),
+        got=", ".join(got),
+        cure="convert files of other columns into a split of their own, or give all of "
+        "them the same header",
+    )

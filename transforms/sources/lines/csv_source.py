@@ -1,0 +1,127 @@
+"""CSV and TSV as a source: the first row names the columns, the others are records."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.lines.csv_rows import (
+    CsvRows,
+    column_type,
+    fields_of,
+    other_header,
+)
+from gristmill.transforms.sources.lines.csv_split import CsvSplitter
+from gristmill.transforms.sources.lines.line_source import LineSource
+from gristmill.transforms.sources.lines.row_lines import CsvLines
+from gristmill.transforms.sources.lines.row_records import (
+    column_of,
+    described,
+    make_records,
+    refuse_columns,
+)
+from gristmill.transforms.sources.lines.samples import sample_lines
+from gristmill.transforms.sources.lines.schema import LineSchema, wanted_columns
+
+_DELIMITERS = {"csv": b",", "tsv": b"\t"}
+
+
+def make_source(spec: SourceSpec) -> LineSource:
+    """Returns the source of a spec."""
+    delimiter = _DELIMITERS[spec.format]
+    schema = LineSchema.from_text(spec.schema)
+    parser = CsvLines(
+        CsvRows(schema.header, schema.fields, delimiter=delimiter),
+        CsvSplitter(delimiter),
+        make_records(spec.record, schema.fields),
+    )
+    return LineSource(spec, parser, described(spec.record, schema.fields))
+
+
+def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
+    """Returns how records are made, with the types that the first rows of files have.
+
+    The format that the options name decides what is between the fields.
+
+    Raises:
+        InputError: A file has another header than the first, or none, or there is no
+            such column.
+    """
+    record = options.record or "example"
+    refuse_columns(record, options.columns)
+    header, cells = _sampled(files, _DELIMITERS[options.input_format])
+    fields = pa.schema([])
+    if record != "line":
+        wanted = wanted_columns(options.columns)
+        column = column_of(record)
+        if column is not None:  # The text of a cell, also of one that is a number.
+            wanted = wanted._replace(names=(column,))
+            fields = wanted.of({name: pa.string() for name in header})
+        else:
+            types = map(column_type, cells)
+            fields = wanted.of(dict(zip(header, types, strict=True)))
+        _check_types(fields, header)
+    make_records(record, fields)  # Refuses what no record can hold.
+    schema = LineSchema(fields, tuple(header)).to_text()
+    return SourceSpec(options.input_format, record, options.columns, schema)
+
+
+def _sampled(files: InputFiles, delimiter: bytes) -> tuple[list[str], list[list[str]]]:
+    """Returns the header, and the cells of each column in the first rows of files."""
+    splitter = CsvSplitter(delimiter)
+    header: list[str] = []
+    cells: list[list[str]] = []
+    for path, lines in sample_lines(files, splitter.ends):
+        rows = (_fields(line, splitter, delimiter) for line in lines)
+        found = next(rows, None)
+        if found is None:
+            raise _no_header(path, "no text in UTF-8, or quotes that do not pair")
+        if not header:
+            header, cells = found, [[] for _ in found]
+            _check_names(header, path)
+        elif found != header:
+            raise other_header(path, header, found)
+        for row in rows:
+            # Others are left to the conversion, which names them.
+            if row is not None and len(row) == len(header):
+                for column, cell in zip(cells, row, strict=True):
+                    column.append(cell)
+    return header, cells
+
+
+def _fields(line: bytes, splitter: CsvSplitter, delimiter: bytes) -> list[str] | None:
+    try:
+        return fields_of(line.removeprefix(b"\xef\xbb\xbf"), splitter, delimiter)
+    except ValueError:
+        return None
+
+
+def _check_names(header: list[str], path: str) -> None:
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice or not all(header):
+        got = some_of(twice) if twice else "a column without a name"
+        raise _no_header(path, f"{got} more than once" if twice else got)
+
+
+def _no_header(path: str, got: str) -> InputError:
+    return InputError(
+        "the first row of a file does not name its columns",
+        where=path,
+        expected="a header: a name for each column, none of them twice",
+        got=got,
+        cure="write a header into the files, or read their lines as they are with "
+        "--input-format text",
+    )
+
+
+def _check_types(fields: pa.Schema, header: list[str]) -> None:
+    for field in fields:
+        if field.name not in header or pa.types.is_list(field.type):
+            raise InputError(
+                "the input files have no such column",
+                expected=f"int, float or string columns among {some_of(header, 20)}",
+                got=f"{field.name}, {field.type}",
+                cure="correct --columns",
+            )

@@ -1,0 +1,162 @@
+"""Where the rows of CSV begin and end, quotes respected."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.transforms.sources.lines.parser import NEWLINE, Positions, newline_ends
+
+_QUOTE, _RETURN = b'"\r'
+
+
+class CsvSplitter:
+    r"""Splits CSV into rows as RFC 4180 says: a row can have line breaks within quotes.
+
+    Quotes within a field that does not begin with one stand for themselves, as in
+    Python's `csv`. Bytes behind a closing quote are an error.
+
+    >>> CsvSplitter(b",").ends(b'a,"b\n"\nc,d\n"').tolist()
+    [7, 11]
+
+    Args:
+        delimiter: The byte between fields.
+    """
+
+    def __init__(self, delimiter: bytes):
+        self._delimiter = delimiter[0]
+        d = re.escape(delimiter)
+        quoted = rb'"[^"]*+(?:""[^"]*+)*+"(?=' + d + rb"|\r?\n|\r?\Z)"
+        bare = rb'(?!")[^' + d + rb"\n]*+"
+        self._field = re.compile(rb"(?:" + quoted + rb"|" + bare + rb")\r?+")
+        field = rb"(?:" + quoted + rb"|" + bare + rb")"
+        self._row = re.compile(
+            rb"(?:" + field + d + rb")*+" + field + rb"\r?+(?:\n|\Z)"
+        )
+
+    def ends(self, data: bytes) -> Positions:
+        """Returns where the rows end that begin with `data`, those without end not.
+
+        A row that is no CSV ends with the first newline behind what is wrong.
+        """
+        ends = newline_ends(data)
+        quotes = _places(data, _QUOTE)
+        if not len(quotes):
+            return ends
+        if self.intact(data, quotes):
+            found: Positions = ends[quotes.searchsorted(ends) % 2 == 0]
+            return found
+        return np.array(self._slow_ends(data), np.int64)
+
+    def _slow_ends(self, data: bytes) -> list[int]:
+        ends: list[int] = []
+        at, size = 0, len(data)
+        while at < size:
+            match = self._row.match(data, at)
+            if match is not None:
+                at = match.end()
+                if not data.endswith(b"\n", 0, at):
+                    break
+            else:
+                wrong = self._wrong_at(data, at)
+                at = 0 if wrong is None else data.find(b"\n", wrong) + 1
+                if at == 0:
+                    break
+            ends.append(at)
+        return ends
+
+    def _wrong_at(self, data: bytes, at: int) -> int | None:
+        """Returns where a row is wrong that does not fit; None if its end is ahead."""
+        while True:
+            if (match := self._field.match(data, at)) is None:
+                closing = re.compile(rb'"[^"]*+(?:""[^"]*+)*+"').match(data, at)
+                return None if closing is None else closing.end()
+            at = match.end()
+            if at == len(data) or data[at] != self._delimiter:
+                return at if at < len(data) else None
+            at += 1
+
+    def field_end(self, row: bytes, at: int) -> int:
+        """Returns where the field ends that begins at a place of a row."""
+        match = self._field.match(row, at)
+        return len(row) if match is None else match.end()
+
+    def is_row(self, row: bytes) -> bool:
+        """Returns whether bytes are one row, with or without its newline."""
+        match = self._row.match(row)
+        return match is not None and match.end() == len(row)
+
+    def intact(
+        self, data: bytes, quotes: Positions | None = None, *, inside: bool = False
+    ) -> bool:
+        """Returns whether each quote of a text stands where a field begins or ends.
+
+        Then every second quote ends a field, and a row ends with a newline that has an
+        even number of quotes before it.
+
+        Args:
+            data: The text.
+            quotes: Where its quotes are.
+            inside: Whether it begins within quotes.
+        """
+        quotes = _places(data, _QUOTE) if quotes is None else quotes
+        return self._strays(data, quotes, inside=inside) == 0
+
+    def _strays(self, data: bytes, quotes: Positions, *, inside: bool) -> int:
+        """Returns how many quotes stand elsewhere."""
+        array = np.frombuffer(data, np.uint8)
+        opening = quotes[int(inside) :: 2]
+        closing = quotes[1 - int(inside) :: 2]
+        before = array[opening[opening > 0] - 1]
+        after = array[closing[closing < len(data) - 1] + 1]
+        allowed = self._borders
+        return int((~allowed[before]).sum() + (~self._after[after]).sum())
+
+    @functools.cached_property
+    def _borders(self) -> npt.NDArray[np.bool_]:
+        """Whether a byte can be before an opening quote: bool [256]."""
+        allowed = np.zeros(256, np.bool_)
+        allowed[[self._delimiter, NEWLINE, _QUOTE]] = True
+        return allowed
+
+    @functools.cached_property
+    def _after(self) -> npt.NDArray[np.bool_]:
+        """Whether a byte can be behind a closing quote: bool [256]."""
+        allowed = self._borders.copy()
+        allowed[_RETURN] = True
+        return allowed
+
+    def next_start(self, data: bytes, *, final: bool) -> int | None:
+        """Returns where a row seems to begin, in bytes from any place of a file.
+
+        They begin either within quotes or not: that counts in which fewer quotes stand
+        where none should.
+        """
+        ends = newline_ends(data)
+        quotes = _places(data, _QUOTE)
+        inside = len(quotes) > 0 and (
+            self._strays(data, quotes, inside=True)
+            < self._strays(data, quotes, inside=False)
+        )
+        rows = ends[quotes.searchsorted(ends) % 2 == int(inside)]
+        if not len(rows) and final and len(ends):
+            rows = ends
+        return int(rows[0]) if len(rows) else None
+
+    def bare_returns(self, data: bytes) -> Positions:
+        r"""Returns where a `\r` stands outside of quotes that no newline follows."""
+        if b"\r" not in data:
+            return np.zeros(0, np.int64)
+        returns = _places(data, _RETURN)
+        array = np.frombuffer(data + b"\n", np.uint8)
+        returns = returns[array[returns + 1] != NEWLINE]
+        before = _places(data, _QUOTE).searchsorted(returns)
+        bare: Positions = returns[before % 2 == 0]
+        return bare
+
+
+def _places(data: bytes, byte: int) -> Positions:
+    return np.flatnonzero(np.frombuffer(data, np.uint8) == byte)

@@ -1,0 +1,210 @@
+"""JSON lines as rows of Arrow columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.json
+
+from gristmill.transforms.sources.lines.json_types import difference
+from gristmill.transforms.sources.lines.parser import (
+    NEWLINE,
+    RETURN,
+    SPACE,
+    TAB,
+    BadLineError,
+    Lines,
+    Positions,
+    check_text,
+)
+
+# A line of pyarrow's reader is counted in 32 bits.
+_MAX_BYTES = (1 << 31) - 64
+_BLANK = np.zeros(256, np.bool_)
+_BLANK[[NEWLINE, RETURN, SPACE, TAB]] = True
+# pyarrow takes these for numbers. JSON has none of them.
+_NO_NUMBERS = [
+    re.compile(rb"NaN\s*[,\]}]"),
+    re.compile(rb"Inf(?:inity)?\s*[,\]}]"),
+]
+
+
+class JsonRows:
+    """Reads one object a line, strictly: what is not read as it stands is an error.
+
+    pyarrow parses whole blocks. It takes more than JSON lines allow: objects that go
+    over several lines, several of them in a line, NaN, bytes that are no UTF-8. All of
+    these are found by looks at the whole block, and by the count of rows.
+
+    Args:
+        schema: Types of the fields to be read, by name.
+        only: Whether lines may have other fields, which are passed over.
+    """
+
+    def __init__(self, schema: pa.Schema, *, only: bool = False):
+        self._schema = schema
+        self._only = only
+        self._options = pyarrow.json.ParseOptions(
+            explicit_schema=schema,
+            newlines_in_values=False,
+            unexpected_field_behavior="ignore" if only else "error",
+        )
+
+    def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
+        """Returns the rows of lines that are not blank, and from which line each is.
+
+        Raises:
+            BadLineError: The first line that is no such object.
+        """
+        try:
+            return self._parsed(lines)
+        except (pa.ArrowException, ValueError, BadLineError):
+            index = self._first_bad(lines)
+            raise self._explained(lines, index) from None
+
+    def _parsed(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
+        """Returns the rows, or raises ValueError if any line is bad."""
+        check_text(lines)
+        rows = _objects(lines)
+        data = lines.data
+        if len(data) > _MAX_BYTES:
+            raise ValueError("too long")
+        if not len(rows):
+            return pa.RecordBatch.from_pylist([], schema=self._schema), rows
+        _check_numbers(lines)
+        table = pyarrow.json.read_json(
+            pa.py_buffer(data),
+            read_options=pyarrow.json.ReadOptions(
+                use_threads=False, block_size=len(data) + 1
+            ),
+            parse_options=self._options,
+        )
+        if len(table) != len(rows):
+            raise ValueError("not one object a line")
+        if not self._schema.names:
+            return pa.RecordBatch.from_pylist([{}] * len(rows), self._schema), rows
+        (batch,) = table.combine_chunks().to_batches()
+        return batch, rows
+
+    def _first_bad(self, lines: Lines) -> int:
+        """Returns the first line that cannot be read, of lines that cannot."""
+        begin, end = 0, len(lines.ends)
+        while end - begin > 1:
+            middle = (begin + end) // 2
+            try:
+                self._parsed(lines.part(begin, middle))
+            except (pa.ArrowException, ValueError, BadLineError):
+                end = middle
+            else:
+                begin = middle
+        return begin
+
+    def _explained(self, lines: Lines, index: int) -> BadLineError:
+        """Returns what is wrong with a bad line, in the words of JSON."""
+        line = lines.line(index)
+        try:
+            check_text(lines.part(index, index + 1))
+        except BadLineError as error:
+            error.index = index
+            return error
+
+        def bad(what: str, expected: str, got: str) -> BadLineError:
+            return BadLineError(index, what, expected=expected, got=got)
+
+        if len(line) > _MAX_BYTES:
+            expected = f"a line of at most {_MAX_BYTES:,} bytes"
+            return bad("JSON line is too long", expected, f"{len(line):,} bytes")
+        try:
+            found = parsed_line(line)
+        except (ValueError, RecursionError) as error:
+            return bad("line is not valid JSON", "one JSON object", str(error))
+        wrong = difference(found, self._schema, only=self._only)
+        if wrong is not None:
+            return BadLineError(
+                index,
+                "line does not have the fields of the job's schema",
+                expected=wrong[0],
+                got=wrong[1],
+                cure="give this field another type, with --columns",
+            )
+        try:
+            self._parsed(lines.part(index, index + 1))
+        except (pa.ArrowException, ValueError) as error:
+            return bad("line cannot be read as JSON", "one JSON object", str(error))
+        return bad("lines cannot be read together", "one JSON object a line", "others")
+
+
+def _objects(lines: Lines) -> Positions:
+    """Returns which lines are not blank; each of these begins and ends as an object.
+
+    With as many rows as lines, each line is one object then: within JSON, no brace
+    opens right behind one that closes, so that a line that ends in the one and is
+    followed by the other ends between objects.
+    """
+    data = np.frombuffer(lines.data, np.uint8)
+    last = lines.ends - 1
+    starts = lines.starts
+    first = starts.copy()
+    last = _moved(data, last, -1, starts)
+    first = _moved(data, first, 1, lines.ends - 1)
+    kept = np.flatnonzero(~_is_space(data[last]))
+    wrong = (data[first[kept]] != ord("{")) | (data[last[kept]] != ord("}"))
+    if wrong.any():
+        raise ValueError("not an object")
+    return kept
+
+
+def _is_space(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    blank: npt.NDArray[np.bool_] = _BLANK[data]
+    return blank
+
+
+def _moved(
+    data: npt.NDArray[np.uint8], places: Positions, by: int, limits: Positions
+) -> Positions:
+    """Returns places moved on as long as they are at blanks, up to limits."""
+    places = places.copy()
+    moving = np.arange(len(places))
+    while len(moving):
+        at = places[moving]
+        moving = moving[_is_space(data[at]) & (at != limits[moving])]
+        places[moving] += by
+    return places
+
+
+def _check_numbers(lines: Lines) -> None:
+    """Raises ValueError for a line with a number that JSON does not have."""
+    for pattern in _NO_NUMBERS:
+        for match in pattern.finditer(lines.data):
+            line = lines.line(lines.index_at(match.start()))
+            json.loads(line, parse_constant=_refuse_constant)
+
+
+def parsed_line(line: bytes) -> Any:
+    """Returns what Python's `json` makes of a line.
+
+    Raises:
+        ValueError: It is not valid JSON, or has a field more than once in an object.
+        RecursionError: It is nested too deeply for that.
+    """
+    return json.loads(
+        line, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
+    )
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name}, which JSON does not have")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {twice!r} more than once in an object")
+    return found

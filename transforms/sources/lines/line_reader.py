@@ -1,0 +1,323 @@
+"""Reading the lines of a stream forward, as records."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, ClassVar
+
+import google_crc32c
+import numpy as np
+
+from gristmill.dataset.errors import CorruptRecordError, CorruptStreamError
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.streams.inflated_stream import Readable
+from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.dataset.tfrecord.frames import MAX_RECORD_BYTES
+from gristmill.transforms.sources.lines.parser import (
+    BadLineError,
+    LineParser,
+    Lines,
+    Positions,
+)
+from gristmill.transforms.sources.streams.stream_reader import End
+
+BLOCK_BYTES = 1 << 20
+_crc32c = google_crc32c.value
+_FEW_LINES = 16  # After a bad line others may follow.
+
+
+class LineReader:
+    """Reads lines forward from one stream, and goes on behind bad ones.
+
+    Memory: some blocks, or one line, whichever is larger.
+
+    Args:
+        stream: Bytes from `offset` on.
+        path: For messages.
+        parser: Makes records of lines.
+        offset: Offset in the (decompressed) file of the stream's first byte.
+        size_bytes: Size of the file where known; None for compressed streams.
+        block_bytes: How much to read at a time.
+    """
+
+    # Whether a line begins at a byte, the one before it tells.
+    lookback_bytes: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        stream: Readable | BinaryIO,
+        *,
+        path: str,
+        parser: LineParser,
+        offset: int = 0,
+        size_bytes: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ):
+        self._path = path
+        self._parser = parser
+        self._size_bytes = size_bytes
+        self._block_bytes = block_bytes
+        self._buffer_offset = offset  # File offset of the buffer's first byte.
+        self._position = 0  # In the buffer: the next line begins here.
+        self._lines_at_once = sys.maxsize
+        # The line at `_counted_to`, counted from 1, where it is known.
+        self._line: int | None = 1 if offset == 0 else None
+        self._newlines = 0  # Passed since the reader began.
+        self._begin = offset
+        self.restart(stream)
+
+    def restart(self, stream: Readable | BinaryIO) -> None:
+        """Goes on with another stream of the same bytes, which begins at `offset`."""
+        self._stream = stream
+        self._buffer_offset, self._position = self.offset, 0
+        self._buffer = b""
+        self._exhausted = False
+        self._stream_error: CorruptStreamError | None = None
+
+    @property
+    def offset(self) -> int:
+        """File offset of the next byte to be returned."""
+        return self._buffer_offset + self._position
+
+    def _fill(self, wanted_bytes: int) -> bool:
+        """Makes `wanted_bytes` bytes available from the position on, if they exist."""
+        missing = wanted_bytes - (len(self._buffer) - self._position)
+        if missing <= 0:
+            return True
+        pieces = [self._buffer[self._position :]]
+        while missing > 0 and not self._exhausted:
+            try:
+                block = self._stream.read(self._block_bytes)
+            except CorruptStreamError as error:
+                # Raised once the data before the damage is used up.
+                self._stream_error, block = error, b""
+            self._exhausted = not block
+            pieces.append(block)
+            missing -= len(block)
+        self._buffer_offset += self._position
+        self._position = 0
+        self._buffer = b"".join(pieces)
+        return missing <= 0
+
+    def at_end(self) -> bool:
+        """Returns whether no byte is left."""
+        return not self._fill(1)
+
+    def batches(
+        self, end: End = None, *, limit_records: int = sys.maxsize
+    ) -> Iterator[RecordBatch]:
+        """Yields the records of lines that begin before `end`, block by block.
+
+        Args:
+            end: File offset, exclusive; None for the end of the file. The last line may
+                reach past it. Or a function that returns it, None as long as it is
+                behind what was read.
+            limit_records: Records to yield at most.
+
+        Raises:
+            CorruptRecordError: At the first bad line, after all records before it were
+                yielded. The reader stays at its first byte, for `skip` or `resync`.
+        """
+        while limit_records > 0:
+            lines = self._lines(end, limit_records)
+            if lines is None:
+                return
+            base = self.offset
+            given, header = lines, 0
+            if base == 0:
+                given = lines.without_mark()
+                header = self._parser.header_lines(given, self._path)
+                given = given.part(header, len(given.ends))
+            records, rows, bad = self._parsed(given)
+            stop = len(lines.ends) if bad is None else header + bad.index
+            starts = lines.starts
+            self._pass(lines.first(stop).data)
+            limit_records -= len(records)
+            if records:
+                places = (base + starts[header + rows]).tolist()
+                yield RecordBatch(places, records, list(map(_crc32c, records)))
+            if bad is not None:
+                self._lines_at_once = _FEW_LINES
+                raise self._bad(bad, int(lines.ends[stop] - starts[stop])) from None
+            self._lines_at_once = min(2 * self._lines_at_once, sys.maxsize)
+
+    def _parsed(
+        self, lines: Lines
+    ) -> tuple[list[bytes], Positions, BadLineError | None]:
+        """Returns the records up to the first bad line, and what is wrong with it."""
+        bad: BadLineError | None = None
+        while len(lines.ends):
+            try:
+                return *self._parser.records(lines), bad
+            except BadLineError as error:
+                # Another one may be before it, of those that are found later.
+                bad, lines = error, lines.first(error.index)
+        return [], np.zeros(0, np.int64), bad
+
+    def _lines(self, end: End, limit: int) -> Lines | None:
+        """Returns the next whole lines that begin before `end`, None for no more."""
+        wanted_bytes = self._block_bytes
+        while True:
+            filled = self._fill(wanted_bytes)
+            known = end() if callable(end) else end
+            if known is not None and self.offset >= known:
+                return None
+            data = self._buffer[self._position :]
+            ends = self._parser.ends(data)
+            whole = int(ends[-1]) if len(ends) else 0
+            if not filled and self._stream_error is None and len(data) > whole:
+                # The last line of a file may lack its newline.
+                ends = np.append(ends, len(data))
+            if len(ends):
+                break
+            if not filled:
+                self._check_stream()
+                return None
+            wanted_bytes = 2 * len(data)
+            if len(data) > MAX_RECORD_BYTES:
+                break
+        if len(data) > MAX_RECORD_BYTES and (
+            not len(ends) or int(ends[0]) > MAX_RECORD_BYTES
+        ):
+            raise self._too_long()
+        if known is not None:
+            starts = Lines(data, ends).starts
+            ends = ends[: int(starts.searchsorted(known - self.offset))]
+        return Lines(data, ends).first(min(limit, self._lines_at_once))
+
+    def _pass(self, data: bytes) -> None:
+        self._position += len(data)
+        self._newlines += data.count(b"\n")
+
+    def _line_number(self) -> int | None:
+        """Returns the line at `offset`, counted from 1, None if it cannot be known."""
+        if self._line is None:
+            with contextlib.suppress(OSError):
+                self._line = 1 + _count_newlines(self._path, self._begin)
+        return None if self._line is None else self._line + self._newlines
+
+    def _where(self) -> str:
+        line = self._line_number()
+        named = "" if line is None else f"line {line:,}, "
+        return f"{self._path}, {named}byte offset {self.offset:,}"
+
+    def _corrupt(
+        self,
+        reason: str,
+        what: str,
+        *,
+        expected: str,
+        got: str,
+        cure: str | None = None,
+        end: int | None = None,
+    ) -> CorruptRecordError:
+        error = CorruptRecordError(
+            what,
+            where=self._where(),
+            expected=expected,
+            got=got,
+            cure=f"{cure or 'repair the file'}, or keep what can be read with "
+            "--on-corrupt quarantine",
+        )
+        error.reason, error.offset, error.end = reason, self.offset, end
+        error.detail = f"{what}: expected {expected}, got {got}"
+        return error
+
+    def _bad(self, bad: BadLineError, length: int) -> CorruptRecordError:
+        return self._corrupt(
+            "data",
+            bad.what,
+            expected=bad.expected,
+            got=bad.got,
+            cure=bad.cure,
+            end=self.offset + length,
+        )
+
+    def _too_long(self) -> CorruptRecordError:
+        return self._corrupt(
+            "length",
+            f"line of a {self._parser.format_name} file is impossibly long",
+            expected=f"a line of at most {MAX_RECORD_BYTES:,} bytes",
+            got="more bytes without its end",
+        )
+
+    def _check_stream(self) -> None:
+        # Raised once: a caller that sets the damage aside goes on behind it.
+        error, self._stream_error = self._stream_error, None
+        if error is not None:
+            raise self._corrupt(
+                "compressed",
+                "compressed file is damaged, or ends too early",
+                expected="an intact compressed stream",
+                got=error.detail,
+            ) from error
+
+    def begins_at(self, offset: int) -> bool:
+        """Returns whether a line begins, or the file ends, at an offset ahead."""
+        distance = offset - self.offset
+        if not self._fill(distance + 1):
+            return len(self._buffer) - self._position == distance
+        before = self._position + distance - 1
+        return distance == 0 or self._buffer[before : before + 1] == b"\n"
+
+    def skip(self, to: int, sink: Callable[[bytes], None] | None = None) -> None:
+        """Moves forward to a file offset, or to the end of the file.
+
+        Args:
+            to: File offset, not before `offset`.
+            sink: Called with the bytes that are passed over, in order.
+        """
+        while self.offset < to and self._fill(1):
+            piece = self._buffer[self._position :][: to - self.offset]
+            if sink is not None:
+                sink(piece)
+            self._pass(piece)
+
+    def resync(
+        self,
+        *,
+        limit: int | None = None,
+        sink: Callable[[bytes], None] | None = None,
+    ) -> bool:
+        """Moves forward to where the next line seems to begin.
+
+        Args:
+            limit: File offset at which the search gives up, exclusive.
+            sink: Called with the bytes that are passed over, in order.
+
+        Returns:
+            Whether a line was found; if not, the reader is at `limit` or at the end.
+        """
+        wanted_bytes = self._block_bytes
+        while True:
+            filled = self._fill(wanted_bytes)
+            data = self._buffer[self._position :]
+            at = self._parser.next_start(data, final=not filled)
+            if at is not None:
+                break
+            if not filled:
+                at = len(data)
+                break
+            if self._parser.sure:
+                self.skip(self.offset + len(data), sink)
+                if limit is not None and self.offset >= limit:
+                    return False
+            else:
+                wanted_bytes = 2 * len(data)
+        if limit is not None and self.offset + at >= limit:
+            self.skip(max(limit, self.offset), sink)
+            return False
+        self.skip(self.offset + at, sink)
+        return not self.at_end()
+
+
+def _count_newlines(path: str, end: int) -> int:
+    """Returns how many newlines the first bytes of a plain file hold."""
+    count = 0
+    with storage_for(path).open(path, offset=0, end=end) as file:
+        while end > 0 and (piece := file.read(min(end, BLOCK_BYTES))):
+            count += piece.count(b"\n")
+            end -= len(piece)
+    return count

@@ -1,0 +1,129 @@
+"""The schema of a job's lines: types of columns, as a text that the job keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
+
+from gristmill.dataset.errors import InputError, some_of
+
+_TYPES = {
+    "null": pa.null(),
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "string": pa.string(),
+}
+_ALL = "*"
+
+
+class LineSchema(NamedTuple):
+    """What the lines of all files of a job have.
+
+    Attributes:
+        fields: The columns that are read, with their types.
+        header: All columns of CSV, in order; empty for JSON.
+    """
+
+    fields: pa.Schema
+    header: tuple[str, ...] = ()
+
+    def to_text(self) -> str:
+        """Returns the schema as JSON."""
+        fields = {field.name: _encoded(field.type) for field in self.fields}
+        return json.dumps({"fields": fields, "header": self.header})
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Rebuilds a schema from its text."""
+        found = json.loads(text)
+        fields = [(name, _parsed(kind)) for name, kind in found["fields"].items()]
+        return cls(pa.schema(fields), tuple(found["header"]))
+
+
+class Wanted(NamedTuple):
+    """The columns that a user asks for.
+
+    Attributes:
+        types: The types that were given for some, by name.
+        names: All that are wanted; None for all that there are.
+    """
+
+    types: dict[str, pa.DataType]
+    names: tuple[str, ...] | None
+
+    def has(self, name: str) -> bool:
+        """Returns whether a column is wanted."""
+        return self.names is None or name in self.names
+
+    def of(self, found: Mapping[str, pa.DataType]) -> pa.Schema:
+        """Returns the schema of the wanted columns among those that were found.
+
+        Raises:
+            InputError: A column that is asked for was not found, and has no type.
+        """
+        missing = [
+            name
+            for name in self.names or ()
+            if name not in found and name not in self.types
+        ]
+        if missing:
+            raise InputError(
+                "the input files have no such column",
+                expected=f"columns among {some_of(found, 20)}",
+                got=some_of(missing),
+                cure="correct the names in --columns; for a column that begins late in "
+                "the files, give its type too, as in score:float",
+            )
+        types = {**found, **self.types}
+        return pa.schema([(n, kind) for n, kind in types.items() if self.has(n)])
+
+
+def wanted_columns(columns: Sequence[str]) -> Wanted:
+    """Parses `--columns`: names, some with a type, and `*` for all others.
+
+    >>> wanted_columns(["a", "b:int[]"]).types
+    {'b': ListType(list<item: int64>)}
+
+    Raises:
+        InputError: A type is unknown.
+    """
+    types: dict[str, pa.DataType] = {}
+    names = []
+    for column in columns:
+        name, colon, kind = column.rpartition(":")
+        base = kind.removesuffix("[]")
+        if not colon:
+            name = column
+        elif base not in _TYPES or base == "null":
+            raise InputError(
+                "unknown type in --columns",
+                expected="bool, float, int or string, or a list such as int[]",
+                got=column,
+                cure="give names of columns, each with a type or without",
+            )
+        else:
+            one = _TYPES[base]
+            types[name] = pa.list_(one) if kind.endswith("[]") else one
+        names.append(name)
+    every = not names or _ALL in names
+    return Wanted(types, None if every else tuple(names))
+
+
+def _encoded(kind: pa.DataType) -> Any:
+    if pa.types.is_list(kind):
+        return [_encoded(kind.value_type)]
+    if pa.types.is_struct(kind):
+        return {field.name: _encoded(field.type) for field in kind}
+    return next(name for name, known in _TYPES.items() if known.equals(kind))
+
+
+def _parsed(text: Any) -> pa.DataType:
+    if isinstance(text, list):
+        return pa.list_(_parsed(text[0]))
+    if isinstance(text, dict):
+        return pa.struct([(name, _parsed(kind)) for name, kind in text.items()])
+    return _TYPES[text]
