@@ -148,9 +148,9 @@ class Part:
     @contextlib.contextmanager
     def temporary(self) -> Iterator[str]:
         """Gives a local path for a shard that is to be published."""
-        job = self._job
-        directory = layout.temporary_dir(job.aside, job.name, job.split)
-        with self._storage.temporary(directory) as path:
+        # Not where the aside has unfinished files: it deletes them when the writer of
+        # another part begins, where a file system does not tell that they are in use.
+        with self._storage.temporary(layout.join(self._directory, "tmp")) as path:
             yield path
 
     def check_current(self) -> None:

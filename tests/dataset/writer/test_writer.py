@@ -197,6 +197,17 @@ class TestWhereItGoesOn:
         with pytest.raises(NotADatasetError, match="resume=True"):
             open_manifest(output)
 
+    def test_what_is_left_is_named_until_it_is_used(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        write(tmp_path / "data")
+        write_until(tmp_path / "data", 40, split="test")
+        part = ".new-data-test/parts/00000-of-00001"
+        left = verify(str(tmp_path / "data"), quick=True).leftovers
+        assert f"{part}/00000.array_record" in left
+        write(tmp_path / "data", split="test", resume=True)
+        assert verify(str(tmp_path / "data"), quick=True).leftovers == ()
+
     @pytest.mark.parametrize(
         "stops", [[0], [30, 30], [29, 59, 61], [100, 40, 100], [len(RECORDS)]]
     )
