@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import random
+import re
 import shutil
 from typing import Any
 
@@ -175,6 +176,11 @@ def test_it_is_read_as_it_was_written(
     ]
     assert [one.records for one in ancestors] == [120] * 3
     arrays = encode_lineage(ancestors)
+    document = pathlib.Path(__file__).parents[3] / "docs" / "format.md"
+    section = document.read_text().partition("\n## Lineage\n")[2].partition("\n## ")[0]
+    cells = "".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))
+    named = {name.partition("_")[2] for name in arrays}
+    assert {*re.findall(r"`(\w+)`", cells)} == named
     again = decode_lineage(arrays)
     for one, other in zip(again, ancestors, strict=True):
         assert [*one.files] == [*other.files]

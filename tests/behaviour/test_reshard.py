@@ -1,0 +1,154 @@
+"""Datasets made of datasets, by whole commands: killed, in buckets, on Beam."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from gristmill import loader
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.commands.main import cli
+from gristmill.pipelines.verify import verify
+from tests.support.buckets import upload
+from tests.support.conversion import contents, dataset_of, job_of, read_output
+from tests.support.conversion import convert as convert_job
+from tests.support.datasets import convert as add_edition
+from tests.support.gcs_server import GcsServer
+from tests.support.kills import Killer
+from tests.support.records import frames_of, text_records
+
+RECORDS = text_records(700)
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> pathlib.Path:
+    return dataset_of(tmp_path, RECORDS, group_size=3)
+
+
+def run(*argv: str | os.PathLike[str]) -> str:
+    result = CliRunner().invoke(cli, [str(arg) for arg in argv])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_is_run_again(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    options = ["--num-shards=5", "--group-size=20", "--name=d"]
+    run("convert", source, tmp_path / "whole", *options)
+    wanted = contents(tmp_path / "whole")
+    output = tmp_path / "new"
+    with Killer(tmp_path) as killer:
+        for kill_at in (4, 9, 14, 19):
+            argv = ["convert", str(source), str(output), *options]
+            assert killer.run(argv, kill_at=kill_at).status in (-9, 0)
+            assert killer.run(argv).status == 0
+            assert contents(output) == wanted
+            shutil.rmtree(output)
+    assert "nothing to do" in run("convert", source, tmp_path / "whole", *options)
+
+
+def test_other_options_replace_what_was_made(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    output = tmp_path / "new"
+    run("convert", source, output, "--num-shards=5")
+    run("convert", source, output, "--num-shards=2", "--overwrite")
+    assert read_output(output) == RECORDS
+    assert open_manifest(output).splits["train"].shards == 2
+    before = contents(source)
+    for place in (source, source / "inner"):
+        result = CliRunner().invoke(
+            cli, ["convert", str(source), str(place), "--overwrite"]
+        )
+        assert result.exit_code == 2
+        assert "dataset that is the input" in result.output
+    assert contents(source) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["--records-per-shard=90", "--num-shards=4"])
+def test_beam_makes_the_same_bytes(
+    source: pathlib.Path, tmp_path: pathlib.Path, plan: str
+) -> None:
+    for name, option in (("here", "--workers=2"), ("beam", "--runner=FnApiRunner")):
+        run("convert", source, tmp_path / name, plan, "--name=d", option)
+    made = [contents(tmp_path / name) for name in ("here", "beam")]
+    assert made[0] == made[1]
+
+
+@pytest.mark.slow
+def test_from_and_to_a_bucket(
+    source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--records-per-shard=100", "--name=d")
+    run("convert", source, tmp_path / "local", *options)
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, source, "c4")
+        run("convert", "gs://bucket/c4", "gs://bucket/new", *options)
+        run("convert", "gs://bucket/c4/", tmp_path / "copied", *options)
+        assert not verify("gs://bucket/new").findings
+        digests = [
+            open_manifest(str(place)).content_digest
+            for place in (tmp_path / "local", "gs://bucket/new", tmp_path / "copied")
+        ]
+        assert len({*digests}) == 1
+        opened = loader.open("gs://bucket/new")
+        batches = loader.global_batches(opened, batch_size=700, shuffle="none")
+        location = batches.locate(0, 555)
+    assert location.source_path == str(tmp_path / "train.tfrecord")
+    assert location.source_offset_bytes == len(frames_of(RECORDS[:555]))
+
+
+def test_editions_become_one_and_are_traced(tmp_path: pathlib.Path) -> None:
+    parts = [text_records(70, seed=1), text_records(31, seed=2)], [RECORDS[:40]]
+    for edition, files in enumerate(parts, 1):
+        add_edition(tmp_path, files, split=layout.edition_key("train", edition))
+    every = [record for files in parts for file in files for record in file]
+    run("convert", tmp_path / "out", tmp_path / "one", "--num-shards=2")
+    shutil.rmtree(tmp_path / "out")
+    made = open_manifest(tmp_path / "one").splits["train"]
+    assert (len(made.parts), made.records) == (1, len(every))
+    assert read_output(tmp_path / "one") == every
+    opened = loader.open(str(tmp_path / "one"))
+    batches = loader.global_batches(opened, batch_size=len(every), shuffle="none")
+    for row in (0, 69, 70, 100, 101, len(every) - 1):
+        place = batches.locate(0, row)
+        data = pathlib.Path(place.source_path or "").read_bytes()
+        assert place.source_offset_bytes is not None, place.source_note
+        assert data[place.source_offset_bytes :].startswith(frames_of([every[row]]))
+
+
+def test_trace_names_the_way(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    run("convert", source, tmp_path / "new", "--num-shards=5")
+    options = ("--step=0", "--row=3", "--batch-size=16")
+    text = run("trace", tmp_path / "new", *options)
+    assert f"through  {source}/data-train.array_record-0000" in text
+    assert f"source   {tmp_path}/train.tfrecord\n" in text
+    assert "frame at byte offset" in text
+    found = json.loads(run("trace", tmp_path / "new", *options, "--json"))
+    assert found["passed"][0]["path"].startswith(str(source))
+    # Of files that no dataset describes, the number of the record.
+    convert_job(job_of(f"{source}/*.array_record*", tmp_path / "plain"))
+    text = run("trace", tmp_path / "plain", "--step=0", "--row=3", "--batch-size=16")
+    assert "of that file" in text
+    assert "through" not in text
+
+
+def test_functions_change_records(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    function = "tests.behaviour.test_reshard:shout"
+    text = run("convert", source, tmp_path / "new", f"--map={function}")
+    assert "700 records" in text
+    assert read_output(tmp_path / "new") == [record + b"!" for record in RECORDS]
+
+
+def shout(record: bytes) -> bytes:
+    return record + b"!"
