@@ -14,6 +14,7 @@ from gristmill.dataset.errors import (
     MissingPackageError,
     some_of,
 )
+from gristmill.dataset.parquet.kept_schema import difference
 from gristmill.dataset.parquet.random_reader import RandomReader
 from gristmill.dataset.parquet.row_places import RowGroup, RowPlaces
 
@@ -119,6 +120,9 @@ class ParquetFile:
             raise self._contradiction(
                 f"{metadata.num_rows:,} rows in all row groups", some_of(rows)
             )
+        other = difference(self.schema, metadata.metadata)
+        if other is not None:
+            raise self._contradiction(*other)
         return RowPlaces.of(rows, raw_bytes, size_bytes)
 
     def _contradiction(
