@@ -12,7 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError, OutOfRangeError
-from gristmill.dataset.metadata.features import FeatureSpec, described_features
+from gristmill.dataset.metadata.features import (
+    FeatureSpec,
+    described_features,
+    joined_features,
+)
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -145,7 +149,8 @@ class Dataset(Sequence[bytes]):
         """What its `tf.train.Example` records hold, None where that is not known.
 
         Of a dataset that TFDS made, these are the features of `features.json`, as far
-        as one list holds each: not sequences of sequences, video or audio.
+        as one list holds each: not sequences of sequences, video or audio. A feature
+        that only some editions have is optional.
 
         Raises InvalidDatasetError if `dataset.json` says it in a way that is not known.
         """
@@ -155,7 +160,9 @@ class Dataset(Sequence[bytes]):
         if split.features is None and manifest.features is not None:
             return parse_tfds_features(manifest.features) or None
         where = f"{self._path}, split {self._split}"
-        return described_features(split.features, where=where)
+        return joined_features(
+            [described_features(part.features, where=where) for part in split.parts]
+        )
 
     @property
     def read_options(self) -> ReadOptions | None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self, get_args
+
+import numpy as np
 
 from gristmill.dataset.errors import InvalidDatasetError
 
@@ -25,6 +27,9 @@ _DTYPES: Mapping[str, frozenset[str]] = {
         ]
     ),
 }
+
+# How the types of Arrow begin whose numbers have a unit.
+_TIMES = ("date", "time", "duration")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,6 +128,61 @@ def parse_features(fields: Mapping[str, Any]) -> dict[str, FeatureSpec]:
             got = f"{type(e).__name__}: {e}"
             raise ValueError(f"feature {name!r} is badly described: {got}") from e
     return features
+
+
+def joined_features(several: Sequence[Features | None]) -> Features | None:
+    """Returns what records hold that are of several descriptions.
+
+    A feature that only some have, or that is optional in some, is optional. Of types
+    that differ, the wider one counts.
+
+    Args:
+        several: The descriptions.
+
+    Returns:
+        The description of all, None if there is none: one is not known, or a feature
+        has other lists or units of time in another.
+    """
+    joined: dict[str, FeatureSpec] = {}
+    for features in several:
+        if features is None:
+            return None
+        for name, spec in features.items():
+            both = _joined(joined.get(name, spec), spec)
+            if both is None:
+                return None
+            joined[name] = both
+    return {
+        name: dataclasses.replace(
+            spec,
+            optional=spec.optional or any(name not in (each or ()) for each in several),
+        )
+        for name, spec in joined.items()
+    }
+
+
+def _joined(first: FeatureSpec, second: FeatureSpec) -> FeatureSpec | None:
+    """Returns the description of a feature that is as either says, None for none."""
+    if (first.kind, first.shape[1:]) != (second.kind, second.shape[1:]):
+        return None
+    if len(first.shape) != len(second.shape):
+        return None
+    types = (first.type, second.type)
+    if first.type != second.type and any(each.startswith(_TIMES) for each in types):
+        return None  # The numbers would have several units.
+    dtype = first.dtype
+    if dtype != second.dtype:
+        # Integers are below 2**63, also of the unsigned type of 64 bits.
+        wider = np.promote_types(dtype, second.dtype)
+        dtype = "int64" if first.kind == "int64" and wider.kind == "f" else wider.name
+    return FeatureSpec(
+        kind=first.kind,
+        dtype=dtype,
+        shape=first.shape if first.shape == second.shape else (None, *first.shape[1:]),
+        optional=first.optional or second.optional,
+        type=first.type if first.type == second.type else "",
+        names=first.names if first.names == second.names else (),
+    )
 
 
 def described_features(

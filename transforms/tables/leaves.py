@@ -77,9 +77,12 @@ def _below(at: Leaf, *, column: pa.Field) -> Iterator[Leaf]:
     if pa.types.is_struct(kind):
         fields = [kind.field(number) for number in range(kind.num_fields)]
         # How `datasets` keeps images and other files: the path only names the origin.
-        is_file = [field.name for field in fields] == ["bytes", "path"]
+        is_file = sorted(field.name for field in fields) == ["bytes", "path"]
         for number, field in enumerate(fields):
-            itself = is_file and field.name == "bytes"
+            binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(
+                field.type
+            )
+            itself = is_file and field.name == "bytes" and binary
             described = hugging_face.of_field(at.described, field.name)
             below = dataclasses.replace(
                 at,

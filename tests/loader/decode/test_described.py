@@ -8,11 +8,15 @@ import pickle
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill import loader
 from gristmill.dataset.errors import DecodeError, InputError, InvalidDatasetError
 from gristmill.dataset.metadata.features import encode_features
+from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.definitions import AppendOptions, ConvertOptions
 from gristmill.transforms.tables import encode_rows, features_of
 from tests.support.datasets import convert, describe
 
@@ -83,6 +87,35 @@ def test_a_null_without_a_default_is_an_error_that_says_how_to_give_one(dataset)
 def test_what_cannot_be_decoded(dataset, names, defaults, message):
     with pytest.raises(InputError, match=message):
         loader.ExampleDecoder.of(dataset, names, defaults=defaults)
+
+
+def test_editions_of_other_columns(tmp_path):
+    first = pa.table(
+        [pa.array([1, 2], pa.int8()), pa.array(["a", "b"])],
+        schema=pa.schema(
+            [pa.field("id", pa.int8(), nullable=False), ("text", pa.string())]
+        ),
+    )
+    second = pa.table({"id": [300, None], "text": ["c", "d"], "new": [1.5, 2.5]})
+    pq.write_table(first, tmp_path / "first.parquet")
+    pq.write_table(second, tmp_path / "second.parquet")
+    output = str(tmp_path / "out")
+    given = ConvertOptions(input=(str(tmp_path / "first.parquet"),), output=output)
+    run_conversion(**conversion_of(given)._asdict())
+    assert loader.open(output).features["id"].dtype == "int8"
+    more = AppendOptions(input=(str(tmp_path / "second.parquet"),), output=output)
+    run_conversion(**conversion_of(more)._asdict())
+    dataset = loader.open(output)
+    assert (dataset.features["id"].dtype, dataset.features["new"].optional) == (
+        "int64",
+        True,
+    )
+    decode = loader.ExampleDecoder.of(dataset, defaults={"id": -1, "new": 0.0})
+    batch = decode(dataset[:])
+    assert batch["id"].tolist() == [1, 2, 300, -1]
+    assert batch["text"].tolist() == [b"a", b"b", b"c", b"d"]
+    assert batch["new"].tolist() == [0, 0, 1.5, 2.5]
+    assert loader.open(output, edition=1).features["id"].dtype == "int8"
 
 
 def test_a_dataset_that_says_nothing(tmp_path):

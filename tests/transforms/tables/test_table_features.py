@@ -81,6 +81,18 @@ def test_structs_become_a_feature_for_each_field():
     }
 
 
+def test_a_file_is_its_bytes_and_its_path():
+    path, content = spec("bytes", "bytes", "string"), spec("bytes", "bytes", "binary")
+    for struct in (
+        {"bytes": pa.binary(), "path": pa.string()},
+        {"path": pa.string(), "bytes": pa.large_binary()},
+    ):
+        features = features_of(pa.schema({"x": pa.struct(struct)}))
+        assert features == {"x": content, "x.path": path}
+    size = pa.struct({"bytes": pa.int64(), "path": pa.string()})
+    assert [*features_of(pa.schema({"x": size}))] == ["x.bytes", "x.path"]
+
+
 def hugging_face(schema, features):
     document = {"info": {"features": features}}
     return schema.with_metadata({b"huggingface": json.dumps(document).encode()})
