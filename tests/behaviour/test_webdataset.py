@@ -1,0 +1,211 @@
+"""WebDataset tars through whole conversions, compared with the package webdataset."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset import encode_example
+from gristmill.dataset.errors import CorruptInputError, UserFunctionError
+from gristmill.dataset.example import decode_example
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.pipelines.verify import verify
+from tests.support.conversion import (
+    contents,
+    convert,
+    job_of,
+    quarantined,
+    read_output,
+    shards_of,
+)
+from tests.support.gcs_server import GcsServer
+from tests.support.kills import Killer
+from tests.support.tars import (
+    header_offsets,
+    members_of,
+    read_by_webdataset,
+    tar_of,
+)
+
+SAMPLES = (40, 1, 90, 0, 25)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    """Tars of all kinds; one was written by the package webdataset."""
+    import webdataset
+
+    folder = tmp_path_factory.mktemp("tars") / "in"
+    folder.mkdir()
+    for number, samples in enumerate(SAMPLES):
+        members = members_of(samples, seed=number)
+        path = folder / f"{number}.tar"
+        if number != 2:
+            format_name = ("ustar", "gnu", "", "pax", "pax")[number]
+            path.write_bytes(tar_of(members, format=format_name, mtime=number + 0.5))
+            continue
+        with webdataset.TarWriter(str(path)) as writer:
+            for sample in read_by_webdataset(tar_of(members)):
+                writer.write(sample | {"__key__": sample["__key__"].decode()})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder) -> list[bytes]:
+    return [
+        encode_example(sample)
+        for path in sorted(folder.iterdir())
+        for sample in read_by_webdataset(path.read_bytes())
+    ]
+
+
+PLANS = [
+    (("num_shards", 7), 7),
+    (("shard_bytes", 20_000), None),
+    (("records_per_shard", 23), 7),
+    (("match_shards", None), 5),
+]
+
+
+@pytest.mark.parametrize(("plan", "shards"), PLANS)
+def test_every_plan_keeps_every_sample(folder, expected, tmp_path, plan, shards):
+    convert(job_of(folder, tmp_path / "out", plan=plan))
+    assert read_output(tmp_path / "out") == expected
+    split = open_manifest(str(tmp_path / "out")).splits["train"]
+    counts = read_table(str(tmp_path / "out"), split).columns["records"].tolist()
+    assert shards is None or len(counts) == shards
+    if plan[0] == "match_shards":
+        assert tuple(counts) == SAMPLES
+    if plan[0] == "records_per_shard":
+        assert counts == [23] * 6 + [18]
+    assert not verify(str(tmp_path / "out")).findings
+
+
+def test_decoders_know_the_members(folder, tmp_path):
+    convert(job_of(folder / "0.tar", tmp_path / "out"))
+    dataset = loader.open(tmp_path / "out")
+    batch = loader.ExampleDecoder.of(dataset)(dataset.read([0, 39]))
+    samples = read_by_webdataset((folder / "0.tar").read_bytes())
+    assert [*batch["__key__"]] == [samples[0]["__key__"], samples[39]["__key__"]]
+    assert [*batch["jpg"]] == [samples[0]["jpg"], samples[39]["jpg"]]
+
+
+def with_key(record: bytes) -> bytes:
+    """A function for --map that fails at one sample."""
+    key = decode_example(record)["__key__"][0]
+    if key == b"d.e/00030":
+        raise ValueError("not this one")
+    return key
+
+
+def test_a_function_gets_examples_and_its_error_names_the_place(folder, tmp_path):
+    shutil.copy(folder / "4.tar", tmp_path / "in.tar")
+    job = job_of(tmp_path / "in.tar", tmp_path / "out", map=f"{__name__}:with_key")
+    convert(job)
+    assert read_output(tmp_path / "out") == [b"d.e/%05d" % n for n in range(25)]
+    shutil.copy(folder / "0.tar", tmp_path / "in.tar")
+    at = header_offsets((folder / "0.tar").read_bytes())[90][0]
+    with pytest.raises(UserFunctionError) as caught:
+        convert(
+            job_of(tmp_path / "in.tar", tmp_path / "other", map=f"{__name__}:with_key")
+        )
+    assert f"in.tar, byte offset {at:,}" in str(caught.value)
+
+
+class TestDamage:
+    @pytest.fixture
+    def damaged(self, folder, tmp_path) -> pathlib.Path:
+        """A header of sample 20 of file 0 is damaged, file 4 ends in its sample 24."""
+        copy = tmp_path / "in"
+        shutil.copytree(folder, copy)
+        shutil.copy(copy / "0.tar", tmp_path / "whole.tar")
+        data = bytearray((copy / "0.tar").read_bytes())
+        data[header_offsets(bytes(data))[61][0] + 265] ^= 1
+        (copy / "0.tar").write_bytes(data)
+        data = (copy / "4.tar").read_bytes()
+        (copy / "4.tar").write_bytes(data[: header_offsets(data)[-1][0] + 100])
+        return copy
+
+    @pytest.mark.parametrize(("plan", "shards"), PLANS)
+    def test_it_is_set_aside_and_all_else_kept(
+        self, damaged, expected, tmp_path, plan, shards
+    ):
+        convert(job_of(damaged, tmp_path / "out", on_corrupt="quarantine", plan=plan))
+        kept = [*expected[:20], *expected[21:-1]]
+        assert read_output(tmp_path / "out") == kept
+        found = quarantined(tmp_path / "out")
+        assert [region["reason"] for region, _ in found] == ["header", "truncated"]
+        assert "sample 'd.e/00020'" in found[0][0]["detail"]
+        assert "sample 'd.e/00024'" in found[1][0]["detail"]
+        for region, stored in found:
+            data = pathlib.Path(region["file"]).read_bytes()
+            assert stored == data[region["begin_bytes"] : region["end_bytes"]]
+        assert not verify(str(tmp_path / "out")).findings
+
+    @pytest.mark.parametrize("plan", [("num_shards", 7), ("records_per_shard", 10)])
+    def test_it_is_an_error_that_names_the_sample(self, damaged, tmp_path, plan):
+        with pytest.raises(CorruptInputError) as caught:
+            convert(job_of(damaged, tmp_path / "out", plan=plan))
+        whole = (damaged.parent / "whole.tar").read_bytes()
+        at = header_offsets(whole)[60][0]
+        where = f"{damaged}/0.tar, byte offset {at:,}, sample 'd.e/00020'"
+        assert caught.value.where == where
+        assert not (tmp_path / "out" / "dataset.json").exists()
+
+
+def options_of(folder, output, **options):
+    return ConvertOptions(
+        input=(str(folder),), output=str(output), name="data", **options
+    )
+
+
+@pytest.mark.slow
+def test_workers_change_nothing(folder, tmp_path):
+    for workers in (1, 2):
+        options = options_of(folder, tmp_path / str(workers), num_shards=5)
+        run_conversion(conversion_of(options).jobs, workers=workers)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
+@pytest.mark.slow
+def test_a_killed_conversion_is_finished_by_the_next(folder, expected, tmp_path):
+    argv = ["convert", str(folder), "out", "--num-shards", "3", "--workers", "1"]
+    with Killer(tmp_path) as killer:
+        for step in range(2, 40, 12):
+            place = tmp_path / str(step)
+            place.mkdir()
+            if killer.run(argv, kill_at=step, cwd=place).status == 0:
+                break
+            assert killer.run(argv, cwd=place).status == 0
+            assert read_output(place / "out") == expected
+    assert step > 10
+
+
+def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
+    convert(job_of(folder, tmp_path / "local", plan=("num_shards", 4)))
+    with GcsServer("in") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        for path in folder.iterdir():
+            server.objects.put("in", f"tars/{path.name}", path.read_bytes())
+        convert(job_of("gs://in/tars/*", tmp_path / "gs", plan=("num_shards", 4)))
+    assert shards_of(tmp_path / "gs") == shards_of(tmp_path / "local")
+    for name in shards_of(tmp_path / "local"):
+        shard = (tmp_path / "gs" / name).read_bytes()
+        assert shard == (tmp_path / "local" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_beam_gives_the_same_bytes(folder, tmp_path):
+    for name, argv in (("here", None), ("beam", ["--runner=DirectRunner"])):
+        options = options_of(folder, tmp_path / name, records_per_shard=37)
+        run_conversion(conversion_of(options).jobs, beam_options=argv)
+    assert shards_of(tmp_path / "here") == shards_of(tmp_path / "beam")
+    for name in shards_of(tmp_path / "here"):
+        shard = (tmp_path / "here" / name).read_bytes()
+        assert shard == (tmp_path / "beam" / name).read_bytes()
