@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gristmill.loader import Dataset, Location
     from gristmill.loader.batches import Batches
     from gristmill.loader.order import ShuffleName, Sighting
+    from gristmill.pipelines.results.source_line import SourceLine
 
 
 @click.command("trace", epilog=EPILOG)
@@ -88,6 +89,7 @@ def trace(
     """
     from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
     from gristmill.loader.locate import locate
+    from gristmill.pipelines.results.source_line import source_line
 
     if (step is None) != (row is None) or (step is None) == (record is None):
         raise InputError("give --step and --row, or --record")
@@ -112,7 +114,8 @@ def trace(
         )
         if step is not None and row is not None:
             location = locate(batches, step, row)
-            _print_location(step, row, location, as_json=as_json)
+            line = source_line(location, batches.datasets)
+            _print_location(step, row, location, line, as_json=as_json)
             if show:
                 records = batches.read(step, slice(row, row + 1))
                 _print_record(location.record, records, as_json=as_json)
@@ -249,9 +252,18 @@ def _print_record(number: int, records: list[bytes], *, as_json: bool) -> None:
     click.echo((record_json if as_json else record_text)(number, records[0]))
 
 
-def _print_location(step: int, row: int, found: Location, *, as_json: bool) -> None:
+def _print_location(
+    step: int, row: int, found: Location, line: SourceLine | None, *, as_json: bool
+) -> None:
+    if line is not None:
+        found = dataclasses.replace(
+            found, source_offset_bytes=line.offset_bytes, source_note=None
+        )
     if as_json:
-        click.echo(json.dumps({"step": step, "row": row} | dataclasses.asdict(found)))
+        fields = {"step": step, "row": row} | dataclasses.asdict(found)
+        if line is not None:
+            fields["source_line"] = line.line
+        click.echo(json.dumps(fields))
         return
     lines = [
         f"step {step:,}, row {row:,}: epoch {found.epoch:,}",
@@ -274,7 +286,8 @@ def _print_location(step: int, row: int, found: Location, *, as_json: bool) -> N
         lines.append(f"         {unit} {found.source_record:,} of that file")
     elif found.source_offset_bytes is not None:
         offset = f"{found.source_offset_bytes:,}"
-        lines.append(f"         frame at byte offset {offset}{inside}")
+        which = "frame at" if line is None else f"line {line.line:,},"
+        lines.append(f"         {which} byte offset {offset}{inside}")
     elif found.source_range_bytes is not None:
         begin, end = found.source_range_bytes
         number = found.source_record_in_range

@@ -23,7 +23,10 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ConvertTFRecords
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.source_of import source_of
 from tests.support.conversion import (
     contents,
     convert,
@@ -342,6 +345,26 @@ def test_in_beam(tmp_path, name) -> None:
     run(ConvertTFRecords(jobs=(jobs[0],)))
     convert(jobs[1])
     assert contents(tmp_path / "out") == contents(tmp_path / "plain")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_cuts_are_at_lines(tmp_path, name) -> None:
+    (tmp_path / "in").write_bytes(FILES[name])
+    found = find_inputs([str(tmp_path / "in")], options=asked(name))
+    source, file = source_of(found.spec), found[0]
+    ranges = list(source.cut(file, range_bytes=1000))
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == file.size_bytes
+    assert [end for _, end in ranges[:-1]] == [begin for begin, _ in ranges[1:]]
+    assert (len(ranges) > 9) == (name in ("jsonl", "text"))
+    records = []
+    for begin, end in ranges:
+        part = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end, exact=True)
+        reader = source.read(file, part)
+        records += [record for batch in reader.batches() for record in batch.records]
+        assert (reader.span.start_bytes, reader.span.stop_bytes) == (begin, end)
+    decode = bytes.decode if name == "text" else example_of
+    assert [decode(record) for record in records] == expected(name)
 
 
 @pytest.mark.slow

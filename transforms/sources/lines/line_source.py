@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.inflated_stream import Readable
 from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.lines.line_reader import LineReader
 from gristmill.transforms.sources.lines.parser import LineParser
 from gristmill.transforms.sources.streams.stream_source import StreamSource
@@ -34,6 +37,33 @@ class LineSource(StreamSource):
         )
         self._parser = parser
         self._features = features
+
+    def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yields ranges that begin and end at lines, where newlines tell these."""
+        size = file.size_bytes
+        if file.compression != "none" or not self._parser.sure:
+            yield from super().cut(file, range_bytes=range_bytes)
+            return
+        begin = 0
+        while size - begin > range_bytes:
+            end = self._next_line(file, begin + range_bytes)
+            if end >= size:
+                break
+            yield begin, end
+            begin = end
+        yield begin, size
+
+    def _next_line(self, file: InputFile, offset: int) -> int:
+        """Returns where the first line at or after an offset begins."""
+        offset -= LineReader.lookback_bytes
+        with storage_for(file.path).open(
+            file.path, offset=offset, end=offset + 1, version=file.version
+        ) as stream:
+            reader = self._reader(
+                stream, path=file.path, offset=offset, size_bytes=file.size_bytes
+            )
+            reader.resync()
+            return reader.offset
 
     def features(self) -> dict[str, Any] | None:
         """Returns what records hold; None of lines and of single columns."""

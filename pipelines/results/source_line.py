@@ -1,0 +1,112 @@
+"""The line of a source file that a record was made of, found by reading that file."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.metadata.provenance import load_inputs, place_of_inputs
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.streams.inflated_stream import InflatedStream
+from gristmill.loader.dataset import Dataset
+from gristmill.loader.locate import Location
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.source_of import source_of
+
+_FORMATS = ("csv", "jsonl", "text", "tsv")
+_BLOCK_BYTES = 1 << 20
+
+
+class SourceLine(NamedTuple):
+    """Where a record begins in a file of lines.
+
+    Attributes:
+        line: The line, counted from 1.
+        offset_bytes: Its byte offset in the (decompressed) file.
+    """
+
+    line: int
+    offset_bytes: int
+
+
+def source_line(location: Location, datasets: Iterable[Dataset]) -> SourceLine | None:
+    """Returns where the line begins of which a record was made.
+
+    Reads the range of the source file that the record is in, and counts the lines
+    before it.
+
+    Args:
+        location: Where the record is.
+        datasets: Those that it can be in.
+
+    Returns:
+        None if the source is no file of lines, is not there any more, or has not what
+        it had.
+    """
+    wanted = location.source_record_in_range
+    if location.source_format not in _FORMATS or location.passed:
+        return None
+    if location.source_range_bytes is None or wanted is None:
+        return None
+    for dataset in datasets:
+        if not location.shard.startswith(dataset.path):
+            continue
+        for file in _files(dataset, location.source_path):
+            with contextlib.suppress(GristmillError, OSError):
+                offset = _offset(file, *location.source_range_bytes, wanted)
+                if offset is not None:
+                    return SourceLine(1 + _newlines(file, offset), offset)
+    return None
+
+
+def _files(dataset: Dataset, path: str | None) -> Iterable[InputFile]:
+    """Yields the file of a path in the lists of what a dataset was made of."""
+    parts = () if dataset.committed is None else dataset.committed.parts
+    for place in filter(None, (place_of_inputs(dataset.path, part) for part in parts)):
+        arrays = load_inputs(*place)
+        if arrays is not None:
+            files = InputFiles.of_arrays(arrays)
+            yield from (files[n] for n, name in enumerate(files.paths) if name == path)
+
+
+def _offset(file: InputFile, begin: int, end: int, number: int) -> int | None:
+    """Returns the place of a record of a range, None if the range has it not."""
+    plain = file.compression == "none"
+    part = SourceRange(
+        file_index=0,
+        begin_bytes=begin if plain else 0,
+        end_bytes=end if plain else -1,
+        exact=True,
+    )
+    found: int | None = None
+    # To the end of the range: then it is known that the file is the one that it was.
+    reader = source_of(file.spec).read(file, part, on_damage=DamageHandler())
+    for batch in reader.batches():
+        places = batch.places[bisect_left(batch.places, begin) :]
+        if found is None and number < len(places):
+            found = places[number]
+        number -= len(places)
+    same = not plain or reader.span.stop_bytes == end
+    return found if same else None
+
+
+def _newlines(file: InputFile, end: int) -> int:
+    """Returns how many newlines are before an offset of the (decompressed) file."""
+    count = 0
+    with storage_for(file.path).open(
+        file.path, end=end, version=file.version
+    ) as opened:
+        stream = (
+            opened
+            if file.compression == "none"
+            else InflatedStream(opened, path=file.path, compression=file.compression)
+        )
+        while end > 0 and (piece := stream.read(min(end, _BLOCK_BYTES))):
+            count += piece.count(b"\n")
+            end -= len(piece)
+    return count
