@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gristmill.loader.api import GlobalBatches, global_batches
     from gristmill.loader.batches import Batches
     from gristmill.loader.cache.cache_counts import CacheCounts
+    from gristmill.loader.content import Content
     from gristmill.loader.dataset import Dataset, ShardInfo
     from gristmill.loader.decode.examples import ExampleDecoder, HasFeatures
     from gristmill.loader.decode.features import (
@@ -55,6 +56,7 @@ __all__ = [
     "Batches",
     "BlockShuffle",
     "CacheCounts",
+    "Content",
     "CorruptShardError",
     "Dataset",
     "DecodeError",

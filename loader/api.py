@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import numpy.typing as npt
@@ -11,16 +12,18 @@ import numpy.typing as npt
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.lazy_names import packages_named
 from gristmill.loader.batches import Batches, ordered_weights
+from gristmill.loader.content import Content as Content  # A type of GlobalBatches.
 from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import checked_indices
+from gristmill.loader.indices import IntArray, checked_indices
 from gristmill.loader.locate import Location, locate
+from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Weight
-from gristmill.loader.order.schedule import Rows, Schedule
+from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import Shuffle, ShuffleName, parse_shuffle
 
 if TYPE_CHECKING:
-    from gristmill.loader.feed.feed import Feed
+    from gristmill.loader.feed.feed import Feed, RowsOf
     from gristmill.loader.feed.source import Decode
 
 
@@ -60,7 +63,7 @@ class GlobalBatches(Batches):
         process_index: int | None = None,
         process_count: int | None = None,
         topology: Literal["jax"] | None = None,
-        rows: npt.ArrayLike | None = None,
+        rows: npt.ArrayLike | Callable[[int], npt.ArrayLike] | None = None,
         workers: int = 0,
         prefetch: int = 2,
         start_step: int = 0,
@@ -75,15 +78,16 @@ class GlobalBatches(Batches):
             topology: "jax" takes both numbers from JAX.
             rows: Numbers of the rows to read, instead of the host's number, for hosts
                 whose rows are not contiguous; `rows_of` returns those of JAX's devices.
+                A function of the batch size that returns them, if that changes.
             workers: Processes that read and decode; 0 for threads of this one.
             prefetch: Batches that are ready ahead of the trainer. Those being read come
                 on top, with workers up to four each.
             start_step: First step to give.
 
         Raises:
-            InputError: The host is not given, or given twice; the batch does not
-                divide among the hosts; a number is out of range; or decode is not a
-                function.
+            InputError: The host is not given, or given twice; a batch from the first
+                step on does not divide among the hosts; a number is out of range; or
+                decode is not a function.
         """
         if decode is not None and not callable(decode):
             raise InputError(
@@ -95,10 +99,11 @@ class GlobalBatches(Batches):
         with packages_named():
             from gristmill.loader.feed.feed import Feed
 
-        taken: Rows
         if rows is None:
-            host, hosts = _host_of(process_index, process_count, topology)
-            taken = self.host_rows(process_index=host, process_count=hosts)
+            index, count = _host_of(process_index, process_count, topology)
+            rows_of: RowsOf = functools.partial(
+                host_rows, process_index=index, process_count=count
+            )
         elif (process_index, process_count, topology) != (None, None, None):
             raise InputError(
                 "rows and topology exclude each other",
@@ -107,18 +112,34 @@ class GlobalBatches(Batches):
                 f"process_count={process_count}, topology={topology!r}",
                 cure="leave out rows, or all of the others",
             )
+        elif self.schedule.resizes and not callable(rows):
+            raise InputError(
+                "the batch size changes, and the rows are of one size only",
+                got=f"{rows!r:.100}",
+                cure="give a function of the batch size, such as rows=lambda size: "
+                "loader.rows_of(sharding, batch_size=size)",
+            )
         else:
-            taken = checked_indices(rows, stop=self.batch_size, what="row")
-            if taken.ndim != 1:
-                raise InputError("rows are not a list of numbers", got=f"{rows!r:.100}")
+            rows_of = functools.partial(_given_rows, rows)
         return Feed(
             self,
-            rows=taken,
+            rows_of=rows_of,
             decode=decode,
             workers=workers,
             prefetch=prefetch,
             start_step=start_step,
         )
+
+
+def _given_rows(
+    rows: npt.ArrayLike | Callable[[int], npt.ArrayLike], batch_size: int
+) -> IntArray:
+    """Returns the rows that a user gave for batches of a size."""
+    given = rows(batch_size) if callable(rows) else rows
+    taken = checked_indices(given, stop=batch_size, what="row")
+    if taken.ndim != 1:
+        raise InputError("rows are not a list of numbers", got=f"{given!r:.100}")
+    return taken
 
 
 def _host_of(

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from gristmill.dataset.errors import InputError
+from gristmill.loader.content import Content
 from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import IntArray
+from gristmill.loader.indices import IntArray, checked_count
 from gristmill.loader.order.mixture import Weight
 from gristmill.loader.order.schedule import (
     ALL_ROWS,
     MixedBatch,
-    Rows,
+    RowsBySize,
     Schedule,
     Sighting,
     by_dataset,
@@ -28,12 +29,16 @@ class Batches:
     It pickles as the paths of its datasets and the order.
 
     Attributes:
-        datasets: The datasets, one unless this is a mixture.
+        datasets: The datasets, one unless this is a mixture; of those that were
+            extended the longest.
         schedule: Which records are in which step and row.
+        contents: Of each dataset, its content at step 0 and after each extension; empty
+            if none was extended.
     """
 
     datasets: tuple[Dataset, ...]
     schedule: Schedule
+    contents: tuple[tuple[Content, ...], ...] = ()
 
     def __repr__(self) -> str:
         datasets = ", ".join(map(repr, self.datasets))
@@ -54,8 +59,12 @@ class Batches:
 
     @property
     def batch_size(self) -> int:
-        """Rows of the global batch, over all hosts."""
+        """Rows of the global batch, over all hosts; of step 0 if it changes."""
         return self.schedule.batch_size
+
+    def batch_size_at(self, step: int) -> int:
+        """Returns the rows of a step's global batch, if it is full."""
+        return self.schedule.sizes.size(checked_count(step, what="step", least=0))
 
     @property
     def steps(self) -> int | None:
@@ -74,18 +83,22 @@ class Batches:
         """
         return self.schedule.indices(step)
 
-    def host_rows(self, *, process_index: int, process_count: int) -> slice:
-        """Returns the rows of every global batch that one host takes.
+    def host_rows(
+        self, *, process_index: int, process_count: int, step: int = 0
+    ) -> slice:
+        """Returns the rows of a step's global batch that one host takes.
+
+        They are the same in all batches of one size.
 
         Raises:
             InputError: The batch does not divide among the hosts, or there is no such
                 host.
         """
         return self.schedule.host_rows(
-            process_index=process_index, process_count=process_count
+            process_index=process_index, process_count=process_count, step=step
         )
 
-    def read(self, step: int, rows: Rows = ALL_ROWS) -> list[bytes]:
+    def read(self, step: int, rows: RowsBySize = ALL_ROWS) -> list[bytes]:
         """Returns the records of rows of a step's global batch.
 
         Raises:
@@ -170,6 +183,93 @@ class Batches:
         )
         return dataclasses.replace(self, schedule=schedule)
 
+    def resized(self, batch_size: int, *, step: int) -> Self:
+        """Returns these batches with another batch size from a step on.
+
+        Batches before the step stay as they are, and no record is left out or repeated:
+        positions go on. Weights and datasets that change at other steps still do.
+        Earlier changes of the size at that step or later are replaced.
+
+        Raises:
+            InputError: A number is out of range, or the batches end before the step of
+                an extension now.
+        """
+        schedule = self.schedule.resized(batch_size, step=step)
+        return dataclasses.replace(self, schedule=schedule)
+
+    def extended(self, dataset: Dataset | Mapping[str, Dataset], *, step: int) -> Self:
+        """Returns these batches with more records from a step on.
+
+        Batches before the step stay as they are. From there on, what the running epoch
+        of the dataset has left and the new records form one order, in which each is
+        seen once. Later epochs are of all records. Earlier extensions of the dataset at
+        that step or later are replaced.
+
+        Args:
+            dataset: The longer dataset, which begins with the records of the one
+                before: a newer edition of it, or what `open` joined to it. Of a
+                mixture, one or more of its datasets, by name.
+            step: The first step that may have new records.
+
+        Raises:
+            InputError: The dataset does not begin with the records of the one before,
+                or has no others; the mixture has no such dataset; or the batches end
+                before that step.
+        """
+        step = checked_count(step, what="step", least=0)
+        named = dataset if isinstance(dataset, Mapping) else {None: dataset}
+        datasets, schedule = list(self.datasets), self.schedule
+        contents = [self.contents_of(number) for number in range(len(datasets))]
+        for name, longer in named.items():
+            number = self.number_of(name)
+            # Later extensions of this dataset are replaced.
+            steps = [old.step for old in schedule.extensions if old.dataset == number]
+            kept = contents[number][: 1 + sum(old < step for old in steps)]
+            check_begins_with(longer, kept[-1])
+            schedule = schedule.extended(len(longer), step=step, dataset=number)
+            datasets[number], contents[number] = longer, (*kept, longer.content)
+        return dataclasses.replace(
+            self,
+            datasets=tuple(datasets),
+            schedule=schedule,
+            contents=tuple(contents),
+        )
+
+    def contents_of(self, number: int) -> tuple[Content, ...]:
+        """Returns a dataset's content at step 0, and after each of its extensions."""
+        if self.contents:
+            return self.contents[number]
+        return (self.datasets[number].content,)
+
+
+def check_begins_with(longer: Dataset, before: Content) -> None:
+    """Raises InputError unless a dataset has the records of another, and more."""
+    if not isinstance(longer, Dataset):
+        raise InputError(
+            "not a dataset",
+            expected="what gristmill.loader.open returns, or some of them by name",
+            got=f"{type(longer).__name__} {longer!r:.100}",
+            cure="open it first, by loader.open(path)",
+        )
+    if len(longer) <= before.records:
+        raise InputError(
+            "the dataset has no more records than before",
+            where=repr(longer),
+            expected=f"more than {before.records:,} records",
+            got=f"{len(longer):,}",
+            cure="open the longer dataset, or leave this extension out",
+        )
+    if not longer.begins_with(before):
+        raise InputError(
+            "the dataset does not begin with the records of the one before",
+            where=repr(longer),
+            expected=f"{before.records:,} records with digest {before.records_digest} "
+            f"and order digest {before.order_digest} in its first shards",
+            got="other records, or others first",
+            cure="open a newer edition of the same dataset, or join the new one behind "
+            "it: loader.open([old, new])",
+        )
+
 
 class SeenRow(NamedTuple):
     """The record in a row of a step: its number in its dataset, and the epoch."""
@@ -186,11 +286,11 @@ def row_at(batches: Batches, step: int, row: int) -> SeenRow:
     (number,), position = schedule.locate_unchecked(
         schedule.positions(step, slice(row, row + 1))
     )
-    dataset, order = batches.datasets[number], schedule.orders[number]
+    dataset, order = batches.datasets[number], schedule.grown[number]
     return SeenRow(
         dataset=dataset,
         name=batches.names[number] if batches.names else dataset.path,
-        epoch=int(position[0]) // order.num_records,
+        epoch=order.epoch_at(int(position[0])),
         record=int(order.records_unchecked(position)[0]),
     )
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError, OutOfRangeError
 from gristmill.dataset.metadata.features import (
     FeatureSpec,
@@ -23,8 +24,11 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds_features import parse_tfds_features
 from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
+from gristmill.loader.content import Content
 from gristmill.loader.indices import IntArray, checked_index, checked_indices
 from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.reading.joined_shards import Parts
+from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.range_fetcher import ReadCounts
 from gristmill.loader.remote.read_options import ReadOptions
 
@@ -79,11 +83,14 @@ class Dataset(Sequence[bytes]):
         table: ShardTable | None = None,
         manifest: Manifest | None = None,
         editions: Callable[[int], Dataset] | None = None,
+        parts: Sequence[Dataset] = (),
     ):
         self._path, self._split = path, split
         self._editions = editions
+        self._parts = tuple(parts) or (self,)
         self._table, self._manifest = table, manifest
         self._reader, self._shards = reader, reader.shards
+        self._part_shards = Parts([part.num_shards for part in parts])
         self._recipe = recipe
 
     def __len__(self) -> int:
@@ -97,17 +104,17 @@ class Dataset(Sequence[bytes]):
 
     @property
     def path(self) -> str:
-        """The directory, or the first of plain files."""
+        """The directory, or the first of plain files, or of joined datasets."""
         return self._path
 
     @property
     def split(self) -> str | None:
-        """The split, None for plain files."""
+        """The split, None for plain files and joined datasets."""
         return self._split
 
     @property
     def manifest(self) -> Manifest | None:
-        """What `dataset.json` says, up to this edition; None where there is none."""
+        """What `dataset.json` says, up to this edition; None without one, or joined."""
         return self._manifest
 
     @property
@@ -154,6 +161,9 @@ class Dataset(Sequence[bytes]):
 
         Raises InvalidDatasetError if `dataset.json` says it in a way that is not known.
         """
+        if len(self._parts) > 1:
+            first, *others = [part.features for part in self._parts]
+            return first if all(other == first for other in others) else None
         split, manifest = self.committed, self._manifest
         if split is None or manifest is None:
             return None
@@ -163,6 +173,18 @@ class Dataset(Sequence[bytes]):
         return joined_features(
             [described_features(part.features, where=where) for part in split.parts]
         )
+
+    @property
+    def parts(self) -> tuple[Dataset, ...]:
+        """The datasets that were joined, in order; otherwise this one alone."""
+        return self._parts
+
+    @property
+    def mean_record_bytes(self) -> float | None:
+        """Mean size of the records before compression, where known."""
+        tables = [part._table for part in self._parts]
+        sizes = [table.total("raw_bytes") for table in tables if table is not None]
+        return sum(sizes) / max(len(self), 1) if len(sizes) == len(tables) else None
 
     @property
     def read_options(self) -> ReadOptions | None:
@@ -197,9 +219,9 @@ class Dataset(Sequence[bytes]):
     @property
     def records_digest(self) -> str | None:
         """Order-independent digest of all records, where known."""
-        return None if self._table is None else self._table.digest().hex
+        return self.content.records_digest
 
-    @functools.cached_property
+    @property
     def order_digest(self) -> str:
         """Half a SHA-256 over what is known of the records of each shard, in order.
 
@@ -207,15 +229,48 @@ class Dataset(Sequence[bytes]):
         file where there is no digest. It changes with the order of records, except
         within a shard, and with how they are divided into shards.
         """
-        hasher = hashlib.sha256()
-        columns = [np.diff(self._shards.ends, prepend=0)]
-        if self._table is None:
-            columns += [self._shards.starts, self._shards.file_bytes]
+        return self.content.order_digest
+
+    @functools.cached_property
+    def content(self) -> Content:
+        """What identifies the records, in their order."""
+        return self._content_of(self.num_shards)._replace(edition=self.edition)
+
+    def begins_with(self, content: Content) -> bool:
+        """Returns whether the first shards have these records, by their digests."""
+        ends = self._shards.ends
+        first = int(np.searchsorted(ends, content.records, side="left")) + 1
+        last = int(np.searchsorted(ends, content.records, side="right"))
+        # More than one where shards are empty.
+        return any(
+            self._content_of(shards).is_same(content)
+            for shards in range(first, last + 1)
+        )
+
+    def _content_of(self, shards: int) -> Content:
+        """Returns the content of the first shards."""
+        tables: list[tuple[ShardTable | None, slice]] = []
+        left = shards
+        for part in self._parts:
+            if left > 0 or not tables:
+                tables.append((part._table, slice(left)))
+            left -= part.num_shards
+        columns = [np.diff(self._shards.ends[:shards], prepend=0)]
+        known = [(table, rows) for table, rows in tables if table is not None]
+        digest = None
+        if len(known) == len(tables):
+            for name in ("digest_low", "digest_high"):
+                found = [table.columns[name][rows] for table, rows in known]
+                columns.append(np.concatenate(found))
+            total = sum((t.digest(rows) for t, rows in known), RecordsDigest())
+            digest = total.hex
         else:
-            columns += [self._table.columns[f"digest_{end}"] for end in ("low", "high")]
+            sizes = self._shards.starts, self._shards.file_bytes
+            columns += [column[:shards] for column in sizes]
+        hasher = hashlib.sha256()
         for column in columns:
             hasher.update(column.astype("<u8").tobytes())
-        return hasher.hexdigest()[:32]
+        return Content(None, int(columns[0].sum()), digest, hasher.hexdigest()[:32])
 
     def shard(self, index: int) -> ShardInfo:
         """Returns what is known of a shard, without opening it.
@@ -225,6 +280,9 @@ class Dataset(Sequence[bytes]):
         """
         shard = checked_index(index, stop=self.num_shards, what="shard")
         first = self._shards.first_record(shard)
+        if len(self._parts) > 1:
+            part, number = self.part_of(shard)
+            return dataclasses.replace(part.shard(number), first_record=first)
         size = int(self._shards.file_bytes[shard])
         table = self._table
         columns = {} if table is None else table.columns
@@ -241,6 +299,13 @@ class Dataset(Sequence[bytes]):
             dropped_records=dropped,
             added_records=added,
         )
+
+    def part_of(self, shard: int) -> tuple[Dataset, int]:
+        """Returns the joined dataset that has a shard, and the shard's number there."""
+        if len(self._parts) == 1:
+            return self, shard
+        part, number = self._part_shards.find(shard)
+        return self._parts[part], number
 
     def find(self, records: npt.ArrayLike) -> tuple[IntArray, IntArray]:
         """Returns the shard of each record, and its number in the shard.
@@ -328,3 +393,8 @@ class Dataset(Sequence[bytes]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._recipe(self)
+
+
+def shards_of(dataset: Dataset) -> ShardList:
+    """Returns the shards of a dataset, for what opens them."""
+    return dataset._shards

@@ -101,15 +101,16 @@ def locate(batches: Batches, step: int, row: int) -> Location:
     seen = row_at(batches, step, row)
     dataset, record = seen.dataset, seen.record
     shards, in_shard = dataset.find([record])
-    info = dataset.shard(int(shards[0]))
+    part, number = dataset.part_of(int(shards[0]))
+    info = part.shard(number)
     return Location(
         epoch=seen.epoch,
-        dataset=seen.name,
+        dataset=seen.name if batches.names else part.path,
         record=record,
         shard=info.path,
         record_in_shard=int(in_shard[0]),
         offset_bytes=dataset.offset_bytes(record),
-        **_source(dataset, info, int(in_shard[0])),
+        **_source(part, info, int(in_shard[0])),
     )
 
 

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from gristmill.loader.cache.host_files import cache_dir_text
 from gristmill.loader.cache.shards import ShardCache, no_shards_to_cache, shard_cache
 from gristmill.loader.dataset import Dataset, Recipe
 from gristmill.loader.indices import IntArray, checked_count
+from gristmill.loader.join_datasets import join_datasets
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.remote_shards import RemoteShards
 from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
@@ -89,9 +90,9 @@ class _Under(Sequence[str]):
 @limits_named()
 def open(
     path: StrPath | Sequence[StrPath],
-    split: str | None = None,
+    split: str | Sequence[str] | None = None,
     *,
-    edition: int | None = None,
+    edition: int | Sequence[int | None] | None = None,
     verify: Verify | None = None,
     read_options: ReadOptions | None = None,
     cache_dir: StrPath | None = None,
@@ -102,11 +103,13 @@ def open(
     Args:
         path: The directory of a committed dataset, or of a TFDS dataset in ArrayRecord
             format; or an ArrayRecord file, a glob pattern, or a list of these. Files of
-            several splits, by their names, are joined only by a list.
-        split: The split of a directory; it may be left out where there is only one.
+            several splits, by their names, are joined only by a list. A list of
+            directories joins datasets: their records follow each other.
+        split: The split of a directory; it may be left out where there is only one. A
+            list joins splits: one for each directory, or several of one directory.
         edition: Open the split as it was when this edition was its last, counted from
             1: with the same records, numbers and order. By default, the last that there
-            is.
+            is. Of datasets that are joined, a list: the edition of each, or None.
         verify: `always` compares every record with its crc32c and refuses shards that
             have no checksums; `never` compares nothing. By default records are compared
             where there are checksums, in shards that gristmill converted or indexed;
@@ -123,7 +126,8 @@ def open(
     Raises:
         NotADatasetError: There is no dataset, or it is not committed.
         InputError: The split or edition does not exist, or must be given; or shards of
-            this dataset cannot be cached; or a pattern matches files of several splits.
+            this dataset cannot be cached; or a pattern matches files of several splits;
+            or datasets cannot be joined.
         InvalidDatasetError: The dataset's own files contradict each other.
         StorageError: The directory for copies cannot be used.
     """
@@ -139,12 +143,38 @@ def open(
         cache_dir=cache_dir_text(cache_dir),
         cache_bytes=cache_bytes,
     )
+    together = _joined(path, split)
+    if not together:
+        only = cast("tuple[str | None, int | None]", (split, edition))
+        return _open_one(path, *only, how)
+    editions = [None] * len(together) if edition is None else edition
+    if not isinstance(editions, Sequence) or len(editions) != len(together):
+        raise InputError(
+            "the editions are not as many as the datasets to join",
+            expected=f"{len(together):,} editions, or None for the last of each",
+            got=f"{edition!r:.200}",
+            cure="give a list with the edition of each dataset, or None for its last",
+        )
+    parts = [
+        _open_one(place, own, number, how)
+        for (place, own), number in zip(together, editions, strict=True)
+    ]
+    return join_datasets(parts, verify=verify, read_options=read_options)
+
+
+def _open_one(
+    path: StrPath | Sequence[StrPath],
+    split: str | None,
+    edition: int | None,
+    how: _How,
+) -> Dataset:
+    """Opens a directory, or plain files."""
     if isinstance(path, (str, os.PathLike)):
         place = path_text(path, "dataset")
         manifest = read_manifest(place)
         if manifest is not None:
             return _open_committed(place, split, how, manifest, edition=edition)
-        if cache_bytes is not None:
+        if how.cache_bytes is not None:
             raise no_shards_to_cache(place)
         _check_no_edition(edition, place)
         if not _MAGIC.search(place) and not storage_for(place).match(place):
@@ -153,7 +183,7 @@ def open(
     else:
         patterns = path_texts(path, "file")
         _check_no_edition(edition, some_of(patterns))
-        if cache_bytes is not None:
+        if how.cache_bytes is not None:
             raise no_shards_to_cache(some_of(patterns))
     if split is not None:
         raise InputError(
@@ -172,6 +202,38 @@ def _check_no_edition(edition: int | None, where: str) -> None:
             got=f"edition {edition}",
             cure="leave the edition out, or give the dataset's directory",
         )
+
+
+def _joined(
+    path: StrPath | Sequence[StrPath], split: str | Sequence[str] | None
+) -> list[tuple[str, str | None]]:
+    """Returns paths and splits to join; none for a dataset, or for plain files."""
+    if isinstance(split, str) or not isinstance(split, Sequence):
+        if isinstance(path, (str, os.PathLike)):
+            return []
+        paths = list(path_texts(path, "file"))
+        joined = paths and _is_dataset(paths[0])
+        return [(place, split) for place in paths] if joined else []
+    splits = list(split)
+    if isinstance(path, (str, os.PathLike)):
+        paths = [path_text(path, "dataset")] * len(splits)
+    else:
+        paths = list(path_texts(path, "file"))
+    if not splits or len(splits) != len(paths):
+        raise InputError(
+            "the splits to join are not as many as the datasets",
+            expected=f"{len(paths):,} splits, one for each of {some_of(paths)}",
+            got=f"{splits!r:.200}",
+            cure="name the split of each dataset, in their order",
+        )
+    return list(zip(paths, splits, strict=True))
+
+
+def _is_dataset(path: str) -> bool:
+    """Returns whether a path is the directory of a dataset, also of TFDS."""
+    names = layout.DATASET_JSON, layout.TFDS_INFO_JSON
+    load = storage_for(path).load
+    return any(load(layout.join(path, name)) is not None for name in names)
 
 
 def _choose(split: str | None, splits: Sequence[str], where: str) -> str:

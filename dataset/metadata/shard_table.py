@@ -160,9 +160,11 @@ class ShardTable:
         """Returns the sum of a column."""
         return int(self.columns[column].sum())
 
-    def digest(self, shard: int | None = None) -> RecordsDigest:
-        """Returns the digest of the records of one shard, or of all."""
-        rows = slice(None) if shard is None else slice(shard, shard + 1)
+    def digest(self, shard: int | slice | None = None) -> RecordsDigest:
+        """Returns the digest of the records of one shard, of some, or of all."""
+        rows = shard if isinstance(shard, slice) else slice(None)
+        if isinstance(shard, int):
+            rows = slice(shard, shard + 1)
         names = ("records", "raw_bytes", "digest_low", "digest_high")
         return total_digest(*(self.columns[name][rows] for name in names))
 

@@ -107,7 +107,7 @@ def measure(
     alone = _measure_alone(batches, decode, seconds / 4)
     feed = Feed(
         batches,
-        rows=ALL_ROWS,
+        rows_of=lambda _: ALL_ROWS,
         decode=decode,
         workers=workers,
         prefetch=prefetch,

@@ -13,9 +13,9 @@ import itertools
 import logging
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.util import Finalize
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeAlias
 
 import grain
 
@@ -38,7 +38,10 @@ from gristmill.loader.feed.workers import (
     iterate_in_workers,
 )
 from gristmill.loader.indices import POSITION_LIMIT, checked_count
-from gristmill.loader.order.schedule import Rows
+from gristmill.loader.order.schedule import Rows, RowsBySize
+
+RowsOf: TypeAlias = Callable[[int], Rows]
+"""Returns a host's rows of a batch of a size, or raises InputError."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,18 +57,19 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
     Attributes:
         batches: The global batches.
-        rows: Which of their rows this feed gives: a slice, or their numbers.
+        rows: Which of their rows this feed gives: a slice, or their numbers; where the
+            batch size changes, those of each size from the feed's step on.
     """
 
     batches: Batches
-    rows: Rows
+    rows: RowsBySize
     _reading: ReadAhead[ReadBatch] | None = None
 
     def __init__(
         self,
         batches: Batches,
         *,
-        rows: Rows,
+        rows_of: RowsOf,
         decode: Decode | None,
         workers: int,
         prefetch: int,
@@ -73,12 +77,13 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         silent_seconds: float = 20,
     ):
         super().__init__()
-        self.batches, self.rows = batches, rows
+        self.batches, self._rows_of = batches, rows_of
         self._decode, self._silent_seconds = decode, silent_seconds
         self._workers = checked_count(workers, what="workers", least=0)
         self._prefetch = checked_count(prefetch, what="prefetch")
         most = POSITION_LIMIT if batches.steps is None else batches.steps
         self._step = checked_count(start_step, what="start_step", least=0, most=most)
+        self.rows = _rows_from(self._step, batches, rows_of)
         self._order = state_of(batches, self._step)
         self._meter = Meter()
 
@@ -91,7 +96,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
     def __repr__(self) -> str:
         return (
             f"<Feed of {self.batches!r}: step {self._step:,}, "
-            f"{_describe_rows(self.rows, self.batches.batch_size)}, "
+            f"{_describe_rows(self.rows, self.batches.batch_size_at(self._step))}, "
             f"{self._workers} workers, prefetch {self._prefetch}>"
         )
 
@@ -182,9 +187,12 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             StateMismatchError: It is of other datasets or of another order; the error
                 names the differences. The feed stays as it is.
             FormatVersionError: Another version wrote the state.
+            InputError: It is not the state of a feed, or a batch from its step on does
+                not divide among the hosts.
         """
         batches = batches_as_of(self.batches, state)
         step = step_of(state, batches)
+        rows = _rows_from(step, batches, self._rows_of)
         self._stop_reading()
         if batches is not self.batches:
             _log.warning(
@@ -193,7 +201,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
                 self.batches,
             )
             self.batches, self._order = batches, state_of(batches, step)
-        self._step = step
+        self._step, self.rows = step, rows
 
     @property
     def stats(self) -> FeedStats:
@@ -227,7 +235,25 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             self._meter.restart()
 
 
-def _describe_rows(rows: Rows, batch_size: int) -> str:
+def _rows_from(step: int, batches: Batches, rows_of: RowsOf) -> RowsBySize:
+    """Returns the rows of the batches from a step on."""
+    sizes = batches.schedule.sizes.from_step(step)
+    if not batches.schedule.resizes:
+        return rows_of(sizes[0])
+    try:
+        return {size: rows_of(size) for size in sizes}
+    except InputError as e:
+        e.add_note(
+            f"in batches of {', '.join(f'{size:,}' for size in sizes)} rows, which are "
+            f"those from step {step:,} on; a feed with a later start_step, or set to "
+            "the state of a later step, leaves earlier sizes out"
+        )
+        raise
+
+
+def _describe_rows(rows: RowsBySize, batch_size: int) -> str:
+    if isinstance(rows, Mapping):
+        rows = rows[batch_size]
     if not isinstance(rows, slice):
         return f"{len(rows):,} of {batch_size:,} rows"
     begin, end, _ = rows.indices(batch_size)

@@ -28,7 +28,7 @@ from gristmill.loader.cache.cache_counts import NOT_CACHED
 from gristmill.loader.feed.shared_memory import pack
 from gristmill.loader.feed.stats import ReadBatch
 from gristmill.loader.feed.window_reads import WindowReads
-from gristmill.loader.order.schedule import MixedBatch, Rows, Schedule
+from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule
 
 Decode: TypeAlias = Callable[[Sequence[bytes]], Any]
 
@@ -54,7 +54,7 @@ class BatchSource:
         self,
         batches: Batches,
         *,
-        rows: Rows,
+        rows: RowsBySize,
         decode: Decode | None,
         start_step: int,
         packed: str | None,
@@ -111,7 +111,7 @@ class BatchSource:
                 batch = self._decode(records)
             except DecodeError as e:
                 place = self._batches.schedule.positions(step, self._rows)[e.row]
-                row = int(place) - step * self._batches.batch_size
+                row = int(place) - self._batches.schedule.sizes.start(step)
                 raise e.of(describe_row(self._batches, step, row)) from e
             except BaseException as e:
                 if isinstance(e, Exception) and not isinstance(e, StopIteration):
@@ -144,10 +144,10 @@ class BatchesAhead:
     It computes about `rows_at_once` rows together.
     """
 
-    def __init__(self, schedule: Schedule, rows: Rows, *, rows_at_once: int = 8192):
-        self._schedule, self._rows = schedule, rows
-        size = len(np.arange(schedule.batch_size)[rows])
-        self._steps = min(max(1, rows_at_once // max(size, 1)), _MOST_STEPS_AHEAD)
+    def __init__(
+        self, schedule: Schedule, rows: RowsBySize, *, rows_at_once: int = 8192
+    ):
+        self._schedule, self._rows, self._at_once = schedule, rows, rows_at_once
         self._first, self._batches = 0, list[MixedBatch]()
         self._lock = threading.Lock()
 
@@ -159,13 +159,14 @@ class BatchesAhead:
             return self._batches[step - self._first]
 
     def _from(self, step: int) -> list[MixedBatch]:
-        # Batches without end end where int64 does, like `Schedule.positions`.
-        steps = self._schedule.steps
-        if steps is None:
-            steps = self._schedule.stop // self._schedule.batch_size
-        last = max(min(step + self._steps, steps), step + 1)
-        positions = [
-            self._schedule.positions(number, self._rows) for number in range(step, last)
+        positions = [self._schedule.positions(step, self._rows)]
+        most = min(
+            max(1, self._at_once // max(len(positions[0]), 1)), _MOST_STEPS_AHEAD
+        )
+        last = min(step + most, self._schedule.step_limit)
+        positions += [
+            self._schedule.positions(number, self._rows)
+            for number in range(step + 1, last)
         ]
         together = self._schedule.batch_unchecked(np.concatenate(positions))
         ends = np.cumsum([len(part) for part in positions[:-1]])

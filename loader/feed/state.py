@@ -16,18 +16,29 @@ from gristmill.dataset.errors import (
     StateMismatchError,
 )
 from gristmill.loader.batches import Batches
+from gristmill.loader.content import Content, content_of
 from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import POSITION_LIMIT
+from gristmill.loader.feed.state_changes import (
+    check_extended,
+    check_resized,
+    check_weights,
+    extended_state,
+    extensions_of,
+    resized_state,
+    resizes_of,
+)
+from gristmill.loader.order.batch_sizes import BatchSizes, Resize
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import Schedule
+from gristmill.loader.order.schedule import Extension, Schedule
 from gristmill.loader.order.shuffle import shuffle_from_state
 from gristmill.loader.state_fields import NO_FIELD, StateFields, field_error, is_same
 
 B = TypeVar("B", bound=Batches)
 
 STATE_VERSION = 2
-_WITHOUT_EDITIONS = 1  # The version before: the digests tell the edition.
+_WITHOUT_CHANGES = 1
+"""The version before: it names no editions, and nothing but weights changes."""
 
 
 def state_of(batches: Batches, step: int) -> dict[str, Any]:
@@ -42,55 +53,67 @@ def state_of(batches: Batches, step: int) -> dict[str, Any]:
         "datasets": [
             {
                 "name": order.name,
-                "edition": dataset.edition,
-                "records": order.num_records,
-                "records_digest": dataset.records_digest,
-                "order_digest": dataset.order_digest,
+                **batches.contents_of(number)[0]._asdict(),
                 "seed": order.seed,
                 "shuffle": order.shuffle.to_state(),
                 "epochs": order.epochs,
             }
-            for order, dataset in zip(schedule.orders, batches.datasets, strict=True)
+            for number, order in enumerate(schedule.orders)
         ],
         "mixture": None if mixture is None else mixture.to_state(),
+        "resized": resized_state(schedule),
+        "extended": extended_state(schedule, _contents(batches)),
     }
 
 
 def step_of(state: Mapping[str, Any], batches: Batches) -> int:
     """Returns the next step of a state of these batches.
 
-    From that step on, a mixture may have other weights than those of the state; before
-    it, they must be the same.
+    From that step on, weights, batch size and datasets may change; before it, they must
+    be the same.
 
     Raises FormatVersionError for the state of another version, StateMismatchError for
     other datasets or another order, and InputError, which names the field, for what is
     not a state.
     """
     fields = _checked(state)
-    own = state_of(batches, step=0)
-    # Compared below.
-    compared = {**state, "version": STATE_VERSION, "step": 0}
-    if state["version"] == _WITHOUT_EDITIONS:
+    own, other = _compared(state_of(batches, step=0)), _compared(state)
+    if state["version"] == _WITHOUT_CHANGES:
         for entry in own["datasets"]:
             del entry["edition"]
-    if own["mixture"] and compared["mixture"]:
-        compared["mixture"] = own["mixture"]
-    differences = list(_differences(own, compared))
+    if own["mixture"] and other["mixture"]:
+        other["mixture"] = own["mixture"]  # Compared below.
+    differences = list(_differences(own, other))
     if differences:
+        cure = "make the batches as in the run that wrote the state, or start again "
         raise StateMismatchError(
             "the state is of other records, or of another order, than this feed",
             where=", ".join(name for name, _, _ in differences),
             expected=", ".join(f"{name} {ours!r}" for name, ours, _ in differences),
             got=", ".join(f"{name} {theirs!r}" for name, _, theirs in differences),
-            cure="make the batches as in the run that wrote the state, or start again "
-            "without it",
+            cure=_grown_cure(batches, fields) or cure + "without it",
         )
-    steps = batches.steps
-    most = POSITION_LIMIT // batches.batch_size if steps is None else steps
-    step = fields.integer("step", most=most)
-    if batches.schedule.mixture is not None:
-        _check_mixture(batches, batches.schedule.mixture, _mixture(fields), step)
+    resizes, extensions = _changes(fields)
+    sizes = BatchSizes(fields.integer("batch_size", least=1), resizes)
+    step = fields.integer("step", most=batches.schedule.step_limit)
+    schedule = batches.schedule
+    check_resized(schedule, resizes, step)
+    check_extended(schedule, _contents(batches), extensions, step)
+    if schedule.mixture is not None:
+        check_weights(schedule, schedule.mixture, _mixture(fields), sizes, step)
     return step
+
+
+def _contents(batches: Batches) -> list[tuple[Content, ...]]:
+    return [batches.contents_of(number) for number in range(len(batches.datasets))]
+
+
+def _compared(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what must be the same in a state, whatever changes at a step."""
+    apart = {"version", "step"}
+    if state["version"] != _WITHOUT_CHANGES:
+        apart |= {"resized", "extended"}
+    return {name: value for name, value in state.items() if name not in apart}
 
 
 def batches_as_of(batches: B, state: Mapping[str, Any]) -> B:
@@ -101,7 +124,8 @@ def batches_as_of(batches: B, state: Mapping[str, Any]) -> B:
     default, are those of then. It raises what `step_of` does, and compares nothing.
     """
     entries = _checked(state).objects("datasets")
-    if len(entries) != len(batches.datasets):
+    # Batches that are extended say themselves with which edition they begin.
+    if len(entries) != len(batches.datasets) or batches.schedule.extensions:
         return batches
     pairs = zip(batches.datasets, entries, strict=True)
     datasets = tuple(_as_of(dataset, entry) for dataset, entry in pairs)
@@ -133,6 +157,23 @@ def _as_of(dataset: Dataset, entry: StateFields) -> Dataset:
     return dataset
 
 
+def _grown_cure(batches: Batches, fields: StateFields) -> str | None:
+    """Returns what to do about datasets that have grown since, None for others."""
+    entries = fields.objects("datasets")
+    if len(entries) != len(batches.datasets):
+        return None
+    for number, entry in enumerate(entries):
+        content = content_of(entry, edition=False)
+        grown = content.records < len(batches.datasets[number])
+        if grown and batches.datasets[number].begins_with(content):
+            return (
+                f"the dataset has grown since: make the batches of its first "
+                f"{content.records:,} records, as in the run that wrote the state, and "
+                f"then batches.extended(dataset, step={fields.value['step']})"
+            )
+    return None
+
+
 def batches_of_state(
     datasets: Dataset | Mapping[str, Dataset], state: Mapping[str, Any]
 ) -> Batches:
@@ -152,11 +193,19 @@ def batches_of_state(
             cure="open the datasets of the run that wrote the state, and give them "
             "the same names",
         )
-    named = {name: _as_of(named[name], entry) for name, entry in entries.items()}
+    resizes, extensions = _changes(fields)
+    names = list(entries)
+    named_edition = state["version"] != _WITHOUT_CHANGES
+    contents = {
+        name: [content_of(entry, edition=named_edition)]
+        for name, entry in entries.items()
+    }
+    for _, name, content in extensions:
+        contents[name].append(content)
     schedule = Schedule(
         orders=tuple(
             DatasetOrder(
-                num_records=len(named[name]),
+                num_records=contents[name][0].records,
                 seed=entry.integer("seed", least=None),
                 shuffle=shuffle_from_state(
                     entry.get("shuffle"), place=entry.place("shuffle")
@@ -169,12 +218,31 @@ def batches_of_state(
         mixture=mixture,
         batch_size=fields.integer("batch_size", least=1),
         drop_remainder=fields.boolean("drop_remainder"),
+        resizes=resizes,
+        extensions=tuple(
+            Extension(step, names.index(name), content.records)
+            for step, name, content in extensions
+        ),
     )
-    batches = Batches(
-        datasets=tuple(named[name] for name in entries), schedule=schedule
-    )
+    opened, found = [], []
+    for name, entry in entries.items():
+        # The dataset may have grown since.
+        dataset = named[name]
+        if len(contents[name]) == 1:
+            dataset = _as_of(dataset, entry)
+        opened.append(dataset)
+        found.append(tuple(_found(dataset, content) for content in contents[name]))
+    batches = Batches(datasets=tuple(opened), schedule=schedule, contents=tuple(found))
     step_of(state, batches)  # It compares the datasets.
     return batches
+
+
+def _found(dataset: Dataset, content: Content) -> Content:
+    """Returns a content of a state if the dataset begins with it, or else its own."""
+    own = dataset.content
+    if own.is_same(content) or not dataset.begins_with(content):
+        return own
+    return content
 
 
 def _checked(state: object) -> StateFields:
@@ -188,10 +256,10 @@ def _checked(state: object) -> StateFields:
         )
     fields = StateFields(state)
     version = fields.integer("version", least=None)
-    if version not in (_WITHOUT_EDITIONS, STATE_VERSION):
+    if version not in (_WITHOUT_CHANGES, STATE_VERSION):
         raise FormatVersionError(
             "another version wrote the state of the feed",
-            expected=STATE_VERSION,
+            expected=f"{_WITHOUT_CHANGES} or {STATE_VERSION}",
             got=version,
             cure="resume with the version that wrote it",
         )
@@ -199,19 +267,24 @@ def _checked(state: object) -> StateFields:
     fields.integer("batch_size", least=1)
     fields.boolean("drop_remainder")
     for entry in fields.objects("datasets"):
-        for name in ("name", "order_digest"):
-            entry.text(name)
-        if version != _WITHOUT_EDITIONS and entry.get("edition") is not None:
-            entry.integer("edition", least=1)
-        if entry.get("records_digest") is not None:
-            entry.text("records_digest")
-        entry.integer("records", least=1)
+        entry.text("name")
+        content_of(entry, edition=version != _WITHOUT_CHANGES)
         entry.integer("seed", least=None)
         entry.fields("shuffle")
         _epochs(entry)
     if fields.get("mixture") is not None:
         _mixture(fields)
+    _changes(fields)
     return fields
+
+
+def _changes(
+    fields: StateFields,
+) -> tuple[tuple[Resize, ...], list[tuple[int, str, Content]]]:
+    """Returns the changes of batch sizes and of datasets, which version 1 has not."""
+    if fields.integer("version") == _WITHOUT_CHANGES:
+        return (), []
+    return resizes_of(fields), extensions_of(fields)
 
 
 def _epochs(entry: StateFields) -> int | None:
@@ -244,36 +317,3 @@ def _differences(
             yield from _differences(ours, theirs, f"{name}[{part or number}]")
     elif not is_same(own, other):
         yield name, own, other
-
-
-def _check_mixture(
-    batches: Batches, own_mixture: Mixture, other_mixture: Mixture, step: int
-) -> None:
-    own, other = own_mixture.phases, other_mixture.phases
-    same = 0
-    while own[same : same + 1] == other[same : same + 1] != ():
-        same += 1
-    rest, other_rest = own[same:], other[same:]
-    if not rest and not other_rest:
-        return
-    # Weights may change from the step on; later changes in the state are replaced.
-    limit = step * batches.batch_size
-    latest = other_rest[0].from_position if other_rest else rest[0].from_position
-    if rest and limit <= rest[0].from_position <= latest:
-        return
-    names = batches.names
-    raise StateMismatchError(
-        "the state is of a mixture with other weights",
-        expected=_weights_text(own, names, batches.batch_size),
-        got=_weights_text(other, names, batches.batch_size),
-        cure="give the weights of the run that wrote the state, and their changes; "
-        f"for other weights from here on: with_weights(..., step={step})",
-    )
-
-
-def _weights_text(phases: Any, names: tuple[str, ...], batch_size: int) -> str:
-    return "; ".join(
-        f"from step {phase.from_position // batch_size:,} "
-        + ", ".join(f"{name} {w}" for name, w in zip(names, phase.weights, strict=True))
-        for phase in phases
-    )

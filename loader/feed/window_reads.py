@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 from gristmill.dataset.daemon_call import daemon_call
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray
-from gristmill.loader.order.schedule import Rows, Schedule
+from gristmill.loader.order.schedule import Rows, RowsBySize, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle
 
 # The one in use, and the next.
@@ -50,25 +51,26 @@ class WindowReads:
 
     @classmethod
     def of(
-        cls, datasets: tuple[Dataset, ...], schedule: Schedule, rows: Rows
+        cls, datasets: tuple[Dataset, ...], schedule: Schedule, rows: RowsBySize
     ) -> WindowReads | None:
         """Returns a reader by windows, None where reading by windows is not faster.
 
         It is faster for a single dataset in object storage whose shuffle has windows,
         where two of them fit `ReadOptions.window_bytes`.
         """
-        if len(datasets) != 1:
+        if len(datasets) != 1 or isinstance(rows, Mapping) or schedule.extensions:
             return None
         (dataset,), shuffle = datasets, schedule.orders[0].shuffle
-        options, manifest = dataset.read_options, dataset.manifest
-        if options is None or manifest is None or not isinstance(shuffle, BlockShuffle):
+        options, record_bytes = dataset.read_options, dataset.mean_record_bytes
+        if options is None or record_bytes is None:
             return None
-        split = manifest.splits[dataset.split or ""]
+        if not isinstance(shuffle, BlockShuffle):
+            return None
         reads = cls(dataset, schedule, shuffle, rows)
         window_records = min(
-            shuffle.block_records * shuffle.window_blocks, max(split.records, 1)
+            shuffle.block_records * shuffle.window_blocks, max(len(dataset), 1)
         )
-        share = reads._wanted.mean() * split.raw_bytes / max(split.records, 1)
+        share = reads._wanted.mean() * record_bytes
         if _WINDOWS * window_records * share > options.window_bytes:
             return None
         return reads

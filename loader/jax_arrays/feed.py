@@ -7,7 +7,7 @@ import dataclasses
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, NoReturn, Self
@@ -70,8 +70,10 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
     def __init__(self, feed: Iterable[Any], sharding: Any, *, ahead: int):
         self._ahead = checked_count(ahead, what="ahead", least=0)
         self._sharding = sharding
-        self._rows = _rows_read(feed)
+        _check_full(feed)
         self._feed: Any = iter(feed)
+        self._rows = _rows_read(feed)
+        self._resized = isinstance(getattr(feed, "rows", None), Mapping)
         self._state, self._last = self._feed_state(), self._feed_stats()
         self._meter = Meter()
         self._pending: deque[Future[_Loaded | None]] = deque()
@@ -220,6 +222,8 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         if self._stopped:
             return None
         try:
+            if self._resized:
+                self._rows = _rows_read(self._feed)
             batch = next(self._feed, _END)
             state, stats = self._feed_state(), self._feed_stats()
             if batch is not _END:
@@ -247,19 +251,26 @@ def _between(before: FeedStats, after: FeedStats) -> ReadBatch:
 
 
 def _rows_read(feed: Any) -> RowsRead | None:
-    """Returns the rows that one of our feeds reads, None for other iterators."""
+    """Returns the rows that one of our feeds reads next, None for other iterators."""
     batches, rows = getattr(feed, "batches", None), getattr(feed, "rows", None)
     if batches is None or rows is None:
         return None
-    schedule = batches.schedule
-    if not schedule.drop_remainder and schedule.stop % schedule.batch_size:
+    size = batches.batch_size
+    if isinstance(rows, Mapping):  # The batch size changes.
+        size = batches.batch_size_at(feed.get_state()["step"])
+        rows = rows[size]
+    return RowsRead(np.arange(size, dtype=np.int64)[rows], size)
+
+
+def _check_full(feed: Any) -> None:
+    """Refuses one of our feeds whose last batch will not be full."""
+    batches = getattr(feed, "batches", None)
+    if batches is not None and (rows := batches.schedule.remainder):
+        last = batches.steps - 1
         raise InputError(
             "the last batch is not full, so its arrays would have another shape",
-            expected=f"batches of {schedule.batch_size:,} rows",
-            got=f"{schedule.stop % schedule.batch_size:,} rows in step "
-            f"{schedule.steps - 1:,}",
+            expected=f"batches of {batches.batch_size_at(last):,} rows",
+            got=f"{rows:,} rows in step {last:,}",
             cure="leave it out with drop_remainder=True, or choose a batch_size that "
             "divides the records of all epochs",
         )
-    size = batches.batch_size
-    return RowsRead(np.arange(size, dtype=np.int64)[rows], size)

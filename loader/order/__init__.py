@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from gristmill.loader.order.batch_sizes import BatchSizes, Resize
     from gristmill.loader.order.dataset_order import DatasetOrder
     from gristmill.loader.order.mixture import Mixture, Phase, Weight
     from gristmill.loader.order.permutation import Permutation
     from gristmill.loader.order.quality import ShuffleQuality, shuffle_quality
-    from gristmill.loader.order.schedule import MixedBatch, Rows, Schedule, Sighting
+    from gristmill.loader.order.schedule import (
+        Extension,
+        MixedBatch,
+        Rows,
+        RowsBySize,
+        Schedule,
+        Sighting,
+    )
     from gristmill.loader.order.shuffle import (
         BlockShuffle,
         GlobalShuffle,
@@ -22,15 +30,19 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BatchSizes",
     "BlockShuffle",
     "DatasetOrder",
+    "Extension",
     "GlobalShuffle",
     "MixedBatch",
     "Mixture",
     "NoShuffle",
     "Permutation",
     "Phase",
+    "Resize",
     "Rows",
+    "RowsBySize",
     "Schedule",
     "Shuffle",
     "ShuffleKey",

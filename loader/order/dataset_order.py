@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,11 @@ from gristmill.loader.indices import (
     checked_indices,
     checked_integer,
 )
+from gristmill.loader.order.epochs import Epochs, Lane
 from gristmill.loader.order.shuffle import (
     GlobalShuffle,
+    LaneKey,
+    NoShuffle,
     Shuffle,
     ShuffleKey,
     check_shuffle,
@@ -34,6 +38,9 @@ class DatasetOrder:
         epochs: How many epochs, or None for as many as positions below 2^63 allow.
         name: The dataset's name in a mixture: datasets with the same seed and
             different names are shuffled differently.
+        extensions: Positions from which on there are more records, and how many there
+            are then. What the running epoch has left and the new records form one
+            order, see `epochs`; later epochs are of all records.
     """
 
     num_records: int
@@ -41,6 +48,7 @@ class DatasetOrder:
     shuffle: Shuffle = dataclasses.field(default_factory=GlobalShuffle)
     epochs: int | None = None
     name: str = ""
+    extensions: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", checked_integer(self.seed, what="seed"))
@@ -59,13 +67,14 @@ class DatasetOrder:
             most = POSITION_LIMIT // num_records
             epochs = checked_count(self.epochs, what="epochs", most=most)
             object.__setattr__(self, "epochs", epochs)
+        _ = self._layout  # It raises for extensions that do not follow one another.
 
     @property
     def stop(self) -> int:
         """Number of positions: 2^63 without a last epoch."""
         if self.epochs is None:
             return POSITION_LIMIT
-        return self.epochs * self.num_records
+        return min(self._layout.start_of(self.epochs), POSITION_LIMIT)
 
     def records(self, positions: npt.ArrayLike) -> IntArray:
         """Returns the record index, int64, at each position in [0, stop)."""
@@ -75,21 +84,51 @@ class DatasetOrder:
 
     def records_unchecked(self, positions: IntArray) -> IntArray:
         """As `records`, of int64 positions that are known to be in range."""
+        if self.extensions:
+            return self._extended_records(positions)
         epochs, within = np.divmod(positions, self.num_records)
         if epochs.size and epochs.min() == epochs.max():
             epochs = epochs.ravel()[:1]  # one key for all: most batches, and faster
         return self.shuffle.map_unchecked(within, self.shuffle_key(epochs))
 
-    def positions(self, record: int, *, epochs: IntArray) -> IntArray:
-        """Returns the position of one record in each of some epochs, int64."""
-        record = checked_count(
-            record, what="record", least=0, most=self.num_records - 1
+    def _extended_records(self, positions: IntArray) -> IntArray:
+        lanes, epochs, places = self._layout.locate(positions.ravel())
+        if lanes.size == 1:
+            lane = self._layout.lanes[int(lanes[0])]
+            found = self.shuffle.map_unchecked(places, self._lane_key(lane, epochs))
+            return (lane.first_record + found).reshape(positions.shape)
+        found = self.shuffle.map_lanes_unchecked(
+            places, self._lane_keys, lanes=lanes, epochs=epochs
         )
-        repeated = np.full(len(epochs), record, dtype=np.int64)
-        key = self.shuffle_key(epochs)
-        within = self.shuffle.map_unchecked(repeated, key, inverse=True)
-        place: IntArray = epochs * self.num_records + within
-        return place
+        return (self._first_records[lanes] + found).reshape(positions.shape)
+
+    def positions(self, record: int, *, epochs: IntArray) -> IntArray:
+        """Returns the position of one record in each of some epochs, int64.
+
+        It is -1 for epochs before there was this record.
+        """
+        most = self._layout.runs[-1].num_records - 1
+        record = checked_count(record, what="record", least=0, most=most)
+        found = np.full(len(epochs), -1, np.int64)
+        for run, rows in self._layout.runs_of(epochs):
+            for number, lane in enumerate(self._layout.lanes[n] for n in run.lanes):
+                place = record - lane.first_record
+                if not 0 <= place < lane.num_records:
+                    continue
+                within = self.shuffle.map_unchecked(
+                    np.full(len(rows), place, np.int64),
+                    self._lane_key(lane, epochs[rows]),
+                    inverse=True,
+                )
+                if run.mixture is not None:
+                    within = run.mixture.select(number, within)
+                start = (epochs[rows] - run.first_epoch) * run.num_records
+                found[rows] = run.from_position + start + within
+        return found
+
+    def epoch_at(self, position: int) -> int:
+        """Returns the epoch of a position."""
+        return self._layout.epoch_at(position)
 
     def shuffle_key(self, epochs: IntArray) -> ShuffleKey:
         """Returns what the shuffle of some epochs of the dataset depends on."""
@@ -104,8 +143,31 @@ class DatasetOrder:
         first = checked_count(first_epoch, what="first_epoch", least=0)
         if stop_epoch is None and self.epochs is None:
             raise InputError("the schedule never ends", cure="give stop_epoch")
-        last = self.stop // self.num_records
+        run = self._layout.runs[-1]
+        last = run.first_epoch + (self.stop - run.from_position) // run.num_records
         stop = last
         if stop_epoch is not None:
             stop = min(checked_integer(stop_epoch, what="stop_epoch"), last)
         return np.arange(first, max(first, stop), dtype=np.int64)
+
+    @functools.cached_property
+    def _layout(self) -> Epochs:
+        as_stored = isinstance(self.shuffle, NoShuffle)
+        return Epochs(self.num_records, self.extensions, as_stored=as_stored)
+
+    @functools.cached_property
+    def _first_records(self) -> IntArray:
+        return np.array([lane.first_record for lane in self._layout.lanes], np.int64)
+
+    @functools.cached_property
+    def _lane_keys(self) -> tuple[LaneKey, ...]:
+        return tuple(map(self._static_key, self._layout.lanes))
+
+    def _static_key(self, lane: Lane) -> LaneKey:
+        # Lanes of new records differ in name: they may be of the same length.
+        name = f"{self.name}\0{lane.first_record}" if lane.first_record else self.name
+        return LaneKey(lane.num_records, self.seed, name)
+
+    def _lane_key(self, lane: Lane, epochs: IntArray) -> ShuffleKey:
+        num_records, seed, name = self._static_key(lane)
+        return ShuffleKey(num_records, seed, epochs, name)

@@ -6,13 +6,17 @@ batch size b is the positions [s * b, (s + 1) * b): a batch may hold the end of 
 epoch and the beginning of the next, and no record is dropped between epochs. Nothing is
 carried from step to step, so any step costs the same. Hosts take rows of the global
 batch; how many hosts there are changes no batch.
+
+From a step on, datasets may have more records, batches another size, and a mixture
+other weights. Batches before that step stay as they are. It does not matter in which
+order changes of different kinds are made: each holds from its own step on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,10 +29,13 @@ from gristmill.loader.indices import (
     checked_indices,
     checked_integer,
 )
+from gristmill.loader.order.batch_sizes import BatchSizes, Resize, host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
-from gristmill.loader.order.mixture import Mixture, Weight
+from gristmill.loader.order.mixture import Mixture, Phase, Weight
 
 Rows: TypeAlias = slice | IntArray
+RowsBySize: TypeAlias = Rows | Mapping[int, Rows]
+"""Rows of every batch, or those of the batches of each size."""
 
 ALL_ROWS = slice(None)
 
@@ -55,6 +62,20 @@ class MixedBatch(NamedTuple):
     records: IntArray
 
 
+class Extension(NamedTuple):
+    """More records of a dataset, from a step on.
+
+    Attributes:
+        step: The first step that may have the new records.
+        dataset: Number of the dataset.
+        num_records: Records in it from then on, those of before included.
+    """
+
+    step: int
+    dataset: int
+    num_records: int
+
+
 def by_dataset(datasets: IntArray) -> list[tuple[int, Rows]]:
     """Returns each dataset among those of some rows, and which rows it has."""
     if not datasets.size:
@@ -76,17 +97,22 @@ class Schedule:
     whose epochs are limited would have to give one record more than it has.
 
     Attributes:
-        orders: The order of each dataset; those with the same seed differ in name.
+        orders: The order of each dataset, as it is at step 0; those with the same seed
+            differ in name.
         mixture: Which dataset each row is of; None for a single dataset.
-        batch_size: Rows of the global batch, over all hosts.
+        batch_size: Rows of the global batch at step 0, over all hosts.
         drop_remainder: Whether a last batch that is not full is left out. It concerns
             the end of all epochs only, for epochs follow without a gap.
+        resizes: Other batch sizes, from later steps on.
+        extensions: More records of datasets, from steps on, in the order of the steps.
     """
 
     orders: tuple[DatasetOrder, ...]
     mixture: Mixture | None = None
     batch_size: int
     drop_remainder: bool = True
+    resizes: tuple[Resize, ...] = ()
+    extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
         batch_size = checked_count(self.batch_size, what="batch_size")
@@ -109,6 +135,14 @@ class Schedule:
                 expected="different names, or different seeds",
                 got=keys,
             )
+        changed = [(old.step, old.dataset) for old in self.extensions]
+        if sorted(set(changed)) != changed:
+            raise InputError(
+                "extensions do not follow one another",
+                expected="rising steps, and one of a dataset at a step",
+                got=list(self.extensions),
+            )
+        _ = self.sizes, self.grown  # They raise for what does not go together.
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,11 +150,40 @@ class Schedule:
         return tuple(order.name for order in self.orders) if self.mixture else ()
 
     @functools.cached_property
+    def sizes(self) -> BatchSizes:
+        """Which positions each step has."""
+        return BatchSizes(self.batch_size, self.resizes)
+
+    @functools.cached_property
+    def grown(self) -> tuple[DatasetOrder, ...]:
+        """The order of each dataset, with its extensions."""
+        orders = list(self.orders)
+        for step, dataset, num_records in self.extensions:
+            position, stop = self.sizes.start(step), self._stop_of(orders)
+            if position >= stop:
+                raise InputError(
+                    "the batches end before the step from which on there are more "
+                    "records",
+                    expected=f"a step that begins before position {stop:,}",
+                    got=f"step {step:,}, which begins at position {position:,}",
+                    cure="extend them at an earlier step, or begin new batches",
+                )
+            place = self._mixture.counts(position)[dataset]
+            order = orders[dataset]
+            orders[dataset] = dataclasses.replace(
+                order, extensions=(*order.extensions, (place, num_records))
+            )
+        return tuple(orders)
+
+    @functools.cached_property
     def stop(self) -> int:
         """Number of positions: 2^63 if there is no end."""
+        return self._stop_of(self.grown)
+
+    def _stop_of(self, orders: Sequence[DatasetOrder]) -> int:
         ends = [
             int(self._mixture.select(dataset, [order.stop])[0])
-            for dataset, order in enumerate(self.orders)
+            for dataset, order in enumerate(orders)
             if order.stop < POSITION_LIMIT
         ]
         # A dataset that is never exhausted, for want of weight, ends nothing.
@@ -129,12 +192,29 @@ class Schedule:
     @property
     def steps(self) -> int | None:
         """Number of steps, the same on all hosts; None if there is no end."""
-        return None if self.stop == POSITION_LIMIT else self._step_limit()
+        return None if self.stop == POSITION_LIMIT else self.step_limit
 
-    def positions(self, step: int, rows: Rows = ALL_ROWS) -> IntArray:
+    @functools.cached_property
+    def step_limit(self) -> int:
+        """First number that is too large for a step, also where there is no end."""
+        steps, rows = self.sizes.find(self.stop - 1)
+        full = rows + 1 == self.sizes.size(steps)
+        # Without an end the last step is cut off where int64 is: it could not be full.
+        drops = self.drop_remainder or self.stop == POSITION_LIMIT
+        return steps if drops and not full else steps + 1
+
+    @property
+    def remainder(self) -> int:
+        """Rows of a last batch that is not full and is kept; 0 if there is none."""
+        rows = self.stop - self.sizes.start(self.step_limit - 1)
+        full = self.sizes.size(self.step_limit - 1)
+        return rows if self.step_limit and rows < full else 0
+
+    def positions(self, step: int, rows: RowsBySize = ALL_ROWS) -> IntArray:
         """Returns the positions of rows of a step, int64 [rows].
 
-        There are `batch_size` rows, or fewer in a last step that is not dropped.
+        There are as many rows as the batch size, or fewer in a last step that is not
+        dropped.
 
         Args:
             step: Which step.
@@ -145,19 +225,21 @@ class Schedule:
             OutOfRangeError: There is no such step, or no such row in a full batch.
         """
         step = checked_integer(step, what="step")
-        limit = self._step_limit()
+        limit = self.step_limit
         if not 0 <= step < limit:
             raise OutOfRangeError(
                 "there is no such step", expected=f"0 <= step < {limit}", got=step
             )
-        first = step * self.batch_size
-        size = min(self.batch_size, self.stop - first)
+        first, full = self.sizes.start(step), self.sizes.size(step)
+        size = min(full, self.stop - first)
+        if isinstance(rows, Mapping):
+            rows = rows[full]
         if isinstance(rows, slice):
             return first + np.arange(*rows.indices(size), dtype=np.int64)
-        taken = checked_indices(rows, stop=self.batch_size, what="row")
+        taken = checked_indices(rows, stop=full, what="row")
         return first + taken[taken < size]
 
-    def batch(self, step: int, rows: Rows = ALL_ROWS) -> MixedBatch:
+    def batch(self, step: int, rows: RowsBySize = ALL_ROWS) -> MixedBatch:
         """Returns datasets and record indices of rows of a step's global batch.
 
         Raises:
@@ -170,18 +252,18 @@ class Schedule:
         datasets, places = self.locate_unchecked(positions)
         parts = by_dataset(datasets)
         if len(parts) == 1:
-            order = self.orders[parts[0][0]]
+            order = self.grown[parts[0][0]]
             return MixedBatch(datasets, order.records_unchecked(places))
         records = np.empty_like(places)
         for dataset, rows in parts:
-            records[rows] = self.orders[dataset].records_unchecked(places[rows])
+            records[rows] = self.grown[dataset].records_unchecked(places[rows])
         return MixedBatch(datasets, records)
 
     def locate_unchecked(self, positions: IntArray) -> tuple[IntArray, IntArray]:
         """Returns the dataset at each position, and the position in its own order."""
         return self._mixture.locate_unchecked(positions)
 
-    def indices(self, step: int, rows: Rows = ALL_ROWS) -> IntArray | MixedBatch:
+    def indices(self, step: int, rows: RowsBySize = ALL_ROWS) -> IntArray | MixedBatch:
         """Returns the records of rows of a step's global batch.
 
         Returns:
@@ -215,13 +297,14 @@ class Schedule:
         """
         last = len(self.orders) - 1
         dataset = checked_count(dataset, what="dataset", least=0, most=last)
-        order = self.orders[dataset]
+        order = self.grown[dataset]
         epochs = order.epoch_range(first_epoch, stop_epoch)
         places = order.positions(record, epochs=epochs)
+        epochs, places = epochs[places >= 0], places[places >= 0]
         positions = self._mixture.select(dataset, places)
-        limit = min(self.stop, self._step_limit() * self.batch_size)
+        limit = min(self.stop, self.sizes.start(self.step_limit))
         return [
-            Sighting(epoch, *divmod(position, self.batch_size))
+            Sighting(epoch, *self.sizes.find(position))
             for epoch, position in zip(epochs.tolist(), positions.tolist(), strict=True)
             if 0 <= position < limit
         ]
@@ -240,40 +323,85 @@ class Schedule:
                 "a single dataset has no weights",
                 cure='make a mixture: global_batches({"a": a, "b": b}, weights=...)',
             )
-        mixture = self.mixture.reweighted(
-            weights, from_position=checked_integer(step, what="step") * self.batch_size
-        )
+        step = checked_integer(step, what="step")
+        mixture = self.mixture.reweighted(weights, from_position=self.sizes.start(step))
         return dataclasses.replace(self, mixture=mixture)
 
-    def host_rows(self, *, process_index: int, process_count: int) -> slice:
-        """Returns the rows of every global batch that one host takes.
+    def resized(self, batch_size: int, *, step: int) -> Schedule:
+        """Returns this schedule with batches of another size from a step on.
 
-        The rows are contiguous and equally many on all hosts. Of a last batch that is
-        not full the slice takes what there is: the last hosts get fewer rows, or none.
+        Positions go on: step `step + k` begins `k * batch_size` after step `step`.
+        Other changes stay at their steps. Earlier changes of the size at that step or
+        later are replaced.
+
+        Raises:
+            InputError: A number is out of range, or the batches end before the step of
+                an extension now.
+        """
+        step = checked_count(step, what="step", least=0)
+        added = Resize(step, checked_count(batch_size, what="batch_size"))
+        kept = [old for old in self.resizes if old.step < step]
+        first = self.batch_size
+        if step == 0:
+            first = added.batch_size
+        elif (kept[-1].batch_size if kept else first) != added.batch_size:
+            kept.append(added)
+        mixture = self.mixture
+        if mixture is not None:
+            sizes = BatchSizes(first, kept)
+            phases = []
+            for phase in mixture.phases:
+                at, row = self.sizes.find(phase.from_position)
+                position = sizes.start(at) + min(row, sizes.size(at))
+                phases.append(Phase(position, phase.weights))
+            mixture = Mixture(tuple(phases))
+        return dataclasses.replace(
+            self, batch_size=first, resizes=tuple(kept), mixture=mixture
+        )
+
+    def extended(self, num_records: int, *, step: int, dataset: int = 0) -> Schedule:
+        """Returns this schedule with more records of a dataset from a step on.
+
+        From that step on, what the running epoch of the dataset has left and the new
+        records form one order, in which each is seen once; see `epochs`. Later epochs
+        are of all records. Earlier extensions of the dataset at that step or later are
+        replaced.
+
+        Args:
+            num_records: Records of the dataset from then on; those that it had before
+                come first.
+            step: The first step that may have new records.
+            dataset: Number of the dataset.
+
+        Raises:
+            InputError: There is no such dataset, it would have no more records than
+                before, or the batches end before that step.
+        """
+        last = len(self.orders) - 1
+        dataset = checked_count(dataset, what="dataset", least=0, most=last)
+        step = checked_count(step, what="step", least=0)
+        records = checked_count(num_records, what="num_records")
+        kept = [
+            old for old in self.extensions if old.dataset != dataset or old.step < step
+        ]
+        extensions = sorted([*kept, Extension(step, dataset, records)])
+        return dataclasses.replace(self, extensions=tuple(extensions))
+
+    def host_rows(
+        self, *, process_index: int, process_count: int, step: int = 0
+    ) -> slice:
+        """Returns the rows of a step's global batch that one host takes.
+
+        They are the same in all batches of one size: contiguous, and equally many on
+        all hosts. Of a last batch that is not full the slice takes what there is: the
+        last hosts get fewer rows, or none.
 
         Raises:
             InputError: The batch does not divide among the hosts, or there is no such
                 host.
         """
-        process_count = checked_count(process_count, what="process_count")
-        process_index = checked_count(
-            process_index, what="process_index", least=0, most=process_count - 1
-        )
-        rows, left = divmod(self.batch_size, process_count)
-        if left:
-            raise InputError(
-                "the global batch does not divide among the hosts",
-                expected=f"a multiple of {process_count} rows",
-                got=self.batch_size,
-                cure="choose another batch_size or number of hosts",
-            )
-        return slice(process_index * rows, (process_index + 1) * rows)
-
-    def _step_limit(self) -> int:
-        # Without an end the last step is cut off where int64 is: it could not be full.
-        if self.drop_remainder or self.stop == POSITION_LIMIT:
-            return self.stop // self.batch_size
-        return -(-self.stop // self.batch_size)
+        size = self.sizes.size(checked_count(step, what="step", least=0))
+        return host_rows(size, process_index=process_index, process_count=process_count)
 
     @property
     def _mixture(self) -> Mixture:

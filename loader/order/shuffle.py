@@ -60,6 +60,20 @@ class ShuffleKey(NamedTuple):
     name: str = ""
 
 
+class LaneKey(NamedTuple):
+    """What the order of a lane depends on, besides the shuffle and the epoch.
+
+    Attributes:
+        num_records: Records in the lane.
+        seed: Any integer.
+        name: As for `ShuffleKey`.
+    """
+
+    num_records: int
+    seed: int
+    name: str
+
+
 class Shuffle(abc.ABC):
     """An order of the records of an epoch, for any dataset, seed and epoch."""
 
@@ -117,6 +131,30 @@ class Shuffle(abc.ABC):
         self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
     ) -> IntArray:
         """As `records` or `positions`, of int64 indices known to be in range."""
+
+    def map_lanes_unchecked(
+        self,
+        indices: IntArray,
+        keys: tuple[LaneKey, ...],
+        *,
+        lanes: IntArray,
+        epochs: IntArray,
+    ) -> IntArray:
+        """As `map_unchecked`, of indices of several lanes at once.
+
+        Args:
+            indices: int64 [n], each in the range of its lane.
+            keys: All lanes.
+            lanes: int64 [n], the number of each index's lane.
+            epochs: int64, the epoch of each index, or one for all.
+        """
+        out = np.empty_like(indices)
+        for lane in np.unique(lanes).tolist():
+            rows, key = np.flatnonzero(lanes == lane), keys[lane]
+            part = epochs if epochs.size == 1 else epochs[rows]
+            named = ShuffleKey(key.num_records, key.seed, part, key.name)
+            out[rows] = self.map_unchecked(indices[rows], named)
+        return out
 
     def to_state(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps of this order, as JSON values."""

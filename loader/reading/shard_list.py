@@ -36,22 +36,31 @@ _COUNTING_THREADS = 32
 _ANSWERS = CorruptShardError, StorageChangedError, StorageMissingError
 
 
-class _StoredShards(Protocol):
+class StoredShards(Protocol):
     """What opens shards in object storage: `remote_shards.RemoteShards`."""
 
     fetcher: RangeFetcher
     counter: CacheCounter
 
     @property
-    def keeps_indexes(self) -> bool: ...
+    def keeps_indexes(self) -> bool:
+        """Whether this host has room for whole indexes."""
+
     def open(
         self, shards: Sequence[int], records: Sequence[IntArray]
-    ) -> list[ShardFile]: ...
-    def copy(self, shard: int, index: ShardIndex) -> ShardFile | None: ...
-    def delete_copy(self, shard: int) -> None: ...
+    ) -> list[ShardFile]:
+        """Opens shards, or local copies of them."""
+
+    def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:
+        """Returns the local copy of a shard, None if there is none."""
+
+    def delete_copy(self, shard: int) -> None:
+        """Deletes the local copy of a shard."""
+
     def count_records(
         self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
-    ) -> None: ...
+    ) -> None:
+        """Counts records that were read, by shard, and asks for copies of others."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +91,7 @@ class ShardList:
     file_crc32cs: npt.NDArray[np.uint32] | None = None
     check_current: Callable[[], None] | None = None
     index_paths: Sequence[str] | None = None
-    remote: _StoredShards | None = None
+    remote: StoredShards | None = None
     footers: FooterCache | None = None
 
     @property

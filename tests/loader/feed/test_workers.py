@@ -269,7 +269,7 @@ def test_a_worker_that_leaves_without_a_word_is_an_error(batches):
     decode = decoders.Failing(batches.read(1)[3], "leave_at_once")
     feed = Feed(
         batches,
-        rows=slice(None),
+        rows_of=lambda _: slice(None),
         decode=decode,
         workers=1,
         prefetch=2,

@@ -1,0 +1,49 @@
+"""What identifies the records of a dataset, wherever it is stored."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gristmill.loader.state_fields import StateFields
+
+
+class Content(NamedTuple):
+    """What identifies the records of a dataset, in their order.
+
+    Attributes:
+        edition: The last edition of its split, where it has editions.
+        records: How many there are.
+        records_digest: Order-independent digest of all records, where known.
+        order_digest: What `Dataset.order_digest` is.
+    """
+
+    edition: int | None
+    records: int
+    records_digest: str | None
+    order_digest: str
+
+    def is_same(self, other: Content) -> bool:
+        """Returns whether the records are the same, whatever edition they are of."""
+        return self[1:] == other[1:]
+
+
+def content_of(entry: StateFields, *, edition: bool) -> Content:
+    """Returns the content that an entry of a state names.
+
+    Args:
+        entry: The entry.
+        edition: Whether it names the edition.
+
+    Raises:
+        InputError: A field is missing, or of another kind.
+    """
+    number = None
+    if edition and entry.get("edition") is not None:
+        number = entry.integer("edition", least=1)
+    digest = entry.get("records_digest")
+    return Content(
+        number,
+        entry.integer("records", least=1),
+        None if digest is None else entry.text("records_digest"),
+        entry.text("order_digest"),
+    )
