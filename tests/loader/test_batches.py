@@ -216,7 +216,9 @@ def test_what_cannot_be_is_refused(web, code):
 def test_the_contract_names_tests_that_exist():
     here = pathlib.Path(__file__).parent
     contract = (here.parents[1] / "docs" / "determinism.md").read_text("utf-8")
-    tests = "".join(path.read_text("utf-8") for path in here.rglob("test_*.py"))
+    folders = here, here.parent / "behaviour"
+    paths = [path for folder in folders for path in folder.rglob("test_*.py")]
+    tests = "".join(path.read_text("utf-8") for path in paths)
     named = re.findall(r"`(test_\w+)`", contract)
     assert len(named) > 20
     assert [name for name in named if f"def {name}(" not in tests] == []
