@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gristmill.loader.order.shuffle import (
         BlockShuffle,
         GlobalShuffle,
+        LaneKey,
         NoShuffle,
         Shuffle,
         ShuffleKey,
@@ -35,6 +36,7 @@ __all__ = [
     "DatasetOrder",
     "Extension",
     "GlobalShuffle",
+    "LaneKey",
     "MixedBatch",
     "Mixture",
     "NoShuffle",
