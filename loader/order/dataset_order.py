@@ -84,23 +84,18 @@ class DatasetOrder:
 
     def records_unchecked(self, positions: IntArray) -> IntArray:
         """As `records`, of int64 positions that are known to be in range."""
-        if self.extensions:
-            return self._extended_records(positions)
-        epochs, within = np.divmod(positions, self.num_records)
-        if epochs.size and epochs.min() == epochs.max():
-            epochs = epochs.ravel()[:1]  # one key for all: most batches, and faster
-        return self.shuffle.map_unchecked(within, self.shuffle_key(epochs))
-
-    def _extended_records(self, positions: IntArray) -> IntArray:
         lanes, epochs, places = self._layout.locate(positions.ravel())
         if lanes.size == 1:
             lane = self._layout.lanes[int(lanes[0])]
             found = self.shuffle.map_unchecked(places, self._lane_key(lane, epochs))
-            return (lane.first_record + found).reshape(positions.shape)
-        found = self.shuffle.map_lanes_unchecked(
-            places, self._lane_keys, lanes=lanes, epochs=epochs
-        )
-        return (self._first_records[lanes] + found).reshape(positions.shape)
+            if lane.first_record:
+                found = found + lane.first_record
+        else:
+            found = self.shuffle.map_lanes_unchecked(
+                places, self._lane_keys, lanes=lanes, epochs=epochs
+            )
+            found = found + self._first_records[lanes]
+        return found.reshape(positions.shape)
 
     def positions(self, record: int, *, epochs: IntArray) -> IntArray:
         """Returns the position of one record in each of some epochs, int64.

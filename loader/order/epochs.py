@@ -136,8 +136,8 @@ class Epochs:
         return Run(start, epoch, records, numbers, mixture)
 
     def _run_of(self, position: int) -> Run:
-        starts = [run.from_position for run in self.runs]
-        return self.runs[bisect.bisect_right(starts, position) - 1]
+        number = bisect.bisect_right(self.runs, position, key=_start_of)
+        return self.runs[number - 1]
 
     def epoch_at(self, position: int) -> int:
         """Returns the epoch of a position."""
@@ -158,27 +158,40 @@ class Epochs:
 
     def locate(self, positions: IntArray) -> Places:
         """Returns what is at int64 [n] positions that are known to be in range."""
-        numbers = np.searchsorted(self._starts, positions, side="right") - 1
-        first = int(numbers[0]) if numbers.size else 0
-        if (numbers == first).all():
-            return self._locate_in(self.runs[first], positions)
+        if positions.size:
+            ends = int(positions.min()), int(positions.max())
+            first, last = (self._run_of(position) for position in ends)
+            if first is last:  # Most batches are in one.
+                return self._locate_in(first, positions, *ends)
         found = Places(*(np.empty_like(positions) for _ in Places._fields))
+        numbers = np.searchsorted(self._starts, positions, side="right") - 1
         for number in np.unique(numbers).tolist():
             rows = np.flatnonzero(numbers == number)
-            part = self._locate_in(self.runs[number], positions[rows])
+            here = positions[rows]
+            ends = int(here.min()), int(here.max())
+            part = self._locate_in(self.runs[number], here, *ends)
             for column, values in zip(found, part, strict=True):
                 column[rows] = values
         return found
 
-    def _locate_in(self, run: Run, positions: IntArray) -> Places:
-        within = positions - run.from_position
-        if run.mixture is None:
-            epochs, within = np.divmod(within, run.num_records)
-            if epochs.size and epochs.min() == epochs.max():
-                epochs = epochs[:1]  # One key for all: most batches, and faster.
-            return Places(
-                np.array(run.lanes, np.int64), run.first_epoch + epochs, within
-            )
-        lanes, places = run.mixture.locate_unchecked(within)
-        numbers = np.array(run.lanes, np.int64)[lanes]
-        return Places(numbers, np.array([run.first_epoch], np.int64), places)
+    def _locate_in(
+        self, run: Run, positions: IntArray, first: int, last: int
+    ) -> Places:
+        """Returns what is at positions from a first to a last one, all in a run."""
+        if run.mixture is not None:
+            lanes, places = run.mixture.locate_unchecked(positions - run.from_position)
+            numbers = np.array(run.lanes, np.int64)[lanes]
+            return Places(numbers, np.array([run.first_epoch], np.int64), places)
+        lane = np.array(run.lanes, np.int64)
+        epoch = (first - run.from_position) // run.num_records
+        start = run.from_position + epoch * run.num_records
+        epochs = np.array([run.first_epoch + epoch], np.int64)
+        within = positions - start
+        if last - start >= run.num_records:
+            later, within = np.divmod(within, run.num_records)
+            epochs = epochs + later
+        return Places(lane, epochs, within)
+
+
+def _start_of(run: Run) -> int:
+    return run.from_position

@@ -110,6 +110,10 @@ class Phase:
             heapq.heappush(heap, (fork.weight, next(made), fork))
         return heap[0][2]
 
+    @functools.cached_property
+    def _deal(self) -> _Deal:
+        return _Deal(self._tree, len(self.weights))
+
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
@@ -169,7 +173,7 @@ class Mixture:
             position: From 0 to 2^63, both included.
         """
         position = checked_count(position, what="position", least=0)
-        number = bisect.bisect_right(self._starts, position) - 1
+        number = self._phase_at(position)
         within = position - self._starts[number]
         before = self._counts_before[number]
         return _counts_after(self.phases[number]._tree, within, before)
@@ -193,15 +197,28 @@ class Mixture:
         if self.num_datasets == 1:
             return np.zeros_like(positions), positions
         flat = positions.ravel()
+        if flat.size:
+            first, last = (self._phase_at(int(end)) for end in (flat.min(), flat.max()))
+            if first == last:  # Most batches are in one phase.
+                datasets, places = self._deal(first, flat)
+                return datasets.reshape(positions.shape), places.reshape(
+                    positions.shape
+                )
         datasets, places = np.empty_like(flat), np.empty_like(flat)
         numbers = np.searchsorted(self._starts, flat, side="right") - 1
         for number in np.unique(numbers).tolist():
-            phase = self.phases[number]
             rows = np.flatnonzero(numbers == number)
-            _deal(phase._tree, flat[rows] - phase.from_position, rows, datasets, places)
-            before = np.array(self._counts_before[number], dtype=np.int64)
-            places[rows] += before[datasets[rows]]
+            datasets[rows], places[rows] = self._deal(number, flat[rows])
         return datasets.reshape(positions.shape), places.reshape(positions.shape)
+
+    def _deal(self, number: int, positions: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns datasets and places of positions, all of them in one phase."""
+        phase = self.phases[number]
+        within = positions - phase.from_position if number else positions
+        datasets, places = phase._deal.deal(within)
+        if number:
+            places = places + self._before[number][datasets]
+        return datasets, places
 
     def select(self, dataset: int, dataset_positions: npt.ArrayLike) -> IntArray:
         """Undoes `locate`: where a dataset's records are in the mixture.
@@ -265,6 +282,14 @@ class Mixture:
             )
         fields.only("version", "phases")
         return cls(tuple(map(_phase_of, fields.objects("phases"))))
+
+    def _phase_at(self, position: int) -> int:
+        return bisect.bisect_right(self._starts, position) - 1
+
+    @functools.cached_property
+    def _before(self) -> IntArray:
+        """As `_counts_before`, int64 [phases, datasets]."""
+        return np.array(self._counts_before, np.int64)
 
     @functools.cached_property
     def _starts(self) -> list[int]:
@@ -340,14 +365,11 @@ class _Fork:
     left: _Node
     right: _Node
 
-    def left_count(self, passed: Any) -> tuple[Any, Any]:
-        """How many of the first `passed` are dealt left, and whether the next is too.
-
-        `passed` is an array or an integer.
-        """
-        periods, rest = _divided(passed, self.weight)
-        dealt, part = _divided(rest * self.left.weight + self.weight // 2, self.weight)
-        return periods * self.left.weight + dealt, part >= self.right.weight
+    def left_count(self, passed: int) -> int:
+        """How many of the first `passed` are dealt left; see `_turned` for the next."""
+        periods, rest = divmod(passed, self.weight)
+        dealt = (rest * self.left.weight + self.weight // 2) // self.weight
+        return periods * self.left.weight + dealt
 
     def left_select(self, dealt: Any) -> Any:
         """Position of the `dealt`-th record, from 0, among those dealt left."""
@@ -386,33 +408,72 @@ def _counts_after(tree: _Node, passed: int, before: tuple[int, ...]) -> tuple[in
         if isinstance(node, _Leaf):
             counts[node.dataset] += count
             continue
-        left, _ = node.left_count(count)
+        left = node.left_count(count)
         stack += [(node.left, left), (node.right, count - left)]
     return tuple(counts)
 
 
-def _deal(
-    tree: _Node,
-    positions: IntArray,
-    rows: IntArray,
-    datasets: IntArray,
-    places: IntArray,
-) -> None:
-    """Writes dataset and place of a tree's `positions` into `rows` of two arrays."""
-    stack = [(tree, positions, rows)]
-    while stack:
-        node, here, rows = stack.pop()
-        if not here.size:
-            continue
-        if isinstance(node, _Leaf):
-            datasets[rows] = node.dataset
-            places[rows] = here
-            continue
-        count, turn = node.left_count(_wide(node, here))
-        before, to_left = count.astype(np.int64), turn.astype(bool)
-        stack.append((node.left, before[to_left], rows[to_left]))
-        to_right = ~to_left
-        stack.append((node.right, (here - before)[to_right], rows[to_right]))
+class _Deal:
+    """A tree as columns, by which many positions go down it at once.
+
+    A side of a fork is a dataset's number, or that of a fork after all datasets.
+    """
+
+    def __init__(self, tree: _Node, num_datasets: int):
+        self.num_datasets, self.tree = num_datasets, tree
+        forks: list[_Fork] = [tree] if isinstance(tree, _Fork) else []
+        sides: list[tuple[int, int]] = []
+        self.shares = [0] * num_datasets
+        for fork in forks:
+            codes = []
+            for side in (fork.left, fork.right):
+                if isinstance(side, _Leaf):
+                    codes.append(side.dataset)
+                    self.shares[side.dataset] = side.weight
+                else:
+                    codes.append(num_datasets + len(forks))
+                    forks.append(side)
+            sides.append((codes[0], codes[1]))
+        # Products of larger weights are computed with Python's integers.
+        self.kind = np.int64 if tree.weight <= _INT64_WEIGHT else object
+        weights = np.array([fork.weight for fork in forks], self.kind)
+        lefts = np.array([fork.left.weight for fork in forks], self.kind)
+        self.forks = weights, lefts, weights // 2, weights - lefts
+        # The sides of fork f are at 2 * f, the right one, and 2 * f + 1.
+        self.sides = np.array([(right, left) for left, right in sides]).ravel()
+
+    def deal(self, positions: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the dataset at each position, and how many of it come before."""
+        if isinstance(self.tree, _Leaf):
+            return np.full_like(positions, self.tree.dataset), positions
+        if not positions.size:
+            return positions, positions
+        periods, rest = None, positions.astype(self.kind, copy=False)
+        if int(positions.max()) >= self.tree.weight:
+            periods, rest = _divided(rest, self.tree.weight)
+        to_left, places = _turned(rest, *(int(column[0]) for column in self.forks))
+        codes = np.where(to_left, self.sides[1], self.sides[0])
+        active = np.flatnonzero(codes >= self.num_datasets)
+        rest, found = places.take(active), codes.take(active)
+        while active.size:
+            forks = found - self.num_datasets
+            to_left, rest = _turned(rest, *(one.take(forks) for one in self.forks))
+            found = self.sides.take(2 * forks + to_left)
+            codes[active], places[active] = found, rest
+            deeper = np.flatnonzero(found >= self.num_datasets)
+            active, rest = active.take(deeper), rest.take(deeper)
+            found = found.take(deeper)
+        if periods is not None:
+            places = places + periods * np.array(self.shares, self.kind)[codes]
+        return codes, places.astype(np.int64, copy=False)
+
+
+def _turned(rest: Any, weight: Any, left: Any, half: Any, right: Any) -> Any:
+    """Returns whether each position of a period goes left, and its place there."""
+    dealt = rest * left + half
+    before = dealt // weight
+    to_left = dealt - before * weight >= right
+    return to_left, np.where(to_left, before, rest - before)
 
 
 def _select(tree: _Node, dataset: int, places: IntArray) -> IntArray:

@@ -21,6 +21,7 @@ import functools
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -47,9 +48,10 @@ ROUNDS = 20
 # Elements worked on at a time: four such uint64 arrays stay in a core's L2 cache.
 _CHUNK = 1 << 13
 # Odd multipliers of the 64-bit finaliser known as Stafford's variant 13.
-_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_B = np.uint64(0x94D049BB133111EB)
-_HALF = np.uint64(32)
+# As arrays, which operations on arrays take faster than numpy's scalars.
+_MIX_A = np.array(0xBF58476D1CE4E5B9, np.uint64)
+_MIX_B = np.array(0x94D049BB133111EB, np.uint64)
+_HALF = np.array(32, np.uint64)
 
 _U64 = npt.NDArray[np.uint64]
 
@@ -150,16 +152,73 @@ class Permutation:
         )
 
 
+class Permutations:
+    """Several permutations, each applied to indices of its own, all in one go.
+
+    One after the other they would take a hundred short operations on arrays each.
+
+    Args:
+        permutations: Of any sizes, seeds and names.
+    """
+
+    def __init__(self, permutations: Sequence[Permutation]):
+        self._permutations = tuple(permutations)
+        networks = [_network_of(permutation) for permutation in permutations]
+        self._networks = _Network(
+            *(
+                np.stack([getattr(network, field.name) for network in networks], -1)
+                for field in dataclasses.fields(_Network)
+            )
+        )
+
+    def map_unchecked(
+        self,
+        indices: IntArray,
+        which: IntArray,
+        *,
+        epoch: IntArray,
+        lane: IntArray | None = None,
+        inverse: bool = False,
+    ) -> IntArray:
+        """Maps indices, int64 [n], each by the permutation whose number `which` has.
+
+        `which`, `epoch` and `lane` are [n], or [1]: one for all.
+        """
+        if which.size and (which == which[0]).all():
+            one = self._permutations[int(which[0])]
+            return one.map_unchecked(indices, epoch=epoch, lane=lane, inverse=inverse)
+        networks = self._networks
+        shared = epoch.size == 1 and lane is None
+        if shared:  # Moved once for all indices of a permutation.
+            moved = networks.round_keys + networks.tweaks(epoch, lane)
+            networks = dataclasses.replace(networks, round_keys=moved)
+        flat = indices.astype(np.uint64)  # a copy: worked on in place
+        for start in range(0, flat.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            network = networks.taken(which[part])
+            tweak = None
+            if not shared:
+                tweak = network.tweaks(
+                    epoch if epoch.size == 1 else epoch[part],
+                    lane if lane is None or lane.size == 1 else lane[part],
+                )
+            network.walk(flat[part], tweak, inverse=inverse)
+        return flat.view(np.int64)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Network:
-    """The rounds of one key on the rectangle left_size x right_size."""
+    """The rounds of one key on the rectangle left_size x right_size.
 
-    size: np.uint64
-    left_size: np.uint64
-    right_size: np.uint64
-    epoch_key: np.uint64
-    lane_key: np.uint64
-    round_keys: _U64
+    With a column for each of several networks it is all of these.
+    """
+
+    size: _U64
+    left_size: _U64
+    right_size: _U64
+    epoch_key: _U64
+    lane_key: _U64
+    round_keys: _U64  # [ROUNDS], or [ROUNDS, networks]
 
     @classmethod
     def of(cls, permutation: Permutation) -> _Network:
@@ -174,12 +233,23 @@ class _Network:
         digest = hashlib.shake_256(material.encode()).digest(8 * (2 + ROUNDS))
         keys = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
         return cls(
-            size=np.uint64(size),
-            left_size=np.uint64(left_size),
-            right_size=np.uint64(right_size),
+            size=np.array(size, np.uint64),
+            left_size=np.array(left_size, np.uint64),
+            right_size=np.array(right_size, np.uint64),
             epoch_key=keys[0],
             lane_key=keys[1],
             round_keys=keys[2:],
+        )
+
+    def taken(self, which: IntArray) -> _Network:
+        """Returns the network of each index, of several networks."""
+        return _Network(
+            size=self.size[which],
+            left_size=self.left_size[which],
+            right_size=self.right_size[which],
+            epoch_key=self.epoch_key[which],
+            lane_key=self.lane_key[which],
+            round_keys=self.round_keys.take(which, axis=1),
         )
 
     def tweaks(self, epoch: IntArray, lane: IntArray | None) -> _U64:
@@ -195,19 +265,29 @@ class _Network:
             mixed + np.atleast_1d(lane).astype(np.uint64) * _MIX_A + self.lane_key
         )
 
-    def walk(self, values: _U64, tweak: _U64, *, inverse: bool) -> None:
+    def walk(self, values: _U64, tweak: _U64 | None, *, inverse: bool) -> None:
         """Maps `values` in place, again and again those not yet below the size."""
-        self._rounds(values, tweak, inverse=inverse)
+        keys = self.round_keys
+        if tweak is not None and tweak.size == 1:
+            keys, tweak = keys + tweak, None
+        self._rounds(values, keys, tweak, inverse=inverse)
         outside = np.flatnonzero(values >= self.size)
+        if not outside.size:
+            return
+        network = self
         while outside.size:
             again = values[outside]
-            self._rounds(
-                again, tweak[outside] if tweak.size != 1 else tweak, inverse=inverse
-            )
+            if self.size.ndim:
+                network = self.taken(outside)
+                keys = network.round_keys
+            moved = None if tweak is None else tweak[outside]
+            network._rounds(again, keys, moved, inverse=inverse)
             values[outside] = again
-            outside = outside[again >= self.size]
+            outside = outside[again >= network.size]
 
-    def _rounds(self, values: _U64, tweak: _U64, *, inverse: bool) -> None:
+    def _rounds(
+        self, values: _U64, keys: _U64, tweak: _U64 | None, *, inverse: bool
+    ) -> None:
         left = values // self.right_size
         right = values
         right -= left * self.right_size
@@ -220,7 +300,9 @@ class _Network:
             else:
                 moved, by, size = left, right, self.left_size
             # hashed: 32 bits of hash of the other half, then scaled to [0, size).
-            np.add(by, tweak + self.round_keys[number], out=hashed)
+            np.add(by, keys[number, ...], out=hashed)
+            if tweak is not None:
+                hashed += tweak
             hashed *= _MIX_A
             np.right_shift(hashed, _HALF, out=spare)
             hashed ^= spare

@@ -17,8 +17,8 @@ from gristmill.loader.order.quality import shuffle_quality
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
+    LaneKey,
     NoShuffle,
-    ShuffleKey,
     parse_shuffle,
     shuffle_from_state,
 )
@@ -157,15 +157,16 @@ def test_a_window_draws_from_its_blocks_alone():
 @settings(max_examples=60, deadline=None)
 def test_windows_are_as_equal_as_can_be(shuffle, num_records):
     how = {"num_records": num_records, "seed": 2, "epochs": 1}
-    layout = shuffle._layout(ShuffleKey(num_records, 2, np.array([1])))
-    slots = np.arange(layout.blocks.size)
+    blocks = shuffle._blocks((LaneKey(num_records, 2, ""),))
+    layout = blocks.layout(None, np.array([1]))
+    slots = np.arange(layout.num_blocks)
     sizes = np.bincount(layout.window_of(slots))
     assert sizes.max() <= shuffle.window_blocks
     assert sizes.max() - sizes.min() <= 1
     assert len(sizes) == -(-len(slots) // shuffle.window_blocks)
     # No record leaves its window: windows are runs of the epoch.
     order = shuffle.records(np.arange(num_records), **how)
-    slot = layout.blocks.inverse(order // layout.block_records, epoch=1)
+    slot = layout.block_at(order // layout.block_records, inverse=True)
     assert np.all(np.diff(layout.window_of(slot)) >= 0)
 
 
