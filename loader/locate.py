@@ -240,6 +240,11 @@ def _through(
         passed.append(PassedShard(path=found.file.path, record=number))
         if ancestor.function is not None:
             fields["source_note"] = _changed(ancestor.function)
+        elif found.at is not None and ancestor.records != records:
+            fields["source_note"] = (
+                "records were set aside on the way: their lengths, and so the bytes of "
+                "others, are not known"
+            )
         same = found.at is not None and ancestor.function is None
         same &= ancestor.records == records
         before = int(ancestor.columns["records"][:shard].sum())
@@ -265,7 +270,7 @@ def _numbered(found: _Found) -> int | None:
     aside = sorted(region.rows for region in found.regions if region.rows is not None)
     for begin, end in aside:
         if span.start_bytes <= begin < span.stop_bytes:
-            lost -= end - begin
+            lost -= min(end, span.stop_bytes) - begin
             number += end - begin if begin <= number else 0
     return number if lost == 0 else None  # Not all that was set aside is listed.
 

@@ -41,6 +41,8 @@ _REGION_COLUMNS = {
     "region_begin": "<i8",
     "region_end": "<i8",
     "region_compressed": "|b1",
+    "region_begin_row": "<i8",  # -1: its file has no rows.
+    "region_end_row": "<i8",
 }
 
 
@@ -150,13 +152,16 @@ class Ancestor:
 
     def _regions(self, shard: int, file: int) -> Iterator[DamagedRegion]:
         columns = [self.columns[name].tolist() for name in _REGION_COLUMNS]
-        for of_shard, of_file, begin, end, compressed in zip(*columns, strict=True):
+        for of_shard, of_file, begin, end, compressed, *rows in zip(
+            *columns, strict=True
+        ):
             if (of_shard, of_file) == (shard, file):
                 yield DamagedRegion(
                     path=self.files[file].path,
                     begin_bytes=begin,
                     end_bytes=end,
                     compressed=compressed,
+                    rows=None if rows[0] < 0 else (rows[0], rows[1]),
                 )
 
 
@@ -221,6 +226,7 @@ def _region_columns(
             region.begin_bytes,
             region.end_bytes,
             region.compressed,
+            *(region.rows or (-1, -1)),
         )
         for shard in np.flatnonzero(table.columns["quarantined_regions"]).tolist()
         for region in read_damaged_regions(dataset, table.paths[shard])

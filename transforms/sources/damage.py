@@ -20,7 +20,7 @@ from gristmill.dataset.storage.lookup import storage_for
 
 
 class Rows(NamedTuple):
-    """Rows of a table that are set aside, and the bytes that hold them.
+    """Rows of a table, or records with numbers, that are set aside, and their bytes.
 
     Attributes:
         first_row: Number of the first one in the file.
@@ -74,8 +74,11 @@ class DamageHandler:
     def add(self, data: bytes) -> None:
         """Takes bytes of the region, in order."""
 
-    def end(self, offset: int) -> None:
-        """Ends the region, with the offset after it."""
+    def end(self, offset: int, *, end_row: int | None = None) -> None:
+        """Ends the region, with the offset after it.
+
+        And with the row after it, where that was not known when it began.
+        """
 
 
 class Quarantine(DamageHandler):
@@ -168,9 +171,11 @@ class Quarantine(DamageHandler):
                 rest = rest[self._file.write(rest) :]
         self.bytes += len(data)
 
-    def end(self, offset: int) -> None:
+    def end(self, offset: int, *, end_row: int | None = None) -> None:
         """Ends the region; see `DamageHandler`."""
         self._found[-1] |= {"end_bytes": offset, "bin_end_bytes": self.bytes}
+        if end_row is not None:
+            self._found[-1]["end_row"] = end_row
 
     def publish(self) -> None:
         """Writes what was collected to its place; removes what an earlier try left."""

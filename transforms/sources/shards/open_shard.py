@@ -139,9 +139,18 @@ def _open(key: _Key) -> OpenShard:
 
 
 def _read_footer(shard: ListedShard) -> Footer:
-    read = functools.partial(storage_for(shard.path).read, shard.path)
+    storage = storage_for(shard.path)
+    read = functools.partial(storage.read, shard.path)
     hashed = shard.index_path is None
-    return read_footer(read, shard.size_bytes, path=shard.path, hashed=hashed)
+    footer = functools.partial(
+        read_footer, read, shard.size_bytes, path=shard.path, hashed=hashed
+    )
+    try:
+        return footer()
+    except CorruptShardError:
+        if not storage.remote:
+            raise
+        return footer()  # It may have been damaged in transit.
 
 
 def _footer_of_index(index: ShardIndex) -> Footer:

@@ -15,7 +15,7 @@ from gristmill.dataset.arrayrecord import walk
 from gristmill.dataset.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.record_batch import RecordBatch
-from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.damage import DamageHandler, Rows
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 
@@ -86,6 +86,7 @@ class ShardRange:
         self._first, self._stop = first, stop
         self._on_damage = on_damage
         self._region_end = -1  # Of the damaged chunks that were set aside last.
+        self._end_record = 0
 
     def open(self, *, wait: bool = True) -> BinaryIO:
         """Opens the file where the first chunk begins."""
@@ -193,16 +194,19 @@ class ShardRange:
             damage = CorruptRecordError(**error.facts())
             damage.reason, damage.offset, damage.end = "chunk", begin, end
             damage.detail = error.got or error.what
-            handler.begin(damage, chunk.path)
+            first = chunk.first_record
+            handler.begin(damage, chunk.path, rows=Rows(first, first, begin))
         handler.add(chunk.data)
         self._region_end = end
+        self._end_record = chunk.first_record + int(chunk.chunk_records.sum())
 
     def _end_region(self) -> None:
         """Ends the region of damaged chunks that was set aside last."""
         if self._region_end >= 0:
             assert self._on_damage is not None
             size_bytes = self._opened.shard.size_bytes
-            self._on_damage.end(min(self._region_end, size_bytes))
+            end_bytes = min(self._region_end, size_bytes)
+            self._on_damage.end(end_bytes, end_row=self._end_record)
         self._region_end = -1
 
 

@@ -28,7 +28,9 @@ from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.shards import open_shard as open_shard_module
 from gristmill.transforms.sources.source_of import source_of
+from tests.support.buckets import upload
 from tests.support.conversion import (
     convert,
     dataset_of,
@@ -39,6 +41,7 @@ from tests.support.conversion import (
     shards_of,
     varied_records,
 )
+from tests.support.gcs_server import GcsServer
 from tests.support.records import (
     AWKWARD_RECORDS,
     footer_of,
@@ -306,3 +309,28 @@ def test_an_empty_file_and_one_without_records(tmp_path: pathlib.Path) -> None:
     assert read_output(job.output) == [b"one", b"", b"three"]
     table = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert table["records"] == 3
+
+
+@pytest.mark.parametrize("kind", ["files", "dataset"])
+def test_what_is_damaged_in_transit_is_read_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    dataset = dataset_of(tmp_path, RECORDS)
+    inputs = "gs://bucket/d" + ("" if kind == "dataset" else "/*.array_record*")
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, dataset, "d")
+        prepared = prepared_of(job_of(inputs, tmp_path / "new"))
+        file = prepared.files[0]
+        whole = SourceRange(
+            file_index=0, begin_bytes=0, end_bytes=file.size_bytes, exact=True
+        )
+        for skip in range(5):
+            open_shard_module._open.cache_clear()
+            server.faults.clear()
+            server.fail("flip", "media", name="-00000-of-", skip=skip)
+            reader = source_of(prepared.files.spec).read(file, whole)
+            assert reader.open_ahead() > 0
+            found = [record for batch in reader.batches() for record in batch.records]
+            assert found == RECORDS[: len(found)]
+            assert reader.span.whole
