@@ -13,11 +13,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError, OutOfRangeError
-from gristmill.dataset.metadata.features import (
-    FeatureSpec,
-    described_features,
-    joined_features,
-)
+from gristmill.dataset.metadata.features import FeatureSpec, described_features
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -170,9 +166,7 @@ class Dataset(Sequence[bytes]):
         if split.features is None and manifest.features is not None:
             return parse_tfds_features(manifest.features) or None
         where = f"{self._path}, split {self._split}"
-        return joined_features(
-            [described_features(part.features, where=where) for part in split.parts]
-        )
+        return described_features(split.features, where=where)
 
     @property
     def parts(self) -> tuple[Dataset, ...]:

@@ -161,6 +161,21 @@ def joined_features(several: Sequence[Features | None]) -> Features | None:
     }
 
 
+def joined_descriptions(
+    several: Sequence[Mapping[str, Any] | None],
+) -> Mapping[str, Any] | None:
+    """Does the same for JSON objects; one that is not understood is not known."""
+    if all(fields == several[0] for fields in several):
+        return several[0]
+    try:
+        features = joined_features(
+            [None if fields is None else parse_features(fields) for fields in several]
+        )
+    except ValueError:
+        return None
+    return None if features is None else encode_features(features)
+
+
 def _joined(first: FeatureSpec, second: FeatureSpec) -> FeatureSpec | None:
     """Returns the description of a feature that is as either says, None for none."""
     if (first.kind, first.shape[1:]) != (second.kind, second.shape[1:]):

@@ -13,6 +13,7 @@ import google_crc32c
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.features import joined_descriptions
 from gristmill.dataset.metadata.shard_table import ShardTable
 
 
@@ -41,7 +42,7 @@ class Split:
             None if that is not known.
         editions: What was committed one after the other, where that is more than one.
             Table, writer options and source of this split are those of the first then,
-            and its features those of all, None if they differ.
+            and its features those that hold for all, None if there are none.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -100,10 +101,9 @@ class Split:
             for name in ("shards", *TOTALS)
         }
         first = editions[0]
-        alike = all(one.features == first.features for one in editions)
         return dataclasses.replace(
             first,
-            features=first.features if alike else None,
+            features=joined_descriptions([one.features for one in editions]),
             records_digest=RecordsDigest.total(digests).hex,
             shards_digest="sha256:" + hashlib.sha256(lines.encode()).hexdigest(),
             editions=tuple(editions),

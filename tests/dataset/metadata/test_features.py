@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from gristmill.dataset.metadata.features import (
     FeatureSpec,
     encode_features,
+    joined_descriptions,
     joined_features,
     parse_features,
 )
@@ -112,3 +113,13 @@ def test_a_feature_that_only_some_have_is_optional():
     assert joined == {"x": x, "y": ints("int8", optional=True)}
     assert joined_features([{"y": y}, {}]) == {"y": ints("int8", optional=True)}
     assert joined_features([{"x": x}, None]) is None
+
+
+def test_descriptions_of_a_later_version_are_kept_where_they_are_the_same():
+    later = {"x": {"kind": "complex"}}
+    assert joined_descriptions([later, later]) == later
+    assert joined_descriptions([later, encode_features({"x": ints("int8")})]) is None
+    assert joined_descriptions([None, {}]) is None
+    x, y = ({"x": ints(dtype)} for dtype in ("int8", "int16"))
+    described = joined_descriptions([encode_features(x), encode_features(y)])
+    assert described == encode_features(y)

@@ -115,6 +115,10 @@ def test_editions_of_other_columns(tmp_path):
     assert batch["id"].tolist() == [1, 2, 300, -1]
     assert batch["text"].tolist() == [b"a", b"b", b"c", b"d"]
     assert batch["new"].tolist() == [0, 0, 1.5, 2.5]
+    again = str(tmp_path / "again")
+    given = ConvertOptions(input=(output,), output=again)
+    run_conversion(**conversion_of(given)._asdict())
+    assert loader.open(again).features == dataset.features
     assert loader.open(output, edition=1).features["id"].dtype == "int8"
 
 
