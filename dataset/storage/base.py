@@ -239,7 +239,8 @@ def is_unfinished(name: str) -> bool:
     >>> is_unfinished(".0123456789abcdef.tmp")
     True
     """
-    return re.fullmatch(r"\.[0-9a-f]{16}\.tmp", name) is not None
+    # Of a million names, all but a few begin otherwise.
+    return name.startswith(".") and bool(re.fullmatch(r"\.[0-9a-f]{16}\.tmp", name))
 
 
 def changed_error(

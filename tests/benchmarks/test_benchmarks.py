@@ -491,7 +491,9 @@ class TestPlanScale:
         assert "| 7 shards | 70 shards | grows as n^ |" in page
         assert re.search(r"\n\| element \| (\d+ B) \| \1 \| 0.00 \|\n", page)
 
-    @pytest.mark.parametrize("path", ["counted", "index", "read", "verify", "write"])
+    @pytest.mark.parametrize(
+        "path", ["append", "counted", "index", "read", "verify", "write"]
+    )
     def test_other_paths_hold_their_bounds(self, path: str) -> None:
         found = plan_scale.measure(path, 500)
         assert found["element_bytes"] <= 300  # With the path of a temporary file.
