@@ -104,7 +104,8 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
     Attributes:
         source: The directory of a dataset; or the path or glob pattern of files, or
             several of them.
-        split: The split of a dataset to read; None for all.
+        split: The split of a dataset to read, or one edition of it, such as
+            `train.e00002`; None for all.
         with_index: Whether to give the file and number of each record with it.
         range_bytes: About how many bytes of a file a worker reads.
     """

@@ -27,6 +27,7 @@ from gristmill.dataset.commit.exchange_plan import (
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import (
     committed_shards,
+    delete_unfinished_editions,
     shards_of,
     withdraw_tfds_info,
 )
@@ -207,6 +208,8 @@ def _replace(output: str, manifest: Manifest, exchange: Exchange, version: str) 
     _check_version(output, version)
     if layout.TFDS_INFO_JSON not in exchange.files or layout.TFDS_INFO_JSON in first:
         withdraw_tfds_info(output, name, exchange.aside)
+    for split in exchange.aside:
+        delete_unfinished_editions(output, name, split, there)
     storage.delete_all(info for step in steps for info in step.deletes)
     for group in zip(*(step.moves for step in steps), strict=True):
         storage.move_all(move for moves in group for move in moves)

@@ -136,7 +136,8 @@ def remove_split(
     # The description is deleted before the shards: workers of an earlier job, still
     # running somewhere, read it before they publish.
     paths = [layout.join(output, path) for path in layout.split_paths(name, split)]
-    described = [*storage.stat_all(paths), *_of_editions(output, name, split)]
+    to_clear = _of_editions(output, name, split)
+    described = [*storage.stat_all(paths), *to_clear]
     to_delete = list_shards(output, name, split, others=shards)
     place = layout.join(output, layout.DATASET_JSON)
     now = version_of(place)
@@ -148,6 +149,8 @@ def remove_split(
             what="dataset was committed by another process while this command ran",
         )
     withdraw_tfds_info(output, name, [split])
+    inside = (info.path.removeprefix(layout.join(output, "")) for info in to_clear)
+    delete_unfinished_editions(output, name, split, inside)
     if manifest is None and version:
         storage.delete(place, version=version)
     if manifest is not None and split in manifest.splits:
@@ -174,6 +177,23 @@ def _of_editions(output: str, name: str, split: str) -> list[FileInfo]:
         for info in listed
         if pattern.fullmatch(info.path.removeprefix(layout.join(output, "")))
     ]
+
+
+def delete_unfinished_editions(
+    output: str, name: str, split: str, files: Iterable[str]
+) -> None:
+    """Deletes what killed appends left of shards, if a split is to go with all of them.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        split: The split.
+        files: Those of the dataset, relative to it.
+    """
+    storage = storage_for(output)
+    found = map(layout.edition_file(name, split).fullmatch, files)
+    for mark in {match[1] for match in found if match and not storage.remote}:
+        storage.delete_tree(layout.temporary_dir(output, name, f"{split}.{mark}"))
 
 
 def withdraw_tfds_info(output: str, name: str, splits: Iterable[str]) -> None:

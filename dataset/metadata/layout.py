@@ -112,11 +112,11 @@ def parse_edition_key(key: str) -> tuple[str, int]:
 def edition_file(name: str, split: str) -> re.Pattern[str]:
     """Returns a pattern of the files that describe the later editions of a split.
 
-    Paths are relative to the dataset.
+    Paths are relative to the dataset. Its group is the mark of the edition.
     """
     own = re.escape(join(INDEX_DIR, f"{name}-{split}"))
     kinds = "job[.]json|inputs[.]npz|shards[.]npz|write[.]json"
-    return re.compile(rf"{own}[.]e[0-9]{{5,9}}[.](?:{kinds})")
+    return re.compile(rf"{own}[.](e[0-9]{{5,9}})[.](?:{kinds})")
 
 
 def shard_name(name: str, split: str, index: int, count: int) -> str:

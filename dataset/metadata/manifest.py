@@ -316,7 +316,7 @@ def check_not_replaced(dataset: str, name: str, split: Split) -> None:
             one.
     """
     manifest = read_manifest(dataset)
-    found = None if manifest is None else manifest.splits.get(name)
+    found = None if manifest is None else manifest.find(name)
     if found is not None and len(found.parts) > len(split.parts):
         found = found.until(len(split.parts))
     if found is None or found.shards_digest != split.shards_digest:
@@ -332,10 +332,12 @@ def check_not_replaced(dataset: str, name: str, split: Split) -> None:
 def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
     """Reads the table of a split of a committed dataset, and checks its paths.
 
+    The name can be the `layout.edition_key` of a single edition.
+
     Raises:
         InvalidDatasetError: It is damaged, or the split was replaced meanwhile.
     """
-    split = manifest.splits[name]
+    split = {**manifest.editions, **manifest.splits}[name]
     try:
         table = read_table(dataset, split)
     except (InvalidDatasetError, StorageError):

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 @click.command("trace", epilog=EPILOG)
 @click.argument("dataset", nargs=-1, required=True)
 @click.option("--split", help="Split to read. Required if there are several.")
+@click.option(
+    "--edition",
+    type=int,
+    help="Edition of the split that was open.  [default: the last, or the state's]",
+)
 @click.option("--step", type=int, help="Step of the row to trace.")
 @click.option("--row", type=int, help="Row of the global batch.")
 @click.option("--record", type=int, help="Record to find steps and rows of, instead.")
@@ -71,6 +76,7 @@ def trace(
     *,
     dataset: tuple[str, ...],
     split: str | None,
+    edition: int | None,
     step: int | None,
     row: int | None,
     record: int | None,
@@ -104,9 +110,15 @@ def trace(
             got=", ".join(given),
             cure="leave out these options, or --state",
         )
+    if edition is not None and len(dataset) > 1:
+        raise InputError(
+            "--edition is for a single dataset",
+            got=" ".join(dataset),
+            cure="give --state, which has the edition of each",
+        )
     _check(dataset, name, record, first_epoch, stop_epoch, weights=order["weights"])
     try:
-        datasets = _open(dataset, split)
+        datasets = _open(dataset, split, edition)
         batches = (
             _batches(datasets, **order)
             if state is None
@@ -170,13 +182,15 @@ def _check(
         )
 
 
-def _open(given: tuple[str, ...], split: str | None) -> Dataset | dict[str, Dataset]:
+def _open(
+    given: tuple[str, ...], split: str | None, edition: int | None
+) -> Dataset | dict[str, Dataset]:
     """Opens a path, or the paths of a mixture by their names."""
     from gristmill.dataset.errors import InputError
     from gristmill.loader import open as open_dataset
 
     if len(given) == 1:
-        return open_dataset(given[0], split=split)
+        return open_dataset(given[0], split=split, edition=edition)
     named = dict(item.split("=", 1) for item in given if "=" in item)
     if len(named) < len(given):
         raise InputError(

@@ -7,6 +7,8 @@ dataset/commit/exchange_plan.py.
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -344,6 +346,10 @@ class TestUnfinished:
         convert(output, inputs / "old")
         append(output, inputs / "new")
         begun(output, inputs / "more", shards=1)
+        if "://" not in output:  # Of one that was killed in the middle of a shard.
+            unfinished = pathlib.Path(output, "tmp-d-train.e00003", "1234.tmp")
+            unfinished.parent.mkdir(exist_ok=True)
+            unfinished.touch()
         convert(output, inputs / "more", overwrite=True)
         manifest = assert_whole(output, MORE)
         assert manifest.version == 1
@@ -412,6 +418,34 @@ class TestTwoAtOnce:
         after = files_of(output)
         touched = {name for name in before if before[name] != after[name]}
         assert touched == {"dataset.json"}
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("round", range(3))
+    def test_processes_that_are_run_until_they_succeed(
+        self, inputs, output, tmp_path, round
+    ):
+        convert(output, inputs / "old")
+        folders = [tmp_path / "mine", tmp_path / "theirs"]
+        for folder in folders:
+            folder.mkdir()
+        with contextlib.ExitStack() as stack:
+            killers = [stack.enter_context(Killer(folder)) for folder in folders]
+
+            def appends(number: int) -> list[str]:
+                source = inputs / ("new", "more")[number]
+                argv = ["append", output, str(source), "--workers=1", "--num-shards=2"]
+                errors = []
+                while (ended := killers[number].run(argv)).status != 0:
+                    errors.append(ended.error)
+                    assert "error: " in ended.error
+                    assert len(errors) < 20, errors
+                return errors
+
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                list(pool.map(appends, range(2)))
+        found = loader.open(output, "train")
+        first = list(found)[len(OLD) : len(OLD) + len(NEW)] == NEW
+        assert_whole(output, OLD, *((NEW, MORE) if first else (MORE, NEW)))
 
 
 class TestRepair:
@@ -484,6 +518,34 @@ class TestKilled:
             assert contents(pathlib.Path(output)) == contents(tmp_path / "whole")
         assert killed
 
+    @pytest.mark.parametrize(
+        "stride",
+        [pytest.param(7, marks=EVERY_KILL), pytest.param(1, marks=pytest.mark.soak)],
+    )
+    def test_an_append_in_a_bucket(self, inputs, tmp_path, monkeypatch, stride):
+        output = "gs://bucket/out"
+        with GcsServer("bucket") as server, contextlib.ExitStack() as stack:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            killer = stack.enter_context(Killer(tmp_path))
+            convert(output, inputs / "old")
+            before = dict(server.objects.buckets["bucket"])
+            append(output, inputs / "new")
+            expected = files_of(output)
+            argv = self.command(output, inputs / "new")
+            status, kill_at = KILLED, 1
+            while status == KILLED:
+                server.objects.buckets["bucket"] = dict(before)
+                # Before it is sent, or before the answer is read.
+                after = kill_at % 2 == 0
+                status = killer.run(argv, kill_at=kill_at, after=after).status
+                assert records_of(output) in (OLD, OLD + NEW)
+                again = killer.run(argv)
+                assert again.status == 0, again.error
+                assert files_of(output) == expected
+                kill_at += stride
+            assert status == 0
+            assert kill_at > 3 * stride
+
     @EVERY_KILL
     @pytest.mark.parametrize("first", [1, 6])
     def test_what_replaces_a_split_of_two_editions(
@@ -506,3 +568,39 @@ class TestKilled:
             assert_whole(output, MORE)
             assert not any("e0000" in name for name in files_of(output))
         assert killed
+
+
+class TestOfDatasets:
+    def test_all_editions_become_one(self, inputs, output):
+        convert(output, inputs / "old")
+        for source in ("new", "more"):
+            append(output, inputs / source)
+        joined = f"{output}-joined"
+        given = ConvertOptions(input=(output,), output=joined, num_shards=3)
+        run_conversion(**conversion_of(given)._asdict())
+        manifest = assert_whole(joined, OLD + NEW + MORE)
+        assert manifest.version == 1
+        before = open_manifest(output).splits["train"]
+        assert manifest.splits["train"].records_digest == before.records_digest
+        # Down to the files that editions were made of.
+        dataset = loader.open(joined, "train")
+        batches = loader.global_batches(
+            dataset, batch_size=len(dataset), shuffle="none", epochs=1
+        )
+        for record, source in ((0, "old"), (len(OLD), "new"), (-1, "more")):
+            found = batches.locate(0, record % len(dataset))
+            assert f"/{source}/" in (found.source_path or "")
+
+    def test_a_dataset_is_appended(self, inputs, output):
+        other = f"{output}-other"
+        convert(output, inputs / "old")
+        convert(other, inputs / "new")
+        append(other, inputs / "more")
+        append(output, other)
+        assert_whole(output, OLD, NEW + MORE)
+        before = files_of(output)
+        outcome = append(output, other)
+        assert outcome.committed_before
+        assert files_of(output) == before
+        with pytest.raises(InputError, match=r"is the input|already"):
+            append(output, output)

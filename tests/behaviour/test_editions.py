@@ -41,6 +41,7 @@ from gristmill.transforms.conversion.begin_job import begin_job
 from tests.support.conversion import job_of
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records
+from tests.support.shell import gristmill, succeeded
 
 EDITIONS = [
     [text_records(70, seed=1), text_records(31, seed=2)],
@@ -191,6 +192,15 @@ class TestReaders:
         with beam.Pipeline() as pipeline:
             read = pipeline | ReadArrayRecords(source=whole)
             assert_that(read, equal_to(ALL))
+
+    def test_beam_reads_one_edition(self, whole):
+        with beam.Pipeline() as pipeline:
+            read = pipeline | ReadArrayRecords(source=whole, split="train.e00002")
+            assert_that(read, equal_to(RECORDS[1]))
+
+    def test_beam_reads_no_edition_that_there_is_not(self, whole):
+        with pytest.raises(Exception, match="no such split"), beam.Pipeline() as made:
+            _ = made | ReadArrayRecords(source=whole, split="train.e00004")
 
     def test_inspect_lists_them(self, whole):
         text = manifest_text(open_manifest(whole), whole)
@@ -346,6 +356,27 @@ def test_every_record_is_traced_to_its_file(grown, whole):
             file.seek(found.source_offset_bytes + 12)
             wanted = RECORDS[edition][number]
             assert file.read(len(wanted)) == wanted
+
+
+def test_the_command_traces_an_edition(grown, whole):
+    order = ("--step", 3, "--row", 5, "--batch-size", 16, "--json")
+    then = json.loads(succeeded("trace", grown / "2", *order, cwd=grown))
+    now = json.loads(succeeded("trace", whole, "--edition", 2, *order, cwd=grown))
+    assert now["record"] == then["record"]
+    assert now["source_path"] == then["source_path"]
+    mixture = (f"a={whole}", f"b={whole}")
+    done = gristmill("trace", *mixture, "--edition", 2, *order, cwd=grown)
+    assert done.returncode == 2
+    assert "--edition is for a single dataset" in done.stderr
+
+
+def test_an_order_costs_what_it_costs_without_editions(whole, tmp_path):
+    single = convert(tmp_path, [record for edition in EDITIONS for record in edition])
+    one, three = (
+        loader.global_batches(loader.open(path), batch_size=16, seed=4)
+        for path in (single, whole)
+    )
+    assert one.schedule == three.schedule
 
 
 class TestVerify:

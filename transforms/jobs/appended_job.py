@@ -28,6 +28,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.sources.find_inputs import match_files
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.shards.source_split import find_split, is_dataset
 
 _LIST_VERSION = 1
 _ENCODING = ("group_size", "compression")  # Options of a writer.
@@ -83,7 +84,7 @@ def appended_job(job: ConversionJob, manifest: Manifest) -> ConversionJob:
     Raises:
         InputError: Inputs are in the split already, or they cannot be used.
     """
-    files = match_files(job.inputs, allow_empty_files=True)
+    files = _listed(job)
     given = {_absolute(info.path) for info in files}
     split = manifest.splits[job.split]
     for number, edition in enumerate(split.parts, 1):
@@ -106,6 +107,17 @@ def appended_job(job: ConversionJob, manifest: Manifest) -> ConversionJob:
         )
     key = layout.edition_key(job.split, len(split.parts) + 1)
     return dataclasses.replace(job, split=key)
+
+
+def _listed(job: ConversionJob) -> list[FileInfo]:
+    """Lists the inputs of a job in their order, without a look into them."""
+    directory = job.inputs[0]
+    if len(job.inputs) > 1 or not is_dataset(directory):
+        return match_files(job.inputs, allow_empty_files=True)
+    damage = job.on_corrupt == "quarantine"
+    found = find_split(directory, job.split, options=job.records, allow_damage=damage)
+    rows = zip(found.paths, found.sizes.tolist(), found.versions, strict=True)
+    return [FileInfo(*row) for row in rows]
 
 
 def _check_again(

@@ -96,8 +96,8 @@ def _is_dataset(source: str) -> bool:
 
 def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[ListedShard]:
     manifest = open_manifest(dataset)
-    check_in_place(dataset, manifest, None if split is None else [split])
-    if split is not None and split not in manifest.splits:
+    check_in_place(dataset, manifest, split and [split.partition(".")[0]])
+    if split is not None and manifest.find(split) is None:
         raise InputError(
             "no such split",
             where=dataset,
