@@ -56,7 +56,8 @@ def staged_shards(aside: str, split: Split, table: ShardTable) -> dict[str, File
     parts, found = part_count(split), {}
     if parts is None:
         return {}
-    column, storage = part_column(table), storage_for(aside)
+    column = part_column(table, where=layout.join(aside, split.table))
+    storage = storage_for(aside)
     for part in np.unique(column).tolist():
         place = part_dir(aside, part, parts)
         listed = {info.path: info for info in storage.list(place)}

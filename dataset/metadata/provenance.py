@@ -135,16 +135,22 @@ def part_count(split: Split) -> int | None:
     return parts if type(parts) is int else None
 
 
-def part_column(table: ShardTable) -> IntArray:
+def part_column(table: ShardTable, *, where: str) -> IntArray:
     """Returns the part of each shard, int64 [shards], of a split that has parts.
 
-    Raises InvalidDatasetError if the table does not say.
+    Args:
+        table: The table of its shards.
+        where: The table's path, for messages.
+
+    Raises:
+        InvalidDatasetError: It does not say.
     """
     column = table.columns.get(PART_COLUMN)
     if column is None or column.shape != (len(table),) or column.dtype != np.int64:
         raise InvalidDatasetError(
             "table of shards does not say which part each is of",
-            cure="restore it from a copy",
+            where=where,
+            cure="restore it from a copy, or write the split again with overwrite=True",
         )
     return column
 
@@ -176,7 +182,7 @@ def _written_shards(
     """Returns the row of each shard, its part, and the part's records before it."""
     del crc32c  # In the key of the cache: the split may have been replaced.
     table = ShardTable.decode(storage_for(place).read(place), where=place)
-    parts = part_column(table)
+    parts = part_column(table, where=place)
     before = np.cumsum(table.records) - table.records
     firsts = np.unique(parts, return_index=True, return_inverse=True)[1:]
     begins = before[firsts[0]][firsts[1]]

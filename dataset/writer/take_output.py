@@ -86,7 +86,7 @@ def _take(job: PartsJob, *, resume: bool, overwrite: bool) -> TakenOutput:
     if split is not None and resume and not overwrite and job.marker.made(split):
         check_files(job.output, {job.split: split})
         delete_leftovers(job.output, job.name, [job.split])
-        return TakenOutput(job, split)
+        return TakenOutput(job, split.parts[0])  # Later editions are of others.
     if overwrite:
         shards = committed_shards(job.output, manifest, job.split)
         check_removal(*where, manifest=manifest, shards=shards)

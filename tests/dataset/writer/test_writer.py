@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset import (
@@ -32,6 +33,7 @@ from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.writer import writer as writer_module
 from gristmill.loader.locate import locate
+from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.results.contents import manifest_text
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -268,6 +270,19 @@ class TestWhereItGoesOn:
             write(tmp_path / "data", resume=True)
         write(tmp_path / "data", overwrite=True)
         assert contents(tmp_path / "data") == before
+
+    def test_what_was_appended_stays(self, tmp_path: pathlib.Path) -> None:
+        write(tmp_path / "data")
+        (tmp_path / "in").write_bytes(frames_of(RECORDS[:7]))
+        argv = ["append", str(tmp_path / "data"), str(tmp_path / "in")]
+        assert CliRunner().invoke(cli, argv).exit_code == 0
+        assert records_of(tmp_path / "data") == [*RECORDS, *RECORDS[:7]]
+        with Writer(tmp_path / "data", records_per_shard=30, resume=True) as writer:
+            assert writer.position_records == len(RECORDS)
+        assert records_of(tmp_path / "data") == [*RECORDS, *RECORDS[:7]]
+        write(tmp_path / "data", RECORDS[:9], overwrite=True)
+        assert records_of(tmp_path / "data") == RECORDS[:9]
+        assert not list((tmp_path / "data").rglob("*e00002*"))
 
     def test_another_version_of_a_codec_does_not_go_on(
         self, tmp_path: pathlib.Path
