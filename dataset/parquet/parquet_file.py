@@ -15,7 +15,7 @@ from gristmill.dataset.errors import (
     some_of,
 )
 from gristmill.dataset.parquet.kept_schema import difference
-from gristmill.dataset.parquet.random_reader import RandomReader
+from gristmill.dataset.parquet.random_reader import MAX_BLOCK_BYTES, RandomReader
 from gristmill.dataset.parquet.row_places import RowGroup, RowPlaces
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class ParquetFile:
         """
         damage = functools.partial(_damage, f"row group {group.number:,}")
         row, end, rows = group.first_row, group.end_row, 0
-        self._reader.set_streams(self._streams(columns))
+        self._prepare(group, columns)
         found = self._file.iter_batches(
             batch_size=_batch_rows(group),
             row_groups=[group.number],
@@ -178,11 +178,18 @@ class ParquetFile:
                 place=(row, end),
             )
 
-    def _streams(self, columns: Sequence[str]) -> int:
-        """Returns as how many columns these are stored."""
-        return sum(
-            _leaves(field.type) for field in self.schema if field.name in columns
-        )
+    def _prepare(self, group: RowGroup, columns: Sequence[str]) -> None:
+        """Lets the reader know how these columns of a row group will be read."""
+        leaves = {field.name: _leaves(field.type) for field in self.schema}
+        every, chosen = sum(leaves.values()), sum(map(leaves.__getitem__, columns))
+        stored = group.end_bytes - group.begin_bytes
+        # A row group that is in few blocks is read by few, whatever its columns.
+        blocks = 1 + stored * chosen // every // MAX_BLOCK_BYTES
+        # All columns are read without a gap between them. Of small row groups, a gap
+        # takes less time than a request.
+        gaps = chosen < every and stored > MAX_BLOCK_BYTES
+        run = stored // every if gaps else MAX_BLOCK_BYTES
+        self._reader.set_streams(min(chosen, blocks), run_bytes=run)
 
 
 def _batch_rows(group: RowGroup) -> int:

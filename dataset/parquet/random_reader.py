@@ -13,7 +13,7 @@ from gristmill.dataset.storage.lookup import storage_for
 
 _KEPT_BYTES = 64 << 20
 _AHEAD = 2
-_MAX_BLOCK_BYTES = 4 << 20
+MAX_BLOCK_BYTES = 4 << 20
 _MIN_BLOCK_BYTES = 256 << 10
 
 
@@ -22,22 +22,19 @@ class RandomReader(io.RawIOBase):
 
     Where the storage is remote, blocks of the file are asked for and kept. If one is
     read after the one before it, the next two are asked for as well: several streams
-    can be read forward at the same time.
+    can be read forward at the same time. Memory: 64 MiB, or 1 MiB for each of very many
+    streams.
 
     Args:
         path: The file.
         size_bytes: Its size.
         version: The version to read; None for any.
-        streams: In how many places the file is read forward at the same time. Memory,
-            where the storage is remote: 64 MiB, or 1 MiB for each of very many.
 
     Raises:
         StorageError: A local file cannot be opened.
     """
 
-    def __init__(
-        self, path: str, size_bytes: int, version: str | None, *, streams: int = 1
-    ):
+    def __init__(self, path: str, size_bytes: int, version: str | None):
         self._path, self._size_bytes, self._version = path, size_bytes, version
         self._position = 0
         self._storage = storage_for(path)
@@ -45,15 +42,22 @@ class RandomReader(io.RawIOBase):
         # By number, the one used last at the end: bytes, or the file that gives them.
         self._blocks: OrderedDict[int, bytes | BinaryIO] = OrderedDict()
         self._block_bytes = 0
-        self.set_streams(streams)
+        self.set_streams(1, run_bytes=_MIN_BLOCK_BYTES)  # Few read more than footers.
 
-    def set_streams(self, streams: int) -> None:
-        """Sets in how many places the file is read forward at the same time."""
+    def set_streams(self, streams: int, *, run_bytes: int = MAX_BLOCK_BYTES) -> None:
+        """Sets in how many places the file is read forward at the same time.
+
+        Args:
+            streams: How many.
+            run_bytes: About how much is read of each, until it goes on elsewhere.
+        """
         kept = max(1, streams) * (2 + _AHEAD)
-        share = min(max(_KEPT_BYTES // kept, _MIN_BLOCK_BYTES), _MAX_BLOCK_BYTES)
+        share = min(_KEPT_BYTES // kept, run_bytes)
+        share = min(max(share, _MIN_BLOCK_BYTES), MAX_BLOCK_BYTES)
         block_bytes = 1 << (share.bit_length() - 1)
         self._most_blocks = max(kept, _KEPT_BYTES // block_bytes)
-        if block_bytes != self._block_bytes:
+        # A file of one block is read once.
+        if block_bytes != self._block_bytes and self._size_bytes > self._block_bytes:
             self._blocks.clear()
             self._block_bytes = block_bytes
 
@@ -110,7 +114,7 @@ class RandomReader(io.RawIOBase):
         if self._file is not None:
             self._file.seek(self._position)
             return self._file.read(wanted)
-        number, begin = divmod(self._position, self._block_bytes)
+        number = (self._position - self._size_bytes) // self._block_bytes
         ahead = _AHEAD if number - 1 in self._blocks else 0
         for following in range(number, number + 1 + ahead):
             self._ask(following)
@@ -118,11 +122,13 @@ class RandomReader(io.RawIOBase):
         if not isinstance(block, bytes):
             with block as file:
                 block = self._blocks[number] = self._all_of(file, number)
-        return block[begin : begin + wanted]
+        start = self._position - self._range_of(number)[0]
+        return block[start : start + wanted]
 
     def _range_of(self, number: int) -> tuple[int, int]:
-        begin = number * self._block_bytes
-        return begin, min(begin + self._block_bytes, self._size_bytes)
+        # Counted from the end, where the footer is, in one of them if it is small.
+        begin = self._size_bytes + number * self._block_bytes
+        return max(begin, 0), min(begin + self._block_bytes, self._size_bytes)
 
     def _ask(self, number: int) -> None:
         """Asks for a block, if it was not; forgets those that were used long ago."""

@@ -16,6 +16,7 @@ from gristmill.dataset.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.parquet.parquet_file import ParquetFile
+from tests.support.gcs_server import GcsServer
 from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
 
 
@@ -221,3 +222,36 @@ def test_memory_does_not_grow_with_a_row_group(tmp_path):
     rows, more_mib = map(int, found.stdout.split())
     assert rows == 4000
     assert more_mib < 64
+
+
+def test_few_requests_read_a_wide_table_from_a_bucket(tmp_path, monkeypatch):
+    """Of 40 columns in row groups of 300 KB, each chunk would be a request."""
+    rows = [os.urandom(100) for _ in range(600)]
+    table = pa.table({f"c{number}": rows for number in range(40)})
+    path = write_parquet(tmp_path / "a", table, row_group_size=75, use_dictionary=False)
+    with GcsServer("in") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("in", "a", path.read_bytes())
+        for columns in (table.schema.names, ["c7"]):
+            server.requests.clear()
+            with ParquetFile("gs://in/a", path.stat().st_size, None) as file:
+                assert len(file.places.groups) == 8
+                for group in file.places.groups:
+                    for batch in file.batches(group, columns):
+                        assert batch.column(0)[0].as_py() in rows
+            assert server.requests["media"] <= 3
+
+
+def test_few_bytes_are_read_for_a_column_of_a_large_row_group(tmp_path, monkeypatch):
+    rows = [os.urandom(1000) for _ in range(700)]
+    table = pa.table({f"c{number}": rows for number in range(20)})
+    path = write_parquet(
+        tmp_path / "a", table, use_dictionary=False, data_page_size=1 << 18
+    )
+    with GcsServer("in") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("in", "a", path.read_bytes())
+        with ParquetFile("gs://in/a", path.stat().st_size, None) as file:
+            (group,) = file.places.groups
+            assert sum(b.num_rows for b in file.batches(group, ["c7"])) == 700
+        assert server.sent_bytes < path.stat().st_size / 5

@@ -30,7 +30,8 @@ def path(request, tmp_path):
 
 def test_any_reads_give_the_bytes_of_the_file(path):
     chosen = random.Random(2)
-    with RandomReader(path, len(DATA), None, streams=30) as reader:
+    with RandomReader(path, len(DATA), None) as reader:
+        reader.set_streams(30)
         assert reader.readable()
         assert reader.seekable()
         for _ in range(60):
@@ -46,7 +47,8 @@ def test_any_reads_give_the_bytes_of_the_file(path):
 
 
 def test_streams_are_read_ahead_and_kept(server):
-    with RandomReader("gs://in/a", len(DATA), None, streams=16) as reader:
+    with RandomReader("gs://in/a", len(DATA), None) as reader:
+        reader.set_streams(16)
         for begin in range(0, 4 * MIB, 256 << 10):
             for stream in (0, 4 * MIB):
                 reader.seek(stream + begin)
