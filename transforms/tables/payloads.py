@@ -19,6 +19,7 @@ IntArray = npt.NDArray[np.int64]
 BINARY = pa.large_binary()  # Its offsets do not end at 2 GiB.
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 _MOST_VARINT_BYTES = 10  # Of a negative number.
+_BLOCK = 1 << 15  # Numbers that are encoded at once: what the caches hold.
 
 
 def payloads(values: Any, counts: Any, kind: Kind, name: str) -> Any:
@@ -188,16 +189,26 @@ def packed_varints(values: IntArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
     Returns:
         uint8 [bytes], the varints end to end, and int64 [values], bytes of each.
     """
-    numbers: npt.NDArray[Any] = values.view(np.uint64)
+    blocks = [
+        _varint_block(values[at : at + _BLOCK].view(np.uint64))
+        for at in range(0, max(1, len(values)), _BLOCK)
+    ]
+    data, sizes = zip(*blocks, strict=True)
+    return np.concatenate(data), np.concatenate(sizes)
+
+
+def _varint_block(
+    numbers: npt.NDArray[Any],
+) -> tuple[npt.NDArray[np.uint8], IntArray]:
     largest = int(numbers.max(initial=0))
     if largest < 0x80:
-        return numbers.astype(np.uint8), np.ones(len(values), np.int64)
+        return numbers.astype(np.uint8), np.ones(len(numbers), np.int64)
     width = min(-(-largest.bit_length() // 7), _MOST_VARINT_BYTES)
     if width <= 4:  # Four bytes a number are half of the work.
         numbers = numbers.astype(np.uint32)
-    table = np.empty((len(values), width), np.uint8)
-    used = np.ones((len(values), width), bool)
-    sizes = np.ones(len(values), np.int64)
+    table = np.empty((len(numbers), width), np.uint8)
+    used = np.ones((len(numbers), width), bool)
+    sizes = np.ones(len(numbers), np.int64)
     for index in range(width):
         low = (numbers & 0x7F).astype(np.uint8)
         numbers = numbers >> 7
@@ -207,4 +218,5 @@ def packed_varints(values: IntArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
             used[:, index + 1] = more
             sizes += more
         table[:, index] = low
-    return table[used], sizes
+    # Twice as fast as `table[used]`.
+    return np.compress(used.ravel(), table.ravel()), sizes

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset import encode_example
@@ -428,6 +428,7 @@ def test_a_row_above_two_gibibytes():
 
 
 @given(st.lists(examples.INT64S, max_size=50))
+@example([0, 300] * 20_000 + [-1])
 def test_packed_varints_are_tensorflows(values):
     data, sizes = packed_varints(np.array(values, np.int64))
     packed = tf.train.Int64List(value=values).SerializeToString()
