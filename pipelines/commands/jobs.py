@@ -134,10 +134,10 @@ def _beam_options(
 
 @_job_command("convert")
 def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
-    """Convert TFRecord files to an ArrayRecord dataset at OUTPUT.
+    """Convert files of records to an ArrayRecord dataset at OUTPUT.
 
-    INPUT is a TFRecord file, a quoted glob pattern, or a directory: the files directly
-    in it, or all splits of a TFDS directory.
+    INPUT is a file, a quoted glob pattern, or a directory: the files directly in it, or
+    all splits of a dataset, of a TFDS directory or of a Hugging Face repository.
 
     After a failure, run the same command again: finished shards are kept.
     """

@@ -127,6 +127,28 @@ def test_editions_become_one_and_are_traced(tmp_path: pathlib.Path) -> None:
         assert data[place.source_offset_bytes :].startswith(frames_of([every[row]]))
 
 
+def test_a_dataset_is_appended_to_another(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    more = text_records(50, seed=9)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "in.tfrecord").write_bytes(frames_of(more))
+    run("convert", f"{tmp_path}/more/in.tfrecord", tmp_path / "week", "--num-shards=2")
+    run("append", source, tmp_path / "week")
+    assert read_output(source) == [*RECORDS, *more]
+    assert "nothing to do" in run("append", source, tmp_path / "week")
+    shutil.rmtree(tmp_path / "week")
+    opened = loader.open(str(source))
+    batches = loader.global_batches(opened, batch_size=750, shuffle="none")
+    for row in (700, 731, 749):
+        place = batches.locate(0, row)
+        assert place.source_path == f"{tmp_path}/more/in.tfrecord"
+        assert place.source_offset_bytes == len(frames_of(more[: row - 700]))
+    result = CliRunner().invoke(cli, ["append", str(source), str(source)])
+    assert result.exit_code == 2
+    assert "is the input" in result.output
+
+
 def test_trace_names_the_way(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
     run("convert", source, tmp_path / "new", "--num-shards=5")
     options = ("--step=0", "--row=3", "--batch-size=16")
