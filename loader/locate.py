@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.errors import CorruptInputError
 from gristmill.dataset.metadata.lineage import Ancestor, read_lineage
 from gristmill.dataset.metadata.provenance import (
     DamagedRegion,
@@ -22,6 +23,8 @@ from gristmill.dataset.metadata.provenance import (
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.streams.inflated_stream import Compression
+from gristmill.dataset.tar.find_sample import find_sample
 from gristmill.loader.batches import Batches, row_at
 from gristmill.loader.dataset import Dataset, ShardInfo
 from gristmill.loader.indices import IntArray, checked_count
@@ -61,8 +64,10 @@ class Location:
         source_format: The format of that file, such as `tfrecord`.
         source_record: The number of the record or row in that file, of a format that
             numbers them: ArrayRecord, Parquet. The fields in bytes are None then.
-        source_offset_bytes: Offset of the record's frame in that file; in the
-            decompressed file where `source_compression` is not `none`.
+        source_offset_bytes: Offset of the record's frame in that file, or of the first
+            header of its sample; in the decompressed file where `source_compression`
+            is not `none`.
+        source_sample: The name of the sample in a tar of WebDataset.
         source_range_bytes: The half-open range of that file, counted likewise, in
             which the frame lies.
         source_record_in_range: Its number among the records of that range, without
@@ -83,6 +88,7 @@ class Location:
     source_format: str | None = None
     source_record: int | None = None
     source_offset_bytes: int | None = None
+    source_sample: str | None = None
     source_range_bytes: tuple[int, int] | None = None
     source_record_in_range: int | None = None
     source_compression: str | None = None
@@ -93,8 +99,9 @@ class Location:
 def locate(batches: Batches, step: int, row: int) -> Location:
     """Returns where a row of a step's global batch comes from.
 
-    It reads no source file. It reads the index and the footer of the shard; where
-    several records share a chunk, also the record's chunk and a few others.
+    It reads the index and the footer of the shard; where several records share a chunk,
+    also the record's chunk and a few others. Of source files it reads tars alone, if
+    they are there: from the begin of the range to the sample.
     """
     rows = len(batches.schedule.positions(step))
     row = checked_count(row, what="row", least=0, most=rows - 1)
@@ -289,6 +296,8 @@ def _place(dataset: Dataset, found: _Found) -> dict[str, Any]:
         lost = {"source_note": "records of the range before this one were set aside"}
         return fields | (lost if number is None else {"source_record": number})
     fields |= _one_of([span], {span.file_index: file})
+    if file.format == "webdataset":
+        return fields | _sample(dataset, found)
     if found.at is None:
         return fields
     if file.format != "tfrecord":
@@ -311,6 +320,37 @@ def _place(dataset: Dataset, found: _Found) -> dict[str, Any]:
             "regions of this input is missing"
         }
     return fields | {"source_offset_bytes": offset}
+
+
+def _sample(dataset: Dataset, found: _Found) -> dict[str, Any]:
+    """Returns the place of a record's sample, by reading the tar."""
+    aside = [
+        (region.begin_bytes, region.end_bytes)
+        for region in found.regions
+        if not region.compressed
+    ]
+    try:
+        sample = find_sample(
+            found.file.path,
+            found.span.start_bytes or 0,
+            found.number,
+            compression=cast(Compression, found.file.compression),
+            regions=aside,
+        )
+    except (OSError, CorruptInputError):
+        sample = None
+    if sample is not None and found.at is not None:
+        (record,) = dataset.read([found.at + found.number])
+        sample = sample if sample.gave(record) else None
+    if sample is None:
+        return {
+            "source_note": "the tar is not there, or is not as it was: the name and "
+            "the place of the sample were not kept"
+        }
+    return {
+        "source_sample": sample.key.decode("utf-8", "backslashreplace"),
+        "source_offset_bytes": sample.offset,
+    }
 
 
 def _one_of(

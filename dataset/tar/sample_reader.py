@@ -134,6 +134,8 @@ class SampleReader(MemberReader):
         """
         self.drop_passed()
         ahead, self._ahead, self._doubt = self._ahead, None, None
+        if ahead is not None and ahead.start != self.offset:
+            ahead = None  # It was passed over.
         if not self._is_before(end, self.offset):
             self._ahead = ahead
             return None

@@ -300,7 +300,11 @@ def _print_location(
         lines.append(f"         {unit} {found.source_record:,} of that file")
     elif found.source_offset_bytes is not None:
         offset = f"{found.source_offset_bytes:,}"
-        which = "frame at" if line is None else f"line {line.line:,},"
+        which = "frame at"
+        if line is not None:
+            which = f"line {line.line:,},"
+        elif found.source_sample is not None:
+            which = f"sample {found.source_sample},"
         lines.append(f"         {which} byte offset {offset}{inside}")
     elif found.source_range_bytes is not None:
         begin, end = found.source_range_bytes

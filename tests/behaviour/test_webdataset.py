@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 import shutil
 
@@ -12,6 +13,7 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.errors import CorruptInputError, UserFunctionError
 from gristmill.dataset.example import decode_example
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.loader.locate import locate
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.definitions import ConvertOptions
@@ -209,3 +211,43 @@ def test_beam_gives_the_same_bytes(folder, tmp_path):
     for name in shards_of(tmp_path / "here"):
         shard = (tmp_path / "here" / name).read_bytes()
         assert shard == (tmp_path / "beam" / name).read_bytes()
+
+
+class TestTrace:
+    @pytest.mark.parametrize("pack", [bytes, gzip.compress])
+    def test_every_record_to_its_sample_and_byte(self, tmp_path, pack):
+        data = tar_of(members_of(30), format="pax", mtime=1.5)
+        damaged = bytearray(data)
+        first = [at for at, info in header_offsets(data) if info.name.endswith("cls")]
+        damaged[first[12] - 700] ^= 1  # In the header before that of its name.
+        path = tmp_path / "in.tar"
+        path.write_bytes(pack(bytes(damaged)))
+        plan = ("num_shards", 4)
+        convert(job_of(path, tmp_path / "out", on_corrupt="quarantine", plan=plan))
+        dataset = loader.open(tmp_path / "out")
+        batches = loader.global_batches(dataset, batch_size=1, shuffle="none")
+        for record in range(len(dataset)):
+            found = locate(batches, record, 0)
+            (stored,) = dataset.read([record])
+            key = decode_example(stored)["__key__"][0].decode()
+            assert found.source_sample == key
+            number = int(key.rpartition("/")[2])
+            # Its first header is that of its times, two blocks before.
+            assert found.source_offset_bytes == first[number] - 1024
+            assert found.source_note is None
+        assert 27 <= len(dataset) < 30
+
+    def test_a_tar_that_is_gone_or_another(self, folder, tmp_path):
+        path = tmp_path / "in.tar"
+        shutil.copy(folder / "0.tar", path)
+        convert(job_of(path, tmp_path / "out"))
+        dataset = loader.open(tmp_path / "out")
+        batches = loader.global_batches(dataset, batch_size=1, shuffle="none")
+        assert locate(batches, 3, 0).source_sample == "d.e/00003"
+        path.write_bytes(tar_of(members_of(40, seed=9)))
+        for _ in range(2):
+            found = locate(batches, 3, 0)
+            assert (found.source_sample, found.source_offset_bytes) == (None, None)
+            assert "is not as it was" in found.source_note
+            assert found.source_record_in_range == 3
+            path.unlink(missing_ok=True)
