@@ -29,7 +29,7 @@ class PartsJob:
         name: The dataset's name.
         split: The split.
         parts: How many writers each write a part.
-        shard_bytes: Most bytes of records in a shard, give or take one record.
+        shard_bytes: Most bytes of records in a shard; a larger record has its own.
         records_per_shard: Most records in a shard; None for no bound.
         writer: How shards are encoded.
         features: What the records hold, as `encode_features` gives it, where known.

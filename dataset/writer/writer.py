@@ -54,7 +54,7 @@ class Writer:
 
     While records come, the shard before them is checked and published, in a thread.
 
-    Memory: a few mebibytes, and for each record of a shard some 350 bytes if it has a
+    Memory: a few mebibytes, and for each record of a shard some 120 bytes if it has a
     chunk of its own (`group_size` 1), some 40 in groups of 16. Local disk: two shards,
     also where the output is in a bucket.
 
@@ -65,7 +65,7 @@ class Writer:
         part: Number of the part that this writer writes, from 0.
         parts: In how many parts the split is written; by default it is written by this
             writer alone, which commits it.
-        shard_bytes: Most bytes of records in a shard, give or take one record.
+        shard_bytes: Most bytes of records in a shard; a larger record has its own.
         records_per_shard: Most records in a shard.
         writer: How shards are encoded.
         features: What the records hold, where they are `tf.train.Example`, so that

@@ -37,7 +37,7 @@ from tests.support.chunks import (
     message,
     varint,
 )
-from tests.support.memory import limited_memory
+from tests.support.memory import limited_memory, peak_memory
 from tests.support.records import (
     AWKWARD_RECORDS,
     decode_file,
@@ -325,6 +325,17 @@ class TestFooter:
     def test_entries_of_empty_records_leave_fields_out(self, folder):
         data = written(folder, "group_size:1", [b"", b"abc", b""])
         assert footer_of(data).chunk_decoded_bytes.tolist() == [0, 3, 0]
+
+    def test_many_entries_take_little_memory(self, folder):
+        # More than are parsed at once; some in another way.
+        records = [b"x"] * 150_000
+        records[70_000:70_003] = [b""] * 3
+        data = written(folder, "group_size:1,uncompressed", records)
+        with peak_memory() as peak:
+            footer = footer_of(data)
+        assert footer.chunk_decoded_bytes.tolist() == list(map(len, records))
+        assert footer.records == len(records)
+        assert peak.bytes < 230 * len(records)
 
     def test_unknown_fields_are_passed_over(self):
         footer = [
