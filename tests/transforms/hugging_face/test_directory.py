@@ -3,6 +3,7 @@ import pytest
 
 from gristmill.dataset.errors import InputError
 from gristmill.transforms.hugging_face.directory import is_repository, repository_jobs
+from tests.support.gcs_server import GcsServer
 from tests.support.parquet_files import write_parquet
 
 README = "---\nconfigs:\n{}---\n"
@@ -111,3 +112,15 @@ def test_files_and_patterns_and_other_datasets_are_none(tmp_path):
     assert not is_repository(f"{found}/missing")
     (tmp_path / "dataset.json").touch()
     assert not is_repository(found)
+
+
+def test_a_repository_in_a_bucket(tmp_path, monkeypatch):
+    name = "train-00000-of-00001.parquet"
+    repository(tmp_path, name)
+    with GcsServer("in") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("in", "set/README.md", b"# Text")
+        server.objects.put("in", f"set/data/{name}", (tmp_path / name).read_bytes())
+        assert is_repository("gs://in/set")
+        assert not is_repository("gs://in/missing")
+        assert inputs_of("gs://in/set") == {"train": ["data/train-*.parquet"]}

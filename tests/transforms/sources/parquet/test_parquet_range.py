@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import random
 
 import google_crc32c
 import pyarrow as pa
@@ -22,6 +23,7 @@ from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.source_of import source_of
 from gristmill.transforms.tables import encode_rows, features_of
+from tests.support.gcs_server import GcsServer
 from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
 
 
@@ -309,3 +311,46 @@ def test_a_range_holds_a_record_for_each_row(five_groups):
     assert source.holds(span, 0)
     assert not source.holds(dataclasses.replace(span, records=span.records - 1), 0)
     assert not source.holds(dataclasses.replace(span, start_bytes=None), 0)
+
+
+BYTES = pa.table({"data": [random.Random(n).randbytes(1000) for n in range(900)]})
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    with GcsServer("in") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        path = write_parquet(tmp_path / "a", BYTES, row_group_size=300)
+        server.objects.put("in", "a", path.read_bytes())
+        yield server
+
+
+def test_an_object_that_is_replaced_meanwhile_is_no_damage(bucket):
+    """The error of the storage passes through pyarrow."""
+    files, kept = listed("gs://in/a"), Kept()
+    bucket.fail("replace", "media", skip=1)
+    with pytest.raises(StorageChangedError):
+        read(files, 0, -1, on_damage=kept)
+    assert not kept.found
+
+
+def test_what_was_damaged_on_its_way_is_read_once_more(bucket):
+    files, kept = listed("gs://in/a"), Kept()
+    for skip in (0, 1):  # The footer, and pages.
+        bucket.faults.clear()
+        bucket.fail("flip", "media", skip=skip)
+        places, records, _ = read(files, 0, -1, on_damage=kept)
+        assert places == list(range(900))
+        assert records == examples(BYTES)
+        assert not any(fault.times for fault in bucket.faults)
+    assert not kept.found
+
+
+def test_ranges_of_a_bucket_are_opened_ahead(bucket):
+    files = listed("gs://in/a")
+    everything = SourceRange(
+        file_index=0, begin_bytes=0, end_bytes=files[0].size_bytes, exact=True
+    )
+    reader = source_of(files.spec).read(files[0], everything)
+    assert 0 < reader.open_ahead() <= 1 << 18
+    assert sum(len(batch.records) for batch in reader.batches()) == 900
