@@ -91,8 +91,10 @@ class Split:
         if len(editions) == 1 and not extra:
             return editions[0]
         digests = [
-            RecordsDigest(low=int(one.records_digest[16:], 16))
-            + RecordsDigest(high=int(one.records_digest[:16], 16))
+            RecordsDigest(
+                low=int(one.records_digest[16:], 16),
+                high=int(one.records_digest[:16], 16),
+            )
             for one in editions
         ]
         lines = "".join(f"{one.shards_digest}\n" for one in editions)

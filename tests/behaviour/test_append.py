@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from gristmill import loader
+from gristmill.dataset import Writer
 from gristmill.dataset.errors import (
     CorruptInputError,
     InputError,
@@ -30,8 +31,13 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines.index import index
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import AppendOptions, ConvertOptions
+from gristmill.pipelines.options.definitions import (
+    AppendOptions,
+    ConvertOptions,
+    IndexOptions,
+)
 from gristmill.pipelines.results.conversion import Outcome
 from gristmill.pipelines.results.status import read_status
 from gristmill.pipelines.verify import verify
@@ -43,7 +49,7 @@ from tests.support import tfds_data
 from tests.support.conversion import contents
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
-from tests.support.records import frames_of, text_records
+from tests.support.records import frames_of, text_records, write_array_records
 
 OLD = text_records(60)
 NEW = text_records(25, seed=1)
@@ -568,6 +574,40 @@ class TestKilled:
             assert_whole(output, MORE)
             assert not any("e0000" in name for name in files_of(output))
         assert killed
+
+
+class TestToOtherDatasets:
+    def test_to_files_that_were_indexed(self, inputs, tmp_path):
+        folder = tmp_path / "found"
+        folder.mkdir()
+        write_array_records(folder / "some.array_record", OLD)
+        index(IndexOptions(files=(str(folder),)))
+        append(str(folder), inputs / "new")
+        assert_whole(str(folder), OLD, NEW)
+        # They are not ours to delete, whatever was appended.
+        with pytest.raises(InputError, match="gristmill did not write"):
+            run_conversion(
+                **conversion_of(
+                    ConvertOptions(
+                        input=(str(inputs / "more"),),
+                        output=str(folder),
+                        overwrite=True,
+                    )
+                )._asdict()
+            )
+        assert_whole(str(folder), OLD, NEW)
+
+    def test_to_what_a_python_loop_wrote(self, inputs, output):
+        with Writer(output, name="d", split="train") as writer:
+            for record in OLD:
+                writer.write(record)
+        append(output, inputs / "new")
+        append(output, inputs / "more")
+        assert_whole(output, OLD, NEW, MORE)
+        # A loop that is run again has nothing to do.
+        with Writer(output, name="d", split="train", resume=True) as writer:
+            assert writer.position_records == len(OLD)
+        assert_whole(output, OLD, NEW, MORE)
 
 
 class TestOfDatasets:
