@@ -20,9 +20,14 @@ from gristmill.dataset.errors import (
     InputError,
     JobChangedError,
 )
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ConvertTFRecords
+from gristmill.transforms.conversion.count_records import (
+    count_tasks,
+    parts_of_files,
+    total_counts,
+)
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
@@ -141,6 +146,35 @@ def test_a_false_start_within_quotes_is_repaired(tmp_path) -> None:
         )
     )
     assert result.repaired_shards > 0
+    assert [example_of(r) for r in read_output(tmp_path / "out")] == rows
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_counts_of_parts_meet(tmp_path, monkeypatch, name) -> None:
+    for function in (parts_of_files, count_tasks, total_counts):
+        monkeypatch.setitem(function.__kwdefaults__, "part_bytes", 1 << 12)
+    data = FILES[name]
+    if name == "jsonl":
+        data = b"\n\n" + data.replace(b"\n", b"\n \n")
+    (tmp_path / "in").write_bytes(data)
+    plan = ("records_per_shard", 33)
+    job = job_of(tmp_path / "in", tmp_path / "out", plan=plan, records=asked(name))
+    result = convert(job)
+    assert result.repaired_shards == 0
+    assert read(name, tmp_path / "out") == expected(name)
+    table = read_table(job.output, result.manifest.splits["train"])
+    assert set(table.columns["records"][:-1].tolist()) == {33}
+
+
+def test_counts_after_a_false_start_within_quotes(tmp_path, monkeypatch) -> None:
+    for function in (parts_of_files, count_tasks, total_counts):
+        monkeypatch.setitem(function.__kwdefaults__, "part_bytes", 1 << 20)
+    rows = [{"n": n, "s": "a"} for n in range(5)]
+    rows[2]["s"] = "".join(f"{n},x{n}\n" for n in range(300_000))
+    (tmp_path / "in.csv").write_bytes(csv_of(rows))
+    plan = ("records_per_shard", 2)
+    records = asked("csv")
+    convert(job_of(tmp_path / "in.csv", tmp_path / "out", plan=plan, records=records))
     assert [example_of(r) for r in read_output(tmp_path / "out")] == rows
 
 

@@ -74,6 +74,8 @@ def _sampled(files: InputFiles, delimiter: bytes) -> tuple[list[str], list[list[
     header: list[str] = []
     cells: list[list[str]] = []
     for path, lines in sample_lines(files, splitter.ends):
+        if not lines:
+            continue  # It is empty, or damaged: then the conversion names that.
         rows = (_fields(line, splitter, delimiter) for line in lines)
         found = next(rows, None)
         if found is None:
@@ -88,6 +90,8 @@ def _sampled(files: InputFiles, delimiter: bytes) -> tuple[list[str], list[list[
             if row is not None and len(row) == len(header):
                 for column, cell in zip(cells, row, strict=True):
                     column.append(cell)
+    if not header:
+        raise _no_header(files.paths[0], "no row of text")
     return header, cells
 
 

@@ -121,6 +121,9 @@ class JsonRows:
             return bad("JSON line is too long", expected, f"{len(line):,} bytes")
         try:
             found = parsed_line(line)
+        except json.JSONDecodeError as error:
+            got = f"{error.msg} at character {error.pos + 1:,} of the line"
+            return bad("line is not valid JSON", "one JSON object", got)
         except (ValueError, RecursionError) as error:
             return bad("line is not valid JSON", "one JSON object", str(error))
         wrong = difference(found, self._schema, only=self._only)

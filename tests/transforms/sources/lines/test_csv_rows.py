@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import CorruptRecordError, InputError
 from gristmill.transforms.sources.lines.csv_rows import CsvRows, column_type
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
+from gristmill.transforms.sources.lines.line_reader import LineReader
 from gristmill.transforms.sources.lines.parser import BadLineError, Lines
+from gristmill.transforms.sources.lines.row_lines import CsvLines
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
 
@@ -130,3 +132,53 @@ def test_another_header_is_refused():
 )
 def test_types_of_columns(cells, kind):
     assert column_type(cells) == kind
+
+
+PIECES = [b'"', b",", b"\n", b"\r", b"x", b"", b"\xff", b"\0", b'""', b'",']
+TEXT = st.text('ab",\n\ré 1', max_size=4)
+
+
+@given(
+    st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.floats(0, 1), st.integers(0, 2), st.sampled_from(PIECES)),
+        max_size=2,
+    ),
+    st.sampled_from([3, 17, 1000]),
+)
+def test_rows_that_are_kept_of_damaged_files_are_rows_of_csv(
+    rows, changes, block_bytes
+):
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
+    data = b"n,s,f\n" + file.getvalue().encode()
+    for at, length, piece in changes:
+        begin = 6 + int(at * (len(data) - 6))
+        data = data[:begin] + piece + data[begin + length :]
+    texts = pa.schema([(name, pa.string()) for name in SCHEMA.names])
+    parser = CsvLines(
+        rows_of(schema=texts),
+        CsvSplitter(b","),
+        lambda batch: [repr(list(row.values())).encode() for row in batch.to_pylist()],
+    )
+    reader = LineReader(
+        io.BytesIO(data), path="x", parser=parser, block_bytes=block_bytes
+    )
+    kept: dict[int, bytes] = {}
+    aside: list[int] = []
+    while True:
+        try:
+            for batch in reader.batches():
+                kept.update(zip(batch.places, batch.records, strict=True))
+            break
+        except CorruptRecordError as error:
+            aside.append(reader.offset)
+            reader.skip(error.end)
+    edges = sorted([*kept, *aside, len(data)])
+    for begin, record in kept.items():
+        end = edges[edges.index(begin) + 1]
+        read = csv.reader(io.StringIO(data[begin:end].decode(), newline=""))
+        assert [repr(row).encode() for row in read if row] == [record]
+    if not aside:
+        read = csv.reader(io.StringIO(data.decode(), newline=""))
+        assert [repr(row).encode() for row in read if row][1:] == list(kept.values())

@@ -109,6 +109,18 @@ def test_files_without_a_header(tmp_path, data):
         schema_of(written(tmp_path, data))
 
 
+def test_files_of_zero_bytes_have_no_header(tmp_path):
+    pattern = written(tmp_path, b"", b"a,b\n1,2\n", b"")
+    options = RecordOptions(input_format="csv")
+    found = find_inputs([pattern], options=options, allow_empty_files=True)
+    source = source_of(found.spec)
+    counts = [
+        sum(len(batch.records) for batch in source.read(file, WHOLE).batches())
+        for file in found
+    ]
+    assert counts == [0, 1, 0]
+
+
 def test_a_header_alone_has_no_records(tmp_path):
     assert examples_of(written(tmp_path, b"a,b\n")) == []
     assert examples_of(written(tmp_path, b"a,b")) == []
