@@ -26,17 +26,13 @@ from gristmill.pipelines.options.definitions import AppendOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import WriteArrayRecords, convert_tfrecords
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords
-from gristmill.transforms.sources.formats import FORMATS
 from tests.support import conversion
 from tests.support.conversion import read_output
 from tests.support.input_files import WRITERS, rows_of
 from tests.support.ledger import FAULTS, FILE_FAULTS, LISTS, Case
 from tests.support.records import text_records
 
-EACH = [
-    pytest.param(name, marks=() if name == "tfrecord" else pytest.mark.slow)
-    for name in FORMATS
-]
+EACH = ["tfrecord", pytest.param("parquet", marks=pytest.mark.slow)]
 
 
 @pytest.fixture
