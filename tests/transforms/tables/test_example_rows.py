@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gristmill.dataset import encode_example
@@ -144,7 +144,6 @@ def feature(kind: pa.DataType, values: list) -> tf.train.Feature:
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
-@settings(max_examples=50)
 @given(tables())
 def test_rows_are_what_tensorflow_makes_of_them(drawn):
     batch, rows = drawn
