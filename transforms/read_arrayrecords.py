@@ -98,8 +98,8 @@ class ReadArrayRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[byte
     kept within its bundle, and none beyond that: use `with_index` where it matters.
     Every shard is read by as many workers as it has ranges. Memory per worker: 1 MiB
     of the file (up to 4 MiB decoded), or one chunk if that is larger, 16 MiB that are
-    read ahead from object storage, and the shard's footer and index: some 35 bytes a
-    record.
+    read ahead from object storage, and the footers and indexes of two shards: some 35
+    bytes a record.
 
     Attributes:
         source: The directory of a dataset; or the path or glob pattern of files, or

@@ -199,7 +199,7 @@ def walk_chunks(
         range_bytes=range_bytes,
     ):
         offsets = footer.chunk_offsets
-        data = _read(file, int(offsets[last] - offsets[first]))
+        data = read_bytes(file, int(offsets[last] - offsets[first]))
         yield ChunkRange(path, footer, first, last, record, data)
         record += int(footer.chunk_records[first:last].sum())
 
@@ -219,15 +219,15 @@ def walk_file(
     """
     done = 0
     if footer is not None:
-        yield _read(file, int(footer.chunk_offsets[0])), None
+        yield read_bytes(file, int(footer.chunk_offsets[0])), None
         for chunks in walk_chunks(file, footer, path=path):
             yield chunks.data, chunks
         done = int(footer.chunk_offsets[-1])
     for begin in range(done, size_bytes, _REST_BYTES):
-        yield _read(file, min(_REST_BYTES, size_bytes - begin)), None
+        yield read_bytes(file, min(_REST_BYTES, size_bytes - begin)), None
 
 
-def _read(file: BinaryIO, size_bytes: int) -> bytes:
+def read_bytes(file: BinaryIO, size_bytes: int) -> bytes:
     """Reads so many bytes, fewer only at the end of the file."""
     data = file.read(size_bytes)
     if len(data) == size_bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import time
 from collections.abc import Callable, Sequence
@@ -9,8 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.errors import CorruptStreamError, InputError
-from gristmill.dataset.file_formats import compression_of
+from gristmill.dataset.arrayrecord.footer import read_footer
+from gristmill.dataset.errors import CorruptShardError, CorruptStreamError, InputError
+from gristmill.dataset.file_formats import (
+    ARRAY_RECORD,
+    HEAD_BYTES,
+    compression_of,
+    format_of,
+)
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import (
     compile_pattern,
@@ -165,7 +172,8 @@ def shard_sizes(listed: Listed, plan: PlanOptions) -> ShardSizes:
     sizes = np.array([file.size_bytes for file in listed.files], np.int64)
     if not len(sizes):
         return ShardSizes(plan.value if plan.kind == "shard_bytes" else None, None)
-    inflation = _inflation(max(listed.files, key=lambda file: file.size_bytes).path)
+    largest_file = max(listed.files, key=lambda file: file.size_bytes)
+    inflation = _inflation(largest_file.path)
     total = float(sizes.sum())
     if plan.kind == "records_per_shard":
         largest = None
@@ -175,11 +183,25 @@ def shard_sizes(listed: Listed, plan: PlanOptions) -> ShardSizes:
         splittable = np.full(len(sizes), inflation is None)
         cuts = plan_by_bytes(plan, sizes, splittable).cut_bytes
         largest = float(np.diff(cuts).max(initial=0))
-    times = inflation or 1.0
+    times = inflation or _decoded_times(largest_file)
     return ShardSizes(
         None if largest is None else int(largest * times),
         int(total * times) if listed.whole else None,
     )
+
+
+def _decoded_times(file: ListedFile) -> float:
+    """Returns how many bytes a byte of an ArrayRecord file decodes to; 1 of others."""
+    storage = storage_for(file.path)
+    found = format_of(storage.read(file.path, 0, HEAD_BYTES))
+    if found is None or found.name != ARRAY_RECORD:
+        return 1.0
+    read = functools.partial(storage.read, file.path)
+    try:
+        footer = read_footer(read, file.size_bytes, path=file.path)
+    except CorruptShardError:
+        return 1.0  # The job says so, with its place.
+    return max(1.0, float(footer.chunk_decoded_bytes.sum()) / file.size_bytes)
 
 
 def _inflation(path: str) -> float | None:

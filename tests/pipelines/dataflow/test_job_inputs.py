@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pathlib
 import zlib
 
 import pytest
@@ -19,6 +20,7 @@ from gristmill.pipelines.dataflow.job_inputs import (
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.cloud import Cloud, running
+from tests.support.records import write_array_records
 
 NAMES = ("a/1", "a/2.gz", "a/_SUCCESS", "a/deep/3", "a/[1]", "b/c/d")
 
@@ -115,3 +117,17 @@ def test_compressed_inputs_are_counted_as_they_are_read(cloud: Cloud, compress):
     assert found.largest_bytes == pytest.approx(100_000, rel=0.01)
     cloud.storage.objects.put("raw", f"sizes/{len(data)}", data[:14] + b"\0" * 99)
     assert shard_sizes(listed(len(data), 50), plan).largest_bytes >= len(data)
+
+
+def test_array_records_are_counted_as_they_are_decoded(
+    cloud: Cloud, tmp_path: pathlib.Path
+) -> None:
+    write_array_records(tmp_path / "a", [bytes(10_000)] * 300, options="group_size:9")
+    data = (tmp_path / "a").read_bytes()
+    cloud.storage.objects.put("raw", f"sizes/{len(data)}", data)
+    plan = PlanOptions(kind="match_shards", value=None)
+    found = shard_sizes(listed(len(data), 50), plan)
+    assert found.largest_bytes == pytest.approx(3_000_000, rel=0.01)
+    damaged = data[:-65_536] + bytes(65_536)
+    cloud.storage.objects.put("raw", f"sizes/{len(data)}", damaged)
+    assert shard_sizes(listed(len(data), 50), plan).largest_bytes == len(data)

@@ -175,11 +175,11 @@ class ShardRange:
     def _fetched(self, chunks: walk.ChunkRange) -> walk.ChunkRange:
         """Returns chunks that were fetched once more."""
         offsets = self._opened.footer.chunk_offsets
-        data = storage_for(chunks.path).read(
-            chunks.path,
-            int(offsets[chunks.first_chunk]),
-            int(offsets[chunks.last_chunk]),
-        )
+        begin, end = offsets[[chunks.first_chunk, chunks.last_chunk]].tolist()
+        with storage_for(chunks.path).open(
+            chunks.path, offset=begin, end=end, version=self._opened.version
+        ) as file:
+            data = walk.read_bytes(file, end - begin)
         return dataclasses.replace(chunks, data=data)
 
     def _set_aside(self, chunk: walk.ChunkRange, error: CorruptShardError) -> None:
