@@ -7,6 +7,7 @@ README that may say which files are of which split.
 from __future__ import annotations
 
 import glob
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -161,11 +162,10 @@ def _parquet_files(directory: str) -> list[str]:
 def _patterns(files: Sequence[str], names: Collection[str]) -> list[str]:
     """Returns one pattern that matches these files alone, or else their names."""
     first = files[0]
-    shard = shard_of(first)
-    if shard is not None:
-        begin = first[: first.rindex(f"-{shard.number:05}-of-")]
-        pattern = f"{glob.escape(begin)}-*{_PARQUET}"
-        matches = compile_pattern(pattern).fullmatch
-        if [name for name in names if matches(name)] == list(files):
-            return [pattern]
+    number = re.search(r"\d{5,}-of-", first)
+    begin = first[: number.start()] if number else first[: first.rfind("/") + 1]
+    pattern = f"{glob.escape(begin)}*{_PARQUET}"
+    matches = compile_pattern(pattern).fullmatch
+    if [name for name in names if matches(name)] == list(files):
+        return [pattern]
     return [glob.escape(name) for name in files]

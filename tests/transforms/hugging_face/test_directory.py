@@ -86,7 +86,7 @@ def test_folders_are_configurations(tmp_path):
     assert f"gristmill convert {found}/de de" in caught.value.cure
     assert inputs_of(f"{found}/de") == {"train": ["train-*.parquet"]}
     alone = repository(tmp_path / "other", "en/train/0000.parquet")
-    assert inputs_of(alone) == {"train": ["en/train/0000.parquet"]}
+    assert inputs_of(alone) == {"train": ["en/train/*.parquet"]}
 
 
 @pytest.mark.parametrize(

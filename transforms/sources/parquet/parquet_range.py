@@ -125,7 +125,8 @@ class ParquetRange:
             # The first range of the file takes all of it.
             source = self._source
             if not (source.begin_bytes or source.skip_records or self._given_row):
-                self._set_aside(error, 0, self._file.size_bytes, end_row=0)
+                size = self._file.size_bytes
+                self._set_aside(self._on_damage, error, 0, size, end_row=0)
             self._whole = True
             return None
 
@@ -145,10 +146,10 @@ class ParquetRange:
             try:
                 yield from self._group_records(table, group, columns, first, last)
             except CorruptRecordError as error:
-                if error.offset >= first:
-                    self._set_aside_group(error, group)
-                elif self._on_damage is None:
+                if self._on_damage is None:
                     raise
+                if error.offset >= first:
+                    self._set_aside_group(self._on_damage, error, group)
                 else:
                     # It belongs to the range before, up to the end of the row group.
                     self._start = group.end_row
@@ -238,21 +239,26 @@ class ParquetRange:
         self._on_damage.add(sink.getvalue())
         self._on_damage.end(0)  # These are no bytes of the file.
 
-    def _set_aside_group(self, error: CorruptRecordError, group: RowGroup) -> None:
+    def _set_aside_group(
+        self, handler: DamageHandler, error: CorruptRecordError, group: RowGroup
+    ) -> None:
         size = self._file.size_bytes
         begin, end = stored_group(self._footer(), group.number) or (0, size)
-        self._set_aside(error, begin, min(end, size), end_row=group.end_row)
+        self._set_aside(handler, error, begin, min(end, size), end_row=group.end_row)
 
     def _set_aside(
-        self, error: CorruptRecordError, begin: int, end: int, *, end_row: int
+        self,
+        handler: DamageHandler,
+        error: CorruptRecordError,
+        begin: int,
+        end: int,
+        *,
+        end_row: int,
     ) -> None:
-        if self._on_damage is None:
-            raise error
-        rows = Rows(error.offset, end_row, begin)
-        self._on_damage.begin(error, self.path, rows=rows)
+        handler.begin(error, self.path, rows=Rows(error.offset, end_row, begin))
         for piece in self._pieces(begin, end):
-            self._on_damage.add(piece)
-        self._on_damage.end(end)
+            handler.add(piece)
+        handler.end(end)
 
     def _footer(self) -> bytes:
         end = self._file.size_bytes - _TAIL_BYTES

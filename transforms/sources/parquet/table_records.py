@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _COLUMN = "column:"
-_MOST_FOOTERS = (
-    1024  # Of so many files the columns are compared before anything is read.
-)
+# Of so many files the columns are compared before anything is read.
+_MOST_FOOTERS = 1024
 _AT_ONCE = 16
 
 Features = Mapping[str, FeatureSpec]
