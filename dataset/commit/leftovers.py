@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 from collections.abc import Iterable, Iterator
 
 from gristmill.dataset.commit.listings import Listings, decode_name
@@ -10,7 +11,7 @@ from gristmill.dataset.errors import StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.base import is_unfinished
-from gristmill.dataset.storage.lookup import plain_pattern, storage_for
+from gristmill.dataset.storage.lookup import storage_for
 
 _WRITTEN_TO = ("", layout.INDEX_DIR, layout.QUARANTINE_DIR)
 
@@ -31,7 +32,7 @@ def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
     for directory in _WRITTEN_TO:
         with contextlib.suppress(StorageError):
             storage.delete_unfinished(layout.join(output, directory))
-    place = plain_pattern(output)
+    place = glob.escape(output)
     for split in splits:
         results = layout.join(place, layout.result_path(name, split, "?" * 16))
         with contextlib.suppress(StorageError):
@@ -86,7 +87,7 @@ def find_leftovers(
 
 def _asides(dataset: str, manifest: Manifest) -> list[str]:
     """Returns the directories of new files, also of splits that are not there yet."""
-    owners = layout.aside_dir(plain_pattern(dataset), manifest.name, "*")
+    owners = layout.aside_dir(glob.escape(dataset), manifest.name, "*")
     found = storage_for(dataset).match(layout.join(owners, layout.OWNER_JSON))
     places = {info.path.rpartition("/")[0] for info in found}
     places |= {layout.aside_dir(dataset, manifest.name, s) for s in manifest.splits}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
+
 from gristmill.dataset.errors import NotADatasetError, StorageError
 from gristmill.dataset.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import plain_pattern, storage_for
+from gristmill.dataset.storage.lookup import storage_for
 
 _CURE = (
     "check the path; `gristmill index` makes a dataset of ArrayRecord files that are "
@@ -31,7 +33,7 @@ def not_a_dataset(path: str) -> NotADatasetError:
     elif storage.list(layout.join(path, layout.INDEX_DIR)):
         got = "an unfinished conversion"
         cure = "run the same `gristmill convert` again: it does what is missing"
-    elif storage.match(layout.join(plain_pattern(path), _OWNERS)):
+    elif storage.match(layout.join(glob.escape(path), _OWNERS)):
         got = "a split that is not committed"
         cure = (
             "run the program that writes it again, with resume=True; where it writes "

@@ -60,11 +60,6 @@ def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
     return local_patterns.matcher_below(pattern, directory)
 
 
-def plain_pattern(path: str) -> str:
-    """Returns a pattern that matches a path alone, also if it has a "[" or "*"."""
-    return re.sub(r"([*?[])", r"[\1]", path)
-
-
 def version_of(path: str) -> str:
     """Returns the version of a file as `replaces` takes it, "" if there is none."""
     found = storage_for(path).stat(path)

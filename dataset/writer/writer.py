@@ -14,7 +14,7 @@ import google_crc32c
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import DataLossError, InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.manifest import read_table
@@ -173,7 +173,12 @@ class Writer:
         """Commits the split, or finishes the part; after an error does neither."""
         part = self._part
         if error is not None or part is None:
+            publishing = self._publishing
             self._abandon("its `with` statement has ended")
+            if error is not None and publishing is not None:
+                failed = publishing.exception()
+                if failed is not None and failed is not error:
+                    error.add_note(f"The shard before could not be kept: {failed}")
             return
         if not part.finished:
             if self._closed is not None:
@@ -184,6 +189,7 @@ class Writer:
                 if self._records or not part.shards:
                     self._finish_shard()
                 self._wait_for_shard()
+                self._check_complete(part)
                 part.finish()
             self._pool.shutdown()
         self._closed = "its `with` statement has ended"
@@ -265,6 +271,17 @@ class Writer:
         publishing, self._publishing = self._publishing, None
         if publishing is not None:
             publishing.result()
+
+    def _check_complete(self, part: Part) -> None:
+        """Raises DataLossError if shards hold fewer records, or more, than came."""
+        if part.records != self._kept_records:
+            raise DataLossError(
+                "finished shards do not hold the records that were written",
+                where=self._job.where,
+                expected=f"{self._kept_records:,} records",
+                got=f"{part.records:,}",
+                cure="run again; if it repeats, please report it",
+            )
 
     @contextlib.contextmanager
     def _or_abandoned(self) -> Any:

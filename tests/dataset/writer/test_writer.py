@@ -28,6 +28,7 @@ from gristmill.dataset import (
     open_manifest,
     read_manifest,
 )
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.errors import DataLossError, InvalidDatasetError
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
@@ -366,6 +367,33 @@ class TestWhatItRefuses:
         with pytest.raises(InputError, match="an error has ended it"):
             write_both()
         assert records_of(tmp_path / "data") == [b"second"]
+
+    def test_an_error_tells_of_the_shard_before_it(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        def fail() -> None:
+            with Writer(tmp_path / "data", records_per_shard=2) as first:
+                write(tmp_path / "data", RECORDS[:1], records_per_shard=2)
+                first.write(b"first")
+                first.write(b"first")
+                raise StoppedError
+
+        with pytest.raises(StoppedError) as caught:
+            fail()
+        (note,) = caught.value.__notes__
+        assert "could not be kept: another" in note
+
+    def test_a_record_that_gets_lost_inside(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Losing(ShardWriter):
+            def write(self, records: Any, crc32cs: Any) -> None:
+                super().write(records[1:], crc32cs[1:])
+
+        monkeypatch.setattr(writer_module, "ShardWriter", Losing)
+        with pytest.raises(DataLossError, match=r"100 records(.|\n)*95"):
+            write(tmp_path / "data")
+        assert read_manifest(tmp_path / "data") is None
 
     def test_a_conversion_can_take_the_output(self, tmp_path: pathlib.Path) -> None:
         write(tmp_path / "data")
