@@ -164,7 +164,7 @@ class TestDirectories:
         assert f"{tmp_path}/a, {tmp_path}/b" in refused(tmp_path / "?" / "x")
 
 
-@pytest.mark.parametrize("name", ["TFRecord", "Parquet", "CSV", "tar", "PNG"])
+@pytest.mark.parametrize("name", ["TFRecord", "Parquet", "CSV", "tar", "Avro"])
 def test_other_formats(make, name):
     folder = make("a.array_record")
     data = frames_of([b"a"]) if name == "TFRecord" else MAKERS[name]()
@@ -172,4 +172,4 @@ def test_other_formats(make, name):
     message = refused(folder)
     assert f"not an ArrayRecord file, but {name}" in message
     assert f"where:    {folder}/b" in message
-    assert ("`gristmill convert`" in message) == (name != "PNG")
+    assert ("`gristmill convert`" in message) == (name != "Avro")
