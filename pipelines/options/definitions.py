@@ -56,7 +56,8 @@ class ConvertOptions:
     columns: str | None = option(
         "text",
         "Columns",
-        "Columns to take, separated by commas, of a format that has columns.",
+        "Columns to take, separated by commas, of a format that has columns. Of JSON "
+        "lines and CSV, a:float gives the type of a, and * stands for all others.",
         shown="all",
         metavar="A,B",
         regex="[^,]+(,[^,]+)*",

@@ -22,7 +22,7 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.pipelines.verify import verify
-from gristmill.transforms import ConvertTFRecords
+from gristmill.transforms import ConvertTFRecords, ReadRecords
 from gristmill.transforms.conversion.count_records import (
     count_tasks,
     parts_of_files,
@@ -399,6 +399,18 @@ def test_cuts_are_at_lines(tmp_path, name) -> None:
         assert (reader.span.start_bytes, reader.span.stop_bytes) == (begin, end)
     decode = bytes.decode if name == "text" else example_of
     assert [decode(record) for record in records] == expected(name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pipeline_reads_them(tmp_path, name) -> None:
+    (tmp_path / "in").write_bytes(FILES[name])
+    path = tmp_path / "in"
+    found = run(
+        ReadRecords(path, records=asked(name), with_source=True, range_bytes=2_000)
+    )
+    decode = bytes.decode if name == "text" else example_of
+    in_order = sorted(found, key=lambda one: one.place)
+    assert [decode(one.record) for one in in_order] == expected(name)
 
 
 @pytest.mark.slow
