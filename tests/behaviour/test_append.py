@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import apache_beam as beam
 import pytest
 
 from gristmill import loader
@@ -30,6 +31,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.beam_graphs import graph_of
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.conversion_jobs import conversion_of
@@ -226,6 +228,16 @@ class TestAppend:
             )
             assert_whole(output, OLD, NEW)
         assert contents(pathlib.Path(output)) == contents(pathlib.Path(other))
+
+    @pytest.mark.slow
+    def test_where_workers_list_the_inputs(self, inputs, output):
+        # As on Dataflow.
+        convert(output, inputs / "old")
+        given = AppendOptions(input=(str(inputs / "new"),), output=output, num_shards=2)
+        for _ in range(2):
+            with beam.Pipeline() as pipeline:
+                _ = pipeline | graph_of(given)
+            assert_whole(output, OLD, NEW)
 
 
 class TestRefused:
@@ -426,10 +438,7 @@ class TestTwoAtOnce:
         assert touched == {"dataset.json"}
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("round", range(3))
-    def test_processes_that_are_run_until_they_succeed(
-        self, inputs, output, tmp_path, round
-    ):
+    def test_processes_that_are_run_until_they_succeed(self, inputs, output, tmp_path):
         convert(output, inputs / "old")
         folders = [tmp_path / "mine", tmp_path / "theirs"]
         for folder in folders:

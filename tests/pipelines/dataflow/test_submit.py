@@ -29,6 +29,7 @@ from tests.support.cloud import (
     written_job,
 )
 from tests.support.distributions import ROOT, checked
+from tests.support.records import frames_of
 
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts", "--num-shards", "5")
 # Where a test is about something else: it takes seconds to build the package.
@@ -223,6 +224,21 @@ def test_other_pipelines_are_submitted(cloud: Cloud, command: str):
     assert done.code == 0, done.stderr
     said_unfinished(done.stdout)
     assert job_of(cloud)["labels"]["gristmill"] == command
+
+
+@pytest.mark.slow
+def test_an_append_is_submitted_once(cloud: Cloud):
+    cloud.gristmill(*CONVERT)
+    cloud.storage.objects.put("raw", "more/0.tfrecord", frames_of([b"one", b"two"]))
+    append = ("append", "gs://data/texts", "gs://raw/more/*")
+    done = cloud.submit(*append, IMAGE)
+    assert done.code == 0, done.stderr
+    said_unfinished(done.stdout)
+    assert job_of(cloud)["labels"]["gristmill"] == "append"
+    cloud.gristmill(*append)
+    again = cloud.submit(*append, IMAGE)
+    assert again.code == 2
+    assert "committed already" in again.stderr
 
 
 @pytest.mark.slow
