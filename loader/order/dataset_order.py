@@ -94,7 +94,7 @@ class DatasetOrder:
             found = self.shuffle.map_lanes_unchecked(
                 places, self._lane_keys, lanes=lanes, epochs=epochs
             )
-            found = found + self._first_records[lanes]
+            found = found + self._first_records.take(lanes)
         return found.reshape(positions.shape)
 
     def positions(self, record: int, *, epochs: IntArray) -> IntArray:

@@ -179,8 +179,11 @@ class Epochs:
     ) -> Places:
         """Returns what is at positions from a first to a last one, all in a run."""
         if run.mixture is not None:
-            lanes, places = run.mixture.locate_unchecked(positions - run.from_position)
-            numbers = np.array(run.lanes, np.int64)[lanes]
+            start = run.from_position
+            lanes, places = run.mixture.locate_between(
+                positions - start, first - start, last - start
+            )
+            numbers = np.array(run.lanes, np.int64).take(lanes)
             return Places(numbers, np.array([run.first_epoch], np.int64), places)
         lane = np.array(run.lanes, np.int64)
         epoch = (first - run.from_position) // run.num_records

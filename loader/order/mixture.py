@@ -57,6 +57,8 @@ _FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
 # Products of a position within a period and a weight fit int64 up to this weight;
 # heavier nodes are computed with Python's integers.
 _INT64_WEIGHT = 1 << 31
+# Up to this weight such positions can be dealt in int64 even so.
+_FLOAT_WEIGHT = 1 << 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,25 +199,28 @@ class Mixture:
         if self.num_datasets == 1:
             return np.zeros_like(positions), positions
         flat = positions.ravel()
-        if flat.size:
-            first, last = (self._phase_at(int(end)) for end in (flat.min(), flat.max()))
-            if first == last:  # Most batches are in one phase.
-                datasets, places = self._deal(first, flat)
-                return datasets.reshape(positions.shape), places.reshape(
-                    positions.shape
-                )
-        datasets, places = np.empty_like(flat), np.empty_like(flat)
-        numbers = np.searchsorted(self._starts, flat, side="right") - 1
-        for number in np.unique(numbers).tolist():
-            rows = np.flatnonzero(numbers == number)
-            datasets[rows], places[rows] = self._deal(number, flat[rows])
+        if not flat.size:
+            return positions, positions
+        datasets, places = self.locate_between(flat, int(flat.min()), int(flat.max()))
         return datasets.reshape(positions.shape), places.reshape(positions.shape)
 
-    def _deal(self, number: int, positions: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns datasets and places of positions, all of them in one phase."""
+    def locate_between(
+        self, positions: IntArray, first: int, last: int
+    ) -> tuple[IntArray, IntArray]:
+        """As `locate_unchecked`, of [n] positions from a first to a last one."""
+        number = self._phase_at(first)
+        if number != self._phase_at(last):
+            datasets, places = np.empty_like(positions), np.empty_like(positions)
+            numbers = np.searchsorted(self._starts, positions, side="right") - 1
+            for number in np.unique(numbers).tolist():
+                rows = np.flatnonzero(numbers == number)
+                here = positions[rows]
+                ends = int(here.min()), int(here.max())
+                datasets[rows], places[rows] = self.locate_between(here, *ends)
+            return datasets, places
         phase = self.phases[number]
         within = positions - phase.from_position if number else positions
-        datasets, places = phase._deal.deal(within)
+        datasets, places = phase._deal.deal(within, last - phase.from_position)
         if number:
             places = places + self._before[number][datasets]
         return datasets, places
@@ -434,30 +439,36 @@ class _Deal:
                     codes.append(num_datasets + len(forks))
                     forks.append(side)
             sides.append((codes[0], codes[1]))
-        # Products of larger weights are computed with Python's integers.
-        self.kind = np.int64 if tree.weight <= _INT64_WEIGHT else object
+        # Quotients of larger weights are computed with Python's integers.
+        self.kind = np.int64 if tree.weight <= _FLOAT_WEIGHT else object
+        exact = tree.weight <= _INT64_WEIGHT or self.kind is object
+        self.turned = _turned if exact else _turned_wide
         weights = np.array([fork.weight for fork in forks], self.kind)
         lefts = np.array([fork.left.weight for fork in forks], self.kind)
-        self.forks = weights, lefts, weights // 2, weights - lefts
+        self.forks = np.array([weights, lefts, weights // 2, weights - lefts])
+        self.root = self.forks[:, 0].tolist() if forks else []
         # The sides of fork f are at 2 * f, the right one, and 2 * f + 1.
         self.sides = np.array([(right, left) for left, right in sides]).ravel()
 
-    def deal(self, positions: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the dataset at each position, and how many of it come before."""
+    def deal(self, positions: IntArray, last: int) -> tuple[IntArray, IntArray]:
+        """Returns the dataset at each position, and how many of it come before.
+
+        `last` is the last of the positions, or a later one.
+        """
         if isinstance(self.tree, _Leaf):
             return np.full_like(positions, self.tree.dataset), positions
         if not positions.size:
             return positions, positions
         periods, rest = None, positions.astype(self.kind, copy=False)
-        if int(positions.max()) >= self.tree.weight:
+        if last >= self.tree.weight:
             periods, rest = _divided(rest, self.tree.weight)
-        to_left, places = _turned(rest, *(int(column[0]) for column in self.forks))
+        to_left, places = self.turned(rest, *self.root)
         codes = np.where(to_left, self.sides[1], self.sides[0])
         active = np.flatnonzero(codes >= self.num_datasets)
         rest, found = places.take(active), codes.take(active)
         while active.size:
             forks = found - self.num_datasets
-            to_left, rest = _turned(rest, *(one.take(forks) for one in self.forks))
+            to_left, rest = self.turned(rest, *self.forks.take(forks, axis=1))
             found = self.sides.take(2 * forks + to_left)
             codes[active], places[active] = found, rest
             deeper = np.flatnonzero(found >= self.num_datasets)
@@ -473,6 +484,20 @@ def _turned(rest: Any, weight: Any, left: Any, half: Any, right: Any) -> Any:
     dealt = rest * left + half
     before = dealt // weight
     to_left = dealt - before * weight >= right
+    return to_left, np.where(to_left, before, rest - before)
+
+
+def _turned_wide(rest: Any, weight: Any, left: Any, half: Any, right: Any) -> Any:
+    """As `_turned`, of weights whose products leave int64.
+
+    The quotient in floating point is off by less than 2. What is left over is then so
+    small that int64 holds it, however often it wrapped around on the way.
+    """
+    before = (rest * (left / weight)).astype(np.int64)
+    over = rest * left + half - before * weight
+    more = over // weight
+    before += more
+    to_left = over - more * weight >= right
     return to_left, np.where(to_left, before, rest - before)
 
 

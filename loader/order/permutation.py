@@ -163,6 +163,8 @@ class Permutations:
 
     def __init__(self, permutations: Sequence[Permutation]):
         self._permutations = tuple(permutations)
+        # Adding to the keys takes as long as mapping fifty indices.
+        self._moved = functools.lru_cache(maxsize=16)(self._moved_by)
         networks = [_network_of(permutation) for permutation in permutations]
         self._networks = _Network(
             *(
@@ -170,6 +172,12 @@ class Permutations:
                 for field in dataclasses.fields(_Network)
             )
         )
+
+    def _moved_by(self, epoch: int) -> _Network:
+        """Returns the networks with the keys of an epoch."""
+        tweaks = self._networks.tweaks(np.array([epoch], np.int64), None)
+        moved = self._networks.round_keys + tweaks
+        return dataclasses.replace(self._networks, round_keys=moved)
 
     def map_unchecked(
         self,
@@ -187,11 +195,8 @@ class Permutations:
         if which.size and (which == which[0]).all():
             one = self._permutations[int(which[0])]
             return one.map_unchecked(indices, epoch=epoch, lane=lane, inverse=inverse)
-        networks = self._networks
         shared = epoch.size == 1 and lane is None
-        if shared:  # Moved once for all indices of a permutation.
-            moved = networks.round_keys + networks.tweaks(epoch, lane)
-            networks = dataclasses.replace(networks, round_keys=moved)
+        networks = self._moved(int(epoch.ravel()[0])) if shared else self._networks
         flat = indices.astype(np.uint64)  # a copy: worked on in place
         for start in range(0, flat.size, _CHUNK):
             part = slice(start, start + _CHUNK)

@@ -18,6 +18,7 @@ import apache_beam as beam
 import numpy as np
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
+from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset.errors import (
@@ -31,6 +32,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.shard_reader import first_records
 from gristmill.loader.feed.state import batches_of_state
+from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.results.contents import manifest_text
@@ -425,3 +427,54 @@ class TestVerify:
         assert any("shard of two splits" in str(finding) for finding in found)
         with pytest.raises(InvalidDatasetError, match="lists a file twice"):
             loader.open(own)
+
+
+class TestExtended:
+    stream = TestState.stream
+
+    def extended(self, whole):
+        """Batches of edition 1 that get the others while they run."""
+        first, second, last = (loader.open(whole, edition=n) for n in (1, 2, 3))
+        plain = loader.global_batches(
+            first, batch_size=8, seed=2, epochs=2, drop_remainder=False
+        )
+        return plain, plain.extended(second, step=5).extended(last, step=9)
+
+    def test_a_run_goes_on_with_the_editions_that_came(self, whole):
+        plain, batches = self.extended(whole)
+        whole_stream = [batches.read(step) for step in range(batches.steps)]
+        assert [batches.read(n) for n in range(5)] == [plain.read(n) for n in range(5)]
+        records = [record for batch in whole_stream for record in batch]
+        assert sorted(records[: len(ALL)]) == sorted(ALL)  # Each once in an epoch.
+        assert sorted(records[len(ALL) :]) == sorted(ALL)
+        # At the step of an extension the state of before is taken, and no later one.
+        state = plain.feed(process_index=0, process_count=1, start_step=5).get_state()
+        assert self.stream(batches, state) == whole_stream[5:]
+        with pytest.raises(StateMismatchError, match="other extensions"):
+            self.stream(batches, state | {"step": 6})
+
+    def test_its_state_names_the_editions_and_is_traced(self, whole, tmp_path):
+        _, batches = self.extended(whole)
+        feed = batches.feed(process_index=0, process_count=1, start_step=11)
+        state = json.loads(json.dumps(feed.get_state()))
+        assert state["datasets"][0]["edition"] == 1
+        assert [entry["edition"] for entry in state["extended"]] == [2, 3]
+        assert [entry["step"] for entry in state["extended"]] == [5, 9]
+        newest = loader.global_batches(
+            loader.open(whole), batch_size=8, seed=2, epochs=2, drop_remainder=False
+        )
+        with pytest.raises(StateMismatchError, match="other extensions"):
+            self.stream(newest, state)
+        (tmp_path / "state.json").write_text(json.dumps(state))
+        options = ["trace", str(whole), "--state", str(tmp_path / "state.json")]
+        rows = [(step, row) for step in (4, 5, 12) for row in (0, 7)]
+        for step, row in rows:
+            at = ["--step", str(step), "--row", str(row), "--json"]
+            ran = CliRunner().invoke(cli, [*options, *at])
+            assert ran.exit_code == 0, ran.output
+            assert json.loads(ran.stdout)["record"] == batches.locate(step, row).record
+        record = str(ENDS[1] + 3)  # of the last edition
+        ran = CliRunner().invoke(cli, [*options, "--record", record, "--json"])
+        found = batches.find(int(record), stop_epoch=1)
+        assert json.loads(ran.stdout) == [sighting._asdict() for sighting in found]
+        assert found[0].step >= 9

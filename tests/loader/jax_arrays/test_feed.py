@@ -437,3 +437,28 @@ def test_numbers_arrive_as_they_are_where_they_fit(dtype):
         array = next(feed)
     np.testing.assert_array_equal(np.asarray(array).astype(dtype), values)
     assert array.dtype == jax.dtypes.canonicalize_dtype(dtype)
+
+
+def test_batches_that_grow_are_arrays_of_their_sizes(batches):
+    ramp = batches.resized(32, step=2).resized(8, step=4)
+
+    def taken(feed):
+        return [np.asarray(array).tolist() for array in feed]
+
+    expected = [numbers(ramp.read(step)).tolist() for step in range(ramp.steps)]
+    assert {len(array) for array in expected} == {8, 16, 32}
+    with loader.to_jax(feed_of(ramp), ROWS, ahead=2) as feed:
+        assert taken(feed) == expected
+        feed.set_state(feed_of(ramp, start_step=3).get_state())
+        assert np.asarray(next(feed)).tolist() == expected[3]
+
+    def rows(size):
+        return loader.rows_of(ROWS, batch_size=size)
+
+    with loader.to_jax(ramp.feed(decode=numbers, rows=rows), ROWS) as feed:
+        assert taken(feed) == expected
+    kept = loader.global_batches(
+        batches.datasets[0], batch_size=16, epochs=1, drop_remainder=False
+    )
+    with pytest.raises(InputError, match="last batch is not full"):
+        loader.to_jax(feed_of(kept.resized(40, step=2)), ROWS)

@@ -29,6 +29,8 @@ from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle
 SMALL = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)
 # Heavy ones leave int64 on the way.
 ANY = st.lists(st.integers(0, 10**18), min_size=1, max_size=6).filter(any)
+# And these the products, but not the quotients.
+WIDE = st.lists(st.integers(0, 1 << 47), min_size=2, max_size=6).filter(any)
 # Weights that make the bound of Huffman's tree as bad as it gets.
 FIBONACCI = [Fraction(1, 1000), 1, 1, 1, 2, 3, 5, 8, 13, 21]
 
@@ -388,3 +390,18 @@ def test_schedules_of_mixtures_can_be_pickled():
     again = pickle.loads(pickle.dumps(schedule))
     assert again == schedule
     assert np.array_equal(again.indices(5), expected)
+
+
+@given(
+    weights=st.one_of(WIDE, ANY, SMALL),
+    positions=st.lists(st.integers(0, POSITION_LIMIT - 1), min_size=1, max_size=20),
+)
+@settings(max_examples=200, deadline=None)
+def test_any_positions_are_located_as_plain_integers_count(weights, positions):
+    mixture = Mixture.of(weights)
+    located = (column.tolist() for column in mixture.locate(positions))
+    for position, dataset, place in zip(positions, *located, strict=True):
+        before, after = mixture.counts(position), mixture.counts(position + 1)
+        assert place == before[dataset]
+        assert after[dataset] == place + 1
+        assert sum(before) == position
