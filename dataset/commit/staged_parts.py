@@ -26,6 +26,8 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 
+PARTS_DIR = "parts"
+
 
 def part_dir(aside: str, part: int, parts: int) -> str:
     """Returns the directory of a part.
@@ -33,7 +35,7 @@ def part_dir(aside: str, part: int, parts: int) -> str:
     >>> part_dir(".new-c4-train", 1, 4)
     '.new-c4-train/parts/00001-of-00004'
     """
-    return layout.join(aside, "parts", f"{part:05d}-of-{parts:05d}")
+    return layout.join(aside, PARTS_DIR, f"{part:05d}-of-{parts:05d}")
 
 
 def staged_name(shard: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.dataset.commit.staged_parts import PARTS_DIR
 from gristmill.dataset.errors import NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
@@ -50,6 +51,23 @@ class SplitStatus:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class WritingStatus:
+    """The progress of a split that programs write, with `gristmill.dataset.Writer`.
+
+    Attributes:
+        split: Name of the split.
+        parts: How many parts it has.
+        finished_parts: Parts that are finished, and not committed.
+        finished_shards: Shards that are finished, of all parts.
+    """
+
+    split: str
+    parts: int
+    finished_parts: int
+    finished_shards: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Status:
     """The progress of a dataset.
 
@@ -59,6 +77,7 @@ class Status:
         splits: The splits, sorted by name.
         replacements: What is being made to replace splits, sorted by name.
         moving: Splits whose new files are being moved to their places.
+        writing: What programs write, sorted by name.
     """
 
     dataset: str
@@ -66,6 +85,7 @@ class Status:
     splits: tuple[SplitStatus, ...]
     replacements: tuple[SplitStatus, ...] = ()
     moving: tuple[str, ...] = ()
+    writing: tuple[WritingStatus, ...] = ()
 
     def text(self) -> str:
         """Returns the progress as text."""
@@ -73,6 +93,11 @@ class Status:
         lines = [f"{self.dataset}: {state}", *map(_text, self.splits)]
         lines += [f"to replace {_text(split)}" for split in self.replacements]
         lines += [f"split {name}: new files are being moved" for name in self.moving]
+        lines += [
+            f"split {one.split}: {plural(one.finished_shards, 'shard')} written by a "
+            f"program, {one.finished_parts:,} of {plural(one.parts, 'part')} finished"
+            for one in self.writing
+        ]
         return "\n".join(lines)
 
     def json(self) -> str:
@@ -111,7 +136,8 @@ def read_status(dataset: str) -> Status:
                 splits[job["split"]] = _unfinished(prepared, listed)
     moving = tuple(sorted(manifest.replacing if manifest else ()))
     replacements = () if moving else _replacements(dataset)
-    if not (splits or moving or replacements):
+    writing = () if moving else _writing(dataset)
+    if not (splits or moving or replacements or writing):
         raise NotADatasetError(
             "no dataset and no conversion here",
             where=dataset,
@@ -127,6 +153,7 @@ def read_status(dataset: str) -> Status:
         splits=tuple(splits[name] for name in sorted(splits)),
         replacements=replacements,
         moving=moving,
+        writing=writing,
     )
 
 
@@ -147,6 +174,29 @@ def _replacements(dataset: str) -> tuple[SplitStatus, ...]:
         if prepared is not None:
             listed = {layout.base_name(each.path) for each in storage.list(index_dir)}
             found.append(_unfinished(prepared, listed))
+    return tuple(sorted(found, key=lambda split: split.split))
+
+
+def _writing(dataset: str) -> tuple[WritingStatus, ...]:
+    found = []
+    storage = storage_for(dataset)
+    aside = layout.aside_dir(glob.escape(dataset), "*", "*")
+    for info in storage.match(layout.join(aside, layout.INDEX_DIR, "*.write.json")):
+        options = json.loads(storage.read(info.path))["options"]
+        if "parts" not in options:
+            continue  # Of a pipeline.
+        place = info.path.removesuffix(
+            layout.join("", layout.write_path(options["name"], options["split"]))
+        )
+        files = [each.path for each in storage.list_tree(layout.join(place, PARTS_DIR))]
+        found.append(
+            WritingStatus(
+                split=options["split"],
+                parts=options["parts"],
+                finished_parts=sum(path.endswith(".npz") for path in files),
+                finished_shards=sum(path.endswith(".index") for path in files),
+            )
+        )
     return tuple(sorted(found, key=lambda split: split.split))
 
 

@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 
+from gristmill.dataset import Writer, commit_parts
 from gristmill.dataset.errors import GristmillError, NotADatasetError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.results.status import read_status
@@ -73,6 +74,33 @@ def test_nothing_there_and_half_a_beginning(source, tmp_path):
     next((tmp_path / "out").rglob("*.inputs.npz")).unlink()
     with pytest.raises(GristmillError, match="lacks its list of files"):
         read_status(str(tmp_path / "out"))
+
+
+def write_part(output: pathlib.Path, part: int) -> None:
+    with Writer(output, part=part, parts=3, records_per_shard=2) as writer:
+        for _ in range(5):
+            writer.write(b"record")
+
+
+def test_what_a_program_writes(tmp_path):
+    output = tmp_path / "data"
+    write_part(output, 1)
+    with Writer(output, part=0, parts=3, records_per_shard=2) as writer:
+        writer.write(b"record")
+        found = read_status(str(output))
+        assert found.text() == (
+            f"{output}: NOT committed\nsplit train: 3 shards written by a program, "
+            "1 of 3 parts finished"
+        )
+        (writing,) = json.loads(found.json())["writing"]
+        assert writing == {
+            **{"split": "train", "parts": 3},
+            **{"finished_parts": 1, "finished_shards": 3},
+        }
+    write_part(output, 2)
+    commit_parts(output)
+    assert read_status(str(output)).writing == ()
+    assert read_status(str(output)).committed
 
 
 def test_in_a_bucket():
