@@ -13,7 +13,11 @@ import numpy.typing as npt
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError, OutOfRangeError
-from gristmill.dataset.metadata.features import FeatureSpec, described_features
+from gristmill.dataset.metadata.features import (
+    FeatureSpec,
+    described_features,
+    joined_features,
+)
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -153,13 +157,12 @@ class Dataset(Sequence[bytes]):
 
         Of a dataset that TFDS made, these are the features of `features.json`, as far
         as one list holds each: not sequences of sequences, video or audio. A feature
-        that only some editions have is optional.
+        that only some editions or joined datasets have is optional.
 
         Raises InvalidDatasetError if `dataset.json` says it in a way that is not known.
         """
         if len(self._parts) > 1:
-            first, *others = [part.features for part in self._parts]
-            return first if all(other == first for other in others) else None
+            return joined_features([part.features for part in self._parts])
         split, manifest = self.committed, self._manifest
         if split is None or manifest is None:
             return None

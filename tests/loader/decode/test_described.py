@@ -119,6 +119,10 @@ def test_editions_of_other_columns(tmp_path):
     given = ConvertOptions(input=(output,), output=again)
     run_conversion(**conversion_of(given)._asdict())
     assert loader.open(again).features == dataset.features
+    alone = str(tmp_path / "alone")
+    given = ConvertOptions(input=(str(tmp_path / "first.parquet"),), output=alone)
+    run_conversion(**conversion_of(given)._asdict())
+    assert loader.open([alone, output]).features == dataset.features
     assert loader.open(output, edition=1).features["id"].dtype == "int8"
 
 
