@@ -35,12 +35,18 @@ class Doubt(NamedTuple):
     resume: int | None = None
 
 
-def believe(reader: MemberReader, at: int, before: bytes | None) -> Doubt:
+def believe(reader: MemberReader, at: int, first: Member | None) -> Doubt:
     """Returns what can be known of a damaged header.
 
     Its size must lead to another header. And two must agree on the sample that its
-    member was in: its name, the header behind it, and the sample `before`.
+    member was in: its name, the header behind it, and the sample before it.
+
+    Args:
+        reader: Has the header.
+        at: Where it is.
+        first: The first member of the sample before it.
     """
+    before = None if first is None else first.key
     block = reader.data(at, at + BLOCK_BYTES)
     header = believed_header(block)
     if header is None:
@@ -69,6 +75,10 @@ def believe(reader: MemberReader, at: int, before: bytes | None) -> Doubt:
     # the checksum fits the other.
     other = before if key == after else after
     if other is not None and surplus and surplus == sum(key) - sum(other):
+        return Doubt(None, resume)
+    # Headers may have been lost with this one: what is behind begins a sample if it
+    # begins as this one did.
+    if key != after and first and member and member.extension != first.extension:
         return Doubt(None, resume)
     return Doubt(key, resume)
 

@@ -202,17 +202,18 @@ class SampleReader(MemberReader):
         """
         if not members or broken.reason != "header":
             return False
-        key = believe(self, broken.at, members[0].key).key
+        key = believe(self, broken.at, members[0]).key
         return key is not None and key != members[0].key
 
     def _damage(self, broken: BrokenError, members: list[Member]) -> CorruptRecordError:
         """Returns the error of what is broken; the reader moves to where it begins."""
-        before = members[0].key if members else None
+        first = members[0] if members else None
         doubt, end = Doubt(), None
         if broken.reason == "header":
-            doubt = believe(self, broken.at, before)
+            doubt = believe(self, broken.at, first)
         elif isinstance(broken, _TooLongError):
-            doubt = Doubt(before or broken.member.key, resume=broken.member.stop)
+            key = broken.member.key if first is None else first.key
+            doubt = Doubt(key, resume=broken.member.stop)
         elif broken.reason == "truncated":
             # Raised once: a caller that sets the damage aside goes on behind it.
             error, self.stream_error = self.stream_error, None

@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 
+from gristmill.dataset import encode_example
 from gristmill.dataset.errors import InputError
 from gristmill.transforms import (
     PlacedRecord,
@@ -21,6 +22,12 @@ from tests.support.records import (
     frames_of,
     text_records,
     write_array_records,
+)
+from tests.support.tars import (
+    header_offsets,
+    members_of,
+    read_by_webdataset,
+    tar_of,
 )
 
 RECORDS = [*text_records(800), *AWKWARD_RECORDS]
@@ -84,6 +91,16 @@ def test_parquet_and_its_rows(tmp_path: pathlib.Path) -> None:
     read = ReadRecords(path, records=records, with_source=True, range_bytes=2_000)
     found = sorted(run(read))
     assert [(one.place, one.record.decode()) for one in found] == [*enumerate(texts)]
+
+
+def test_tars_and_their_samples(tmp_path: pathlib.Path) -> None:
+    data = tar_of(members_of(30))
+    (tmp_path / "a.tar").write_bytes(data)
+    found = sorted(run(ReadRecords(tmp_path / "a.tar", with_source=True)))
+    expected = list(map(encode_example, read_by_webdataset(data)))
+    assert [one.record for one in found] == expected
+    begins = [at for at, _ in header_offsets(data)][::3]
+    assert [one.place for one in found] == begins
 
 
 def test_files_that_are_empty_or_none(tmp_path: pathlib.Path) -> None:
