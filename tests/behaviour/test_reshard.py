@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
+from gristmill.dataset import Writer
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
@@ -21,7 +22,7 @@ from tests.support.conversion import convert as convert_job
 from tests.support.datasets import convert as add_edition
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
-from tests.support.records import frames_of, text_records
+from tests.support.records import frames_of, text_records, write_array_records
 
 RECORDS = text_records(700)
 
@@ -174,3 +175,21 @@ def test_functions_change_records(source: pathlib.Path, tmp_path: pathlib.Path) 
 
 def shout(record: bytes) -> bytes:
     return record + b"!"
+
+
+def test_datasets_of_every_origin(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Indexed in place, and written by a loop: both know their shards by name."""
+    (tmp_path / "files").mkdir()
+    for number in range(2):
+        path = tmp_path / "files" / f"odd-{number}.ar"
+        write_array_records(path, RECORDS[number::2], options="group_size:7")
+    run("index", tmp_path / "files")
+    run("convert", tmp_path / "files", tmp_path / "one", "--num-shards=3")
+    assert read_output(tmp_path / "one") == [*RECORDS[::2], *RECORDS[1::2]]
+    with Writer(tmp_path / "written", split="train") as writer:
+        for record in RECORDS:
+            writer.write(record)
+    run("convert", tmp_path / "written", tmp_path / "two", "--num-shards=3")
+    assert read_output(tmp_path / "two") == RECORDS
+    text = run("trace", tmp_path / "two", "--step=0", "--row=3", "--batch-size=16")
+    assert f"source   {tmp_path}/written/" in text

@@ -199,6 +199,18 @@ def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
             cure="if the dataset was replaced meanwhile, run the pipeline again; "
             "otherwise restore the index from a copy, or run the conversion again",
         )
+    # Where the shard's checksum is not known, its name tells it from the others: with
+    # their indexes swapped, two shards would change places.
+    own = shard.path[shard.dataset_chars :]
+    if shard.file_crc32c is None and (named := index.report().path) != own:
+        raise CorruptShardError(
+            "shard index is that of another shard",
+            where=path,
+            expected=own,
+            got=named,
+            cure="give shards and indexes the names that they had, or restore them "
+            "from a copy",
+        )
     return index
 
 

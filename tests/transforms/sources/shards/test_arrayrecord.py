@@ -283,6 +283,20 @@ def test_a_shard_that_is_replaced_meanwhile(tmp_path: pathlib.Path) -> None:
         convert_shard(prepared, 0)
 
 
+def test_shards_that_have_changed_places(tmp_path: pathlib.Path) -> None:
+    """Their records have the same digest together, in another order."""
+    dataset = dataset_of(tmp_path, varied_records(90, seed=1))
+    first, second, _ = shards_of(dataset)
+    for path in (first, layout.index_path(first)):
+        other = dataset / path.replace("-00000-of", "-00001-of")
+        (dataset / path).rename(tmp_path / "aside")
+        other.rename(dataset / path)
+        (tmp_path / "aside").rename(other)
+    assert (dataset / first).stat().st_size == (dataset / second).stat().st_size
+    with pytest.raises(CorruptShardError, match="that of another shard"):
+        convert(job_of(str(dataset), tmp_path / "no"))
+
+
 def test_an_index_that_is_gone(tmp_path: pathlib.Path) -> None:
     records = varied_records(30, seed=1)
     dataset = dataset_of(tmp_path, records)
