@@ -47,6 +47,7 @@ MEASURE_ONE_PART = {
     "benchmarks/load_contestants.py": "takes the compiled hash away",
     "benchmarks/mutations.py": "reads and indexes single files, without a pipeline",
     "benchmarks/read_faults.py": "puts shards into a bucket that fails",
+    "benchmarks/scale_append.py": "the plan and the commit of an append",
     "benchmarks/scale_counted.py": "the counts of millions of parts of files",
     "benchmarks/scale_files.py": "reports of shards that were never made",
     "benchmarks/scale_index.py": "the plan and the commit of an index",
