@@ -82,11 +82,13 @@ def _take(job: PartsJob, *, resume: bool, overwrite: bool) -> TakenOutput:
     split = None if manifest is None else manifest.splits.get(job.split)
     begun = begun_job(*where)
     found = split.source.get("options") if begun is None and split else None
-    job = _settled(job, begun.options if begun else found)
+    anew = overwrite and not resume
+    job = _settled(job, None if anew else begun.options if begun else found)
     if split is not None and resume and not overwrite and job.marker.made(split):
         check_files(job.output, {job.split: split})
         delete_leftovers(job.output, job.name, [job.split])
         return TakenOutput(job, split.parts[0])  # Later editions are of others.
+    check_versions(job.writer, where=job.where)
     if overwrite:
         shards = committed_shards(job.output, manifest, job.split)
         check_removal(*where, manifest=manifest, shards=shards)
@@ -100,7 +102,6 @@ def _take(job: PartsJob, *, resume: bool, overwrite: bool) -> TakenOutput:
     if not marker.is_own(seen):
         version = "" if seen is None else seen.version
         marker.store(options=job.options(), replaces=version)
-    check_versions(job.writer, where=job.where)
     return TakenOutput(job)
 
 

@@ -7,6 +7,7 @@ dataset/writer/parts_job.py, dataset/writer/take_output.py.
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -291,8 +292,16 @@ class TestWhereItGoesOn:
         other = WriterOptions(writer="gristmill", versions="gristmill:1,zstd-0.1")
         with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
             write(tmp_path / "data", writer=other)
+        assert not (tmp_path / "data").exists()
+        write_until(tmp_path / "data", 70)
+        (marker,) = (tmp_path / "data").rglob("*.write.json")
+        described = json.loads(marker.read_text())
+        described["options"]["writer"]["versions"] = other.versions
+        marker.write_text(json.dumps(described))
         with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
             write(tmp_path / "data", resume=True)
+        write(tmp_path / "data", overwrite=True)
+        assert records_of(tmp_path / "data") == RECORDS
 
 
 class TestWhatItRefuses:
