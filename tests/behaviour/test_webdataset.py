@@ -71,7 +71,7 @@ def expected(folder) -> list[bytes]:
 
 PLANS = [
     (("num_shards", 7), 7),
-    (("shard_bytes", 20_000), None),
+    (("shard_bytes", 60_000), None),
     (("records_per_shard", 23), 7),
     (("match_shards", None), 5),
 ]
@@ -161,6 +161,24 @@ class TestDamage:
         where = f"{damaged}/0.tar, byte offset {at:,}, sample 'd.e/00020'"
         assert caught.value.where == where
         assert not (tmp_path / "out" / "dataset.json").exists()
+
+    @pytest.mark.parametrize("shards", [1, 4])
+    def test_the_rest_of_a_compressed_tar_that_was_cut(self, tmp_path, shards):
+        data = tar_of(members_of(60, seed=5))
+        packed = gzip.compress(data)
+        path = tmp_path / "in.tar.gz"
+        path.write_bytes(packed[: len(packed) * 2 // 3])
+        options = {"on_corrupt": "quarantine", "plan": ("num_shards", shards)}
+        convert(job_of(path, tmp_path / "out", **options))
+        whole = list(map(encode_example, read_by_webdataset(data)))
+        records = read_output(tmp_path / "out")
+        assert 30 < len(records) < 50
+        assert records == whole[: len(records)]
+        ((region, stored),) = quarantined(tmp_path / "out")
+        assert (region["reason"], region["compressed"]) == ("compressed", True)
+        assert stored == path.read_bytes()[region["begin_bytes"] :]
+        with pytest.raises(CorruptInputError, match="compressed file is damaged"):
+            convert(job_of(path, tmp_path / "other"))
 
 
 def options_of(folder, output, **options):
