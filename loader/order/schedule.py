@@ -323,7 +323,7 @@ class Schedule:
                 "a single dataset has no weights",
                 cure='make a mixture: global_batches({"a": a, "b": b}, weights=...)',
             )
-        step = checked_integer(step, what="step")
+        step = checked_count(step, what="step", least=0)
         mixture = self.mixture.reweighted(weights, from_position=self.sizes.start(step))
         return dataclasses.replace(self, mixture=mixture)
 

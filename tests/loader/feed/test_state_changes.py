@@ -334,6 +334,8 @@ def test_what_cannot_be_changed_is_refused(web, code, places) -> None:
             plain.extended(web[1], step=step)
         with pytest.raises(InputError, match="step"):
             plain.resized(20, step=step)
+        with pytest.raises(InputError, match="step"):
+            mixed.resized(20, step=3).with_weights({"web": 1, "code": 1}, step=step)
     for size in (0, 1.5, None):
         with pytest.raises(InputError, match="batch_size"):
             plain.resized(size, step=3)
