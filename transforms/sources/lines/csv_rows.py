@@ -13,6 +13,7 @@ import pyarrow.csv
 from gristmill.dataset.errors import InputError
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.parser import (
+    MOST_BYTES,
     BadLineError,
     Lines,
     Positions,
@@ -82,6 +83,8 @@ class CsvRows:
                 lines.line(int(row)) == b"" for row in np.flatnonzero(lengths <= 2)
             ]
             rows = np.delete(rows, np.flatnonzero(lengths <= 2)[empty])
+        if len(data) > MOST_BYTES:
+            raise ValueError("too long")
         if not len(rows):
             return pa.RecordBatch.from_pylist([], schema=self._schema), rows
         if not self._splitter.intact(data) and not all(
@@ -136,6 +139,9 @@ class CsvRows:
         def bad(what: str, expected: str, got: str) -> BadLineError:
             return BadLineError(index, what, expected=expected, got=got)
 
+        if len(row.data) > MOST_BYTES:
+            expected = f"at most {MOST_BYTES:,} bytes"
+            return bad("row is too long", expected, f"{len(row.data):,} bytes")
         if not self._splitter.is_row(row.data):
             return bad(
                 "quotes of a row do not pair",

@@ -13,6 +13,7 @@ import pyarrow.json
 
 from gristmill.transforms.sources.lines.json_types import difference
 from gristmill.transforms.sources.lines.parser import (
+    MOST_BYTES,
     NEWLINE,
     RETURN,
     SPACE,
@@ -23,8 +24,6 @@ from gristmill.transforms.sources.lines.parser import (
     check_text,
 )
 
-# A line of pyarrow's reader is counted in 32 bits.
-_MAX_BYTES = (1 << 31) - 64
 _BLANK = np.zeros(256, np.bool_)
 _BLANK[[NEWLINE, RETURN, SPACE, TAB]] = True
 # pyarrow takes these for numbers. JSON has none of them.
@@ -72,7 +71,7 @@ class JsonRows:
         check_text(lines)
         rows = _objects(lines)
         data = lines.data
-        if len(data) > _MAX_BYTES:
+        if len(data) > MOST_BYTES:
             raise ValueError("too long")
         if not len(rows):
             return pa.RecordBatch.from_pylist([], schema=self._schema), rows
@@ -116,8 +115,8 @@ class JsonRows:
         def bad(what: str, expected: str, got: str) -> BadLineError:
             return BadLineError(index, what, expected=expected, got=got)
 
-        if len(line) > _MAX_BYTES:
-            expected = f"a line of at most {_MAX_BYTES:,} bytes"
+        if len(line) > MOST_BYTES:
+            expected = f"a line of at most {MOST_BYTES:,} bytes"
             return bad("JSON line is too long", expected, f"{len(line):,} bytes")
         try:
             found = parsed_line(line)

@@ -26,6 +26,7 @@ from gristmill.transforms.sources.streams.stream_reader import End
 BLOCK_BYTES = 1 << 20
 _crc32c = google_crc32c.value
 _FEW_LINES = 16  # After a bad line others may follow.
+_MOST_BYTES = 1 << 30  # Of several lines: parsers count in 32 bits.
 
 
 class LineReader:
@@ -62,7 +63,7 @@ class LineReader:
         self._buffer_offset = offset  # File offset of the buffer's first byte.
         self._position = 0  # In the buffer: the next line begins here.
         self._lines_at_once = sys.maxsize
-        # The line at `_counted_to`, counted from 1, where it is known.
+        # The line at which the reader began, counted from 1, where it is known.
         self._line: int | None = 1 if offset == 0 else None
         self._newlines = 0  # Passed since the reader began.
         self._begin = offset
@@ -175,7 +176,7 @@ class LineReader:
             if not filled:
                 self._check_stream()
                 return None
-            wanted_bytes = 2 * len(data)
+            wanted_bytes = min(2 * len(data), MAX_RECORD_BYTES + 1)
             if len(data) > MAX_RECORD_BYTES:
                 break
         if len(data) > MAX_RECORD_BYTES and (
@@ -185,7 +186,8 @@ class LineReader:
         if known is not None:
             starts = Lines(data, ends).starts
             ends = ends[: int(starts.searchsorted(known - self.offset))]
-        return Lines(data, ends).first(min(limit, self._lines_at_once))
+        together = max(1, int(ends.searchsorted(_MOST_BYTES, "right")))
+        return Lines(data, ends).first(min(limit, self._lines_at_once, together))
 
     def _pass(self, data: bytes) -> None:
         self._position += len(data)
@@ -300,7 +302,7 @@ class LineReader:
             if not filled:
                 at = len(data)
                 break
-            if self._parser.sure:
+            if self._parser.sure or len(data) > MAX_RECORD_BYTES:
                 self.skip(self.offset + len(data), sink)
                 if limit is not None and self.offset >= limit:
                     return False

@@ -10,6 +10,7 @@ import numpy.typing as npt
 Positions = npt.NDArray[np.int64]
 
 NEWLINE, RETURN, SPACE, TAB = b"\n\r \t"
+MOST_BYTES = (1 << 31) - 64  # pyarrow counts the bytes of a block in 32 bits.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 

@@ -241,6 +241,15 @@ def test_deep_nesting_does_not_end_the_process():
         JsonRows(SCHEMA).rows(lines_of(line))
 
 
+def test_lines_that_are_too_long_are_named(monkeypatch):
+    module = "gristmill.transforms.sources.lines.json_rows.MOST_BYTES"
+    monkeypatch.setattr(module, 60)
+    data = b'{"a":1}\n' + b'{"s":"' + b"x" * 60 + b'"}\n'
+    with pytest.raises(BadLineError, match="too long") as error:
+        JsonRows(SCHEMA).rows(lines_of(data))
+    assert error.value.index == 1
+
+
 def test_types_are_joined():
     a = type_of({"x": 1, "y": [], "d": {"p": None}})
     b = type_of({"x": 2.5, "y": [1], "d": {"p": "s", "q": True}, "n": [0.5, 1]})

@@ -110,6 +110,16 @@ def test_a_line_of_many_blocks():
     assert read(reader_of(data, block_bytes=64)) == {0: b"a", 2: long, 100_003: b"b"}
 
 
+def test_blocks_are_parsed_in_pieces_that_parsers_can_count(monkeypatch):
+    module = "gristmill.transforms.sources.lines.line_reader._MOST_BYTES"
+    monkeypatch.setattr(module, 10)
+    data = b"abc\n" * 5 + b"x" * 30 + b"\n" + b"abc\n" * 5
+    reader = reader_of(data, block_bytes=1000)
+    counts = [len(batch.records) for batch in reader.batches()]
+    assert counts == [2, 2, 1, 1, 2, 2, 1]
+    assert read(reader_of(data)) == oracle(data)
+
+
 def test_an_impossibly_long_line_is_damage(monkeypatch):
     module = "gristmill.transforms.sources.lines.line_reader.MAX_RECORD_BYTES"
     monkeypatch.setattr(module, 99)
