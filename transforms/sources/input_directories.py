@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.no_dataset import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -23,6 +24,7 @@ def match_inputs(pattern: str) -> list[FileInfo]:
 
     Raises:
         InputError: There are none, or the directory is a dataset with splits.
+        NotADatasetError: The directory is a dataset that was not committed.
     """
     storage = storage_for(pattern)
     matches = [] if pattern.endswith("/") else storage.match(pattern)
@@ -31,6 +33,7 @@ def match_inputs(pattern: str) -> list[FileInfo]:
     there = storage.list(pattern.rstrip("/") or "/")
     names = [layout.base_name(info.path) for info in there]
     check_no_dataset(pattern, names)
+    _check_finished(pattern, names)
     found = [
         info
         for info, name in zip(there, names, strict=True)
@@ -50,6 +53,18 @@ def match_inputs(pattern: str) -> list[FileInfo]:
             "as it is",
         )
     return found
+
+
+def _check_finished(directory: str, names: Collection[str]) -> None:
+    """Raises NotADatasetError if a directory is a dataset that was not committed.
+
+    Some of its shards may be there, as files that can be read.
+    """
+    index = layout.join(directory, layout.INDEX_DIR)
+    if any(".array_record" in name for name in names) and storage_for(index).list(
+        index
+    ):
+        raise not_a_dataset(directory.rstrip("/") or "/")
 
 
 def check_no_dataset(directory: str, names: Collection[str]) -> None:
