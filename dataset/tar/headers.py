@@ -31,6 +31,7 @@ _NAMES = {
 _EMPTY = frozenset((*_NAMES, DIRECTORY)) - {SPARSE}  # Their size says nothing.
 
 _POSIX_MAGIC = b"ustar\0"
+_SIZE_DIGITS = 20  # Python refuses to convert thousands of them.
 _PAX_RECORD = re.compile(rb"([0-9]{1,9}) ([^=\n]+)=")
 
 
@@ -123,7 +124,8 @@ def pax_fields(data: bytes) -> dict[bytes, bytes] | None:
         at = stop
     if b"path" in fields:
         fields[b"path"] = fields[b"path"].rstrip(b"/")
-    return fields if fields.get(b"size", b"0").isdigit() else None
+    size = fields.get(b"size", b"0")
+    return fields if size.isdigit() and len(size) <= _SIZE_DIGITS else None
 
 
 def _text(field: bytes) -> bytes:

@@ -28,6 +28,7 @@ from gristmill.dataset.tar.headers import (
 )
 from gristmill.dataset.tar.samples import split_name
 
+_SHOWN_BYTES = 200
 _NAME_BYTES = 1 << 20  # Of a name or an extended header: far more than any has.
 _ZEROS_BYTES = 64 << 20  # Behind the last member: GNU tar's own are 10 KiB.
 _SPARSE = b"GNU.sparse."
@@ -379,8 +380,9 @@ class MemberReader:
 
 
 def name_text(name: bytes) -> str:
-    """Returns a name for a message."""
-    return repr(name.decode("utf-8", "backslashreplace"))
+    """Returns a name for a message: names can be very long."""
+    text = repr(name[:_SHOWN_BYTES].decode("utf-8", "backslashreplace"))
+    return text + "..." if len(name) > _SHOWN_BYTES else text
 
 
 def _shown(block: bytes) -> str:

@@ -131,7 +131,15 @@ def test_fields_of_extended_headers(fields):
 
 @pytest.mark.parametrize(
     "data",
-    [b"x", b"9 path=ab", b"99 path=ab\n", b"3 a=\n", b"10 size=x1\n", b"0 a=b\n"],
+    [
+        b"5009 size=" + b"9" * 4998 + b"\n",
+        b"x",
+        b"9 path=ab",
+        b"99 path=ab\n",
+        b"3 a=\n",
+        b"10 size=x1\n",
+        b"0 a=b\n",
+    ],
 )
 def test_damaged_fields_are_none(data):
     assert pax_fields(data) is None

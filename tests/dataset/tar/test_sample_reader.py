@@ -238,6 +238,13 @@ class TestSamplesThatCannotBeRecords:
         with pytest.raises(CorruptRecordError, match=r"too long with 'b/huge\.jpg'"):
             list(reader.batches())
 
+    def test_names_in_errors_are_short(self):
+        name = "long/" * 50_000
+        data = tar_of([(f"{name}a.jpg", b"1"), (f"{name}a.jpg", b"2")], format="pax")
+        with pytest.raises(CorruptRecordError, match="a second member") as caught:
+            read(data)
+        assert len(str(caught.value)) < 1000
+
     def test_a_name_for_all_members_is_refused(self):
         data = bytearray(tar_of([("a.jpg", b"1")], format="pax", mtime=1.5))
         fields = tarfile.TarInfo.create_pax_global_header({"path": "x.jpg"})
