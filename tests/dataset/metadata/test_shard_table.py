@@ -116,6 +116,27 @@ class TestRoundTrip:
         assert len(again.spans(rows // 2)) == 1
 
 
+class TestPython:
+    @pytest.mark.parametrize("failures", [1, 3, 1000])
+    def test_an_error_of_its_parser_is_none_of_the_table(self, monkeypatch, failures):
+        true_load, left = np.load, failures
+
+        def load(*args, **options):
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                raise SystemError("AST constructor recursion depth mismatch")
+            return true_load(*args, **options)
+
+        data = table_of(3).encode()
+        monkeypatch.setattr(np, "load", load)
+        if failures < 10:
+            assert len(decode(data)) == 3
+        else:
+            with pytest.raises(InvalidDatasetError, match="depth mismatch"):
+                decode(data)
+
+
 class TestTexts:
     @given(st.lists(st.text(), max_size=30))
     def test_round_trip(self, texts):
