@@ -147,8 +147,14 @@ def _other_formats(
     cure = kind.cure
     if len(others) < of:
         cure = f"leave out what is no {name} file, by a narrower pattern; or {cure}"
+    file = posixpath.basename(paths[0])
     if name == TFRECORD:
-        cure = _METADATA.get(posixpath.basename(paths[0]), cure)
+        cure = _METADATA.get(file, cure)
+    elif name == ARRAY_RECORD and file in _METADATA:
+        cure = (
+            "it describes the other files: give their directory alone, which keeps its "
+            "splits, or a narrower pattern"
+        )
     named = [f"{kind.name} ({count:,})" for kind, count in kinds.most_common()]
     article = "an" if name == ARRAY_RECORD else "a"
     compressible = wanted in FORMATS and FORMATS[wanted].compressed

@@ -64,6 +64,10 @@ def test_some_of_many(tmp_path):
 def test_array_records(tmp_path):
     write_array_records(tmp_path / "in", [b"one"])
     assert find_inputs([str(tmp_path / "in")]).spec.format == "arrayrecord"
+    # What describes them is not one of them.
+    (tmp_path / "dataset.json").write_bytes(MAKERS["JSON"]())
+    assert "give their directory alone" in refused(tmp_path / "*")
+    (tmp_path / "dataset.json").unlink()
     # Among TFRecord files they are refused.
     (tmp_path / "other").write_bytes(DATA)
     assert "`gristmill index`" in refused(tmp_path / "*")
