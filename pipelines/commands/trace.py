@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command("trace", epilog=EPILOG)
 @click.argument("dataset", nargs=-1, required=True)
-@click.option("--split", help="Split to read. Required if there are several.")
+@click.option("--split", help="Split to read, if there are several. A,B joins two.")
 @click.option(
     "--edition",
     type=int,
@@ -90,8 +90,9 @@ def trace(
 ) -> None:
     """Find the record of a training step's row, down to its byte in a TFRecord file.
 
-    DATASET is a path, or NAME=PATH for each dataset of a mixture. Give the arguments
-    that gristmill.loader.global_batches got, or the --state of a feed.
+    DATASET is a path, or NAME=PATH for each dataset of a mixture; several paths are
+    joined. Give the arguments that gristmill.loader.global_batches got, or the --state
+    of a feed.
     """
     from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
     from gristmill.loader.locate import locate
@@ -126,7 +127,8 @@ def trace(
         )
         if step is not None and row is not None:
             location = locate(batches, step, row)
-            line = source_line(location, batches.datasets)
+            parts = [part for one in batches.datasets for part in one.parts]
+            line = source_line(location, parts)
             _print_location(step, row, location, line, as_json=as_json)
             if show:
                 records = batches.read(step, slice(row, row + 1))
@@ -185,12 +187,15 @@ def _check(
 def _open(
     given: tuple[str, ...], split: str | None, edition: int | None
 ) -> Dataset | dict[str, Dataset]:
-    """Opens a path, or the paths of a mixture by their names."""
+    """Opens a path, the paths of a mixture by their names, or paths that are joined."""
     from gristmill.dataset.errors import InputError
     from gristmill.loader import open as open_dataset
 
+    splits = split.split(",") if split is not None and "," in split else split
     if len(given) == 1:
-        return open_dataset(given[0], split=split, edition=edition)
+        return open_dataset(given[0], split=splits, edition=edition)
+    if not any("=" in item for item in given):
+        return open_dataset(given, split=splits)
     named = dict(item.split("=", 1) for item in given if "=" in item)
     if len(named) < len(given):
         raise InputError(

@@ -270,7 +270,27 @@ def test_json_of_an_error_has_all_its_fields(converted):
 def test_usage_without_a_batch_size_or_names(converted):
     place = converted / "plain-out"
     assert "give --batch-size" in refused(place, "--record", 1)
-    assert "NAME=PATH" in refused(place, place, *ORDER, "--record", 1)
+    assert "NAME=PATH" in refused(place, f"a={place}", *ORDER, "--record", 1)
+    assert "joined with itself" in refused(place, place, *ORDER, "--record", 1)
+
+
+def test_paths_without_names_are_joined(converted, tmp_path):
+    paths = [str(converted / f"{name}-out") for name in ("plain", "packed")]
+    joined = loader.open(paths, split="train")
+    first = loader.open(paths[0])
+    batches = loader.global_batches(first, batch_size=16, seed=7)
+    batches = batches.extended(joined, step=3)
+    state = tmp_path / "state.json"
+    feed = batches.feed(process_index=0, process_count=1, start_step=5)
+    state.write_text(json.dumps(feed.get_state()))
+    found = batches.find(len(first) + 5, stop_epoch=1)[0]
+    at = ("--state", state, "--step", found.step, "--row", found.row, "--json")
+    place = json.loads(trace(*paths, *at))
+    assert place["record"] == len(first) + 5
+    assert place["dataset"] == paths[1]
+    assert place["shard"].startswith(paths[1])
+    again = json.loads(trace(*paths, "--split", "train,train", *at))
+    assert again == place
 
 
 def test_a_shell_gets_it_without_beam_or_tensorflow(tmp_path):
