@@ -261,17 +261,18 @@ class TestWrongFiles:
         assert (region["begin_bytes"], region["end_bytes"]) == (0, len(kept))
 
     @pytest.mark.parametrize("on_corrupt", ["fail", "quarantine"])
-    def test_no_file_is_a_tfrecord_file(self, tmp_path, strange, on_corrupt):
+    def test_no_file_is_of_a_format_that_is_read(self, tmp_path, on_corrupt):
         (tmp_path / "in").mkdir()
-        for name in ("text", "array_record"):
-            (tmp_path / "in" / name).write_bytes(strange[name])
+        heads = {"a": b"ORC", "b": b"\x89PNG\r\n\x1a\n"}
+        for name, head in heads.items():
+            (tmp_path / "in" / name).write_bytes(head + bytes(100))
         with pytest.raises(InputError) as caught:
             convert(job_of(tmp_path / "in", tmp_path / "out", on_corrupt=on_corrupt))
         assert_says(
             caught.value,
             "2 of 2 input files are not TFRecord files",
-            "got:      ArrayRecord (1), text (1)",
-            "`gristmill index`",
+            "got:      ORC (1), PNG (1)",
+            "read it with its own library",
         )
         assert not (tmp_path / "out").exists()
 
