@@ -15,12 +15,12 @@ from gristmill.loader.batches import Batches, ordered_weights
 from gristmill.loader.content import Content as Content  # A type of GlobalBatches.
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray, checked_indices
-from gristmill.loader.locate import Location, locate
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Weight
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import Shuffle, ShuffleName, parse_shuffle
+from gristmill.loader.provenance.locate import Location, locate
 
 if TYPE_CHECKING:
     from gristmill.loader.feed.feed import Feed, RowsOf

@@ -95,7 +95,7 @@ def trace(
     of a feed.
     """
     from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
-    from gristmill.loader.locate import locate
+    from gristmill.loader.provenance.locate import locate
     from gristmill.pipelines.results.source_line import source_line
 
     if (step is None) != (row is None) or (step is None) == (record is None):

@@ -12,7 +12,7 @@ from gristmill.dataset.metadata.provenance import load_inputs, place_of_inputs
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.inflated_stream import InflatedStream
 from gristmill.loader.dataset import Dataset
-from gristmill.loader.locate import Location
+from gristmill.loader.provenance.locate import Location
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

@@ -23,7 +23,7 @@ from gristmill.dataset.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.loader.locate import locate
+from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.definitions import ConvertOptions

@@ -14,7 +14,7 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.errors import CorruptInputError, InputError, UserFunctionError
 from gristmill.dataset.example import decode_example
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.loader.locate import locate
+from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.definitions import ConvertOptions

@@ -1,4 +1,4 @@
-"""Where the frame of a record began; tests/loader/test_locate.py has whole datasets."""
+"""Where a record's frame began; test_locate.py of the loader has whole datasets."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from gristmill.dataset import (
     open_manifest,
     read_manifest,
 )
-from gristmill.loader.locate import locate
+from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.results.contents import manifest_text
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents

@@ -34,7 +34,7 @@ from gristmill.dataset.errors import DataLossError, InvalidDatasetError
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.writer import writer as writer_module
-from gristmill.loader.locate import locate
+from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.results.contents import manifest_text
 from gristmill.pipelines.verify import verify

@@ -1,6 +1,8 @@
 """Where rows come from: every answer is followed to the bytes of the source.
 
-Covers: dataset/metadata/provenance.py.
+Covers: dataset/metadata/provenance.py, loader/provenance/chunk_sizes.py,
+loader/provenance/found_record.py, loader/provenance/passed_shards.py,
+loader/provenance/recorded_source.py, loader/provenance/source_place.py.
 """
 
 import collections
@@ -218,7 +220,7 @@ def test_a_dataset_in_a_bucket(inputs, tmp_path, monkeypatch, group_size):
 
 
 def test_what_went_through_a_function_has_a_range_at_most(inputs, tmp_path):
-    function = "tests.loader.test_locate:drop_some"
+    function = "tests.loader.provenance.test_locate:drop_some"
     convert(job_of(inputs, tmp_path / "out", plan=("match_shards", None), map=function))
     for place, record in locations(batches_of(tmp_path / "out")):
         assert place.source_offset_bytes is None
@@ -237,7 +239,7 @@ def longer(record: bytes) -> bytes:
 
 @pytest.mark.parametrize("plan", PLANS[2:4], ids=lambda plan: plan[0])
 def test_a_function_that_makes_one_of_each_leaves_their_number(inputs, tmp_path, plan):
-    function = "tests.loader.test_locate:longer"
+    function = "tests.loader.provenance.test_locate:longer"
     convert(job_of(inputs, tmp_path / "out", plan=plan, map=function))
     for place, record in locations(batches_of(tmp_path / "out")):
         assert place.source_offset_bytes is None
