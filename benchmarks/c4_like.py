@@ -81,7 +81,18 @@ def generate_records(
     mean_record_bytes: int = 2200,
     model: text_model.TextModel | None = None,
 ) -> Iterator[bytes]:
-    """Yields serialized tf.train.Examples without end.
+    """Yields serialized tf.train.Examples without end; see `generate_rows`."""
+    rows = generate_rows(seed=seed, mean_record_bytes=mean_record_bytes, model=model)
+    return map(encode_example, rows)
+
+
+def generate_rows(
+    *,
+    seed: int,
+    mean_record_bytes: int = 2200,
+    model: text_model.TextModel | None = None,
+) -> Iterator[dict[bytes, bytes]]:
+    """Yields rows of C4's five columns without end.
 
     Args:
       seed: the same seed gives the same records.
@@ -106,15 +117,13 @@ def generate_records(
             _timestamps(rng),
             strict=True,
         ):
-            yield encode_example(
-                {
-                    b"text": text,
-                    b"timestamp": moment,
-                    b"url": address,
-                    b"content-length": b"%d" % (5 * len(text)),
-                    b"content-type": b"text/plain",
-                }
-            )
+            yield {
+                b"text": text,
+                b"timestamp": moment,
+                b"url": address,
+                b"content-length": b"%d" % (5 * len(text)),
+                b"content-type": b"text/plain",
+            }
 
 
 def _addresses(rng: np.random.Generator, words: Sequence[str]) -> Iterator[bytes]:
