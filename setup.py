@@ -136,8 +136,8 @@ setup(
     name="gristmill",
     version=read_version(),
     description=(
-        "Converts TFRecords into sharded, indexed ArrayRecord datasets with Apache "
-        "Beam and feeds JAX trainers from them"
+        "Converts TFRecord, Parquet, JSON lines, CSV, text and WebDataset files into "
+        "sharded, indexed ArrayRecord datasets and feeds JAX trainers from them"
     ),
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

@@ -47,8 +47,8 @@ class GlobalBatches(Batches):
     def locate(self, step: int, row: int) -> Location:
         """Returns where a row of a step's global batch comes from.
 
-        That is the record, its shard and, where the dataset knows it, the TFRecord file
-        and byte offset that it was converted from; see `Location`.
+        That is the record, its shard and, where the dataset knows it, the file that it
+        was converted from and its place there; see `Location`.
 
         Raises:
             OutOfRangeError: There is no such step.

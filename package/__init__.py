@@ -1,4 +1,4 @@
-"""Converts TFRecords into sharded ArrayRecord datasets, and feeds trainers from them.
+"""Makes sharded ArrayRecord datasets of many formats, and feeds trainers from them.
 
 Import from the packages below: `gristmill.dataset` (the contract on disk),
 `gristmill.transforms` (Beam transforms), `gristmill.pipelines` (whole jobs) and

@@ -66,7 +66,7 @@ def convert(
     beam_options: Sequence[str] | None = None,
     show_progress: bool = False,
 ) -> Outcome:
-    """Converts TFRecord files, and returns when the dataset is committed.
+    """Converts input files, and returns when the dataset is committed.
 
     Args:
         jobs: One for each split, with the same output and name.

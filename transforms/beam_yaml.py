@@ -239,7 +239,7 @@ def convert_tfrecords(
     writer: Writer | None = None,
     overwrite: bool = False,
 ) -> _Transform:
-    """Converts TFRecord files into a split; gives one row of what it holds.
+    """Converts files of any format into a split; gives one row of what it holds.
 
     Args:
         inputs: Paths and glob patterns, or one.

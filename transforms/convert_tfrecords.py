@@ -174,9 +174,11 @@ def _commit(
 class ConvertTFRecords(
     beam.PTransform[beam.pvalue.PBegin, beam.PCollection[ConversionResult]]
 ):
-    """Converts TFRecord files into splits of one committed dataset.
+    """Converts input files of any format into splits of one committed dataset.
 
-    Applied to a pipeline; gives a PCollection of one `ConversionResult`.
+    Applied to a pipeline; gives a PCollection of one `ConversionResult`. Files can be
+    of any format that `gristmill convert` reads, not TFRecord alone: the `records` of a
+    `ConversionJob` say which, and what a record is.
 
     Guarantees: bounded; a shard is made at least once and its bytes depend on the job
     alone, so retries and duplicates do no harm; records keep the order of the sorted

@@ -217,7 +217,7 @@ def read_matches(
 
 @dataclasses.dataclass
 class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
-    """Reads TFRecord files, uncompressed, gzip or zlib, told apart by their content.
+    """Reads TFRecord files, plain or of gzip, zlib or zstd, as their content tells.
 
     Applied to a pipeline; gives a PCollection of `bytes`, or of `SourceRecord`. Files
     are listed when the pipeline runs. Damage fails the pipeline with file and offset.

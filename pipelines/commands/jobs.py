@@ -137,7 +137,8 @@ def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
     """Convert files of records to an ArrayRecord dataset at OUTPUT.
 
     INPUT is a file, a quoted glob pattern, or a directory: the files directly in it, or
-    all splits of a dataset, of a TFDS directory or of a Hugging Face repository.
+    all splits of a dataset, of a TFDS directory or of a Hugging Face repository. Files
+    are TFRecord, ArrayRecord, Parquet, WebDataset, JSON lines, CSV, TSV or text.
 
     After a failure, run the same command again: finished shards are kept.
     """
@@ -149,8 +150,9 @@ def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
 def append(options: AppendOptions, *, as_json: bool, **where: Any) -> None:
     """Add the records of INPUT to a split of DATASET, as its next edition.
 
-    No file that is there is touched but dataset.json, which is replaced last. Files
-    that are in the split already are refused.
+    INPUT is what `gristmill convert` takes. No file that is there is touched but
+    dataset.json, which is replaced last. Files that are in the split already are
+    refused.
 
     After a failure, run the same command again: finished shards are kept.
     """

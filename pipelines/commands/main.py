@@ -97,7 +97,7 @@ def find_command(name: str) -> click.Command | None:
 )
 @click.version_option(__version__, message="gristmill %(version)s")
 def cli() -> None:
-    """Convert TFRecords to indexed ArrayRecord datasets, and check and read them."""
+    """Make indexed ArrayRecord datasets of many formats, and check and read them."""
 
 
 def _prepare_streams() -> None:

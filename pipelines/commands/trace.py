@@ -88,7 +88,7 @@ def trace(
     as_json: bool,
     **order: Any,
 ) -> None:
-    """Find the record of a training step's row, down to its byte in a TFRecord file.
+    """Find the record of a training step's row, and the place that it came from.
 
     DATASET is a path, or NAME=PATH for each dataset of a mixture; several paths are
     joined. Give the arguments that gristmill.loader.global_batches got, or the --state

@@ -38,7 +38,7 @@ class ConvertOptions:
         "paths",
         "Input files",
         "Input files, glob patterns, or a directory of such files; a dataset of "
-        "gristmill or a TFDS directory keeps its splits.",
+        "gristmill, a TFDS directory or a Hugging Face repository keeps its splits.",
         regex=_GS_PATHS,
         group="Source",
         example="gs://raw/c4/*.tfrecord",

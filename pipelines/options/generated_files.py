@@ -28,8 +28,8 @@ TABLES = {**COMMANDS, "launch": LaunchOptions}
 _TABLE = re.compile(r"<!-- options: (\w+) -->\n(?:\|.*\n)*\n?")
 
 _ABOUT = {
-    "convert": "Converts TFRecord files to a sharded, indexed and committed "
-    "ArrayRecord dataset.",
+    "convert": "Converts TFRecord, ArrayRecord, Parquet, WebDataset, JSON lines, CSV, "
+    "TSV or text files to a sharded, indexed and committed ArrayRecord dataset.",
     "index": "Makes existing ArrayRecord files a committed dataset, in place.",
     "verify": "Checks every byte of a dataset against its checksums. The job fails if "
     "anything is wrong.",
