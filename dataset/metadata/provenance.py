@@ -197,7 +197,8 @@ def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
     text = storage_for(path).read(path).decode("utf-8", "surrogateescape")
     regions = []
     try:
-        for fields in map(json.loads, text.splitlines()):
+        # Not at U+2028 and the like, which texts in it can have.
+        for fields in map(json.loads, text.removesuffix("\n").split("\n")):
             rows = None
             if "begin_row" in fields:
                 rows = int(fields["begin_row"]), int(fields["end_row"])

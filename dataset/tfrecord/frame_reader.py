@@ -273,14 +273,17 @@ class FrameReader:
     ) -> CorruptFrameError:
         """Returns the error of a frame that begins at `offset`, by default here."""
         offset = self.offset if offset is None else offset
-        doubt = "if it is a TFRecord file, " if offset == 0 else ""
+        doubt, other = "", ""
+        if offset == 0:
+            doubt = "if it is a TFRecord file, "
+            other = "; if it is of another format, name that with --input-format"
         error = CorruptFrameError(
             what,
             where=f"{self._path}, byte offset {offset:,}",
             expected=expected,
             got=got,
             cure=f"{doubt}write the file again from its source, or keep what can be "
-            "read with --on-corrupt quarantine",
+            f"read with --on-corrupt quarantine{other}",
         )
         error.reason, error.offset, error.end = reason, offset, end
         error.detail = f"expected {expected}, got {got}"

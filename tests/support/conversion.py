@@ -98,7 +98,7 @@ def quarantined(output: pathlib.Path | str) -> list[tuple[dict[str, Any], bytes]
     found = []
     for path in sorted(pathlib.Path(output, "quarantine").glob("*.jsonl")):
         data = path.with_suffix(".bin").read_bytes()
-        for line in path.read_text().splitlines():
+        for line in path.read_text().removesuffix("\n").split("\n"):
             region = json.loads(line)
             begin, end = region["bin_begin_bytes"], region["bin_end_bytes"]
             found.append((region, data[begin:end]))

@@ -48,7 +48,9 @@ def find_inputs(
     options = RecordOptions() if options is None else options
     files = match_files(patterns, allow_empty_files=allow_empty_files)
     looks = look_at(files)
-    chosen = choose_format(looks, options.input_format)
+    # An empty file is of every format.
+    filled = [look for file, look in zip(files, looks, strict=True) if file.size_bytes]
+    chosen = choose_format(filled, options.input_format)
     compressions = check_formats(
         files,
         wanted=chosen,

@@ -111,9 +111,28 @@ def check_formats(
         compressions.append(look.compression)
         if look.format is not None and not _is_wanted(look, wanted, asked):
             others[file.path] = look.format
+    if others and not asked and _in_doubt(looks, others, wanted):
+        raise _other_formats(others, of=len(files), wanted=wanted, in_doubt=True)
     if others and not (allow_some and len(others) < len(files)):
         raise _other_formats(others, of=len(files), wanted=wanted)
     return compressions
+
+
+def _in_doubt(
+    looks: Sequence[Look], others: dict[str, FileFormat], wanted: str
+) -> bool:
+    """Returns whether text is refused only because files of no known format are there.
+
+    It may be all that can be read: it is not set aside as damage.
+    """
+    contents = {look.content for look in looks}
+    texts = {known.found_as for known in FORMATS.values() if known.is_text}
+    return (
+        wanted == "tfrecord"
+        and len(others) < len(looks)
+        and TFRECORD not in contents
+        and not contents.isdisjoint(texts)
+    )
 
 
 def _look(file: FileInfo) -> Look:
@@ -139,13 +158,19 @@ def _name(wanted: str) -> str:
 
 
 def _other_formats(
-    others: dict[str, FileFormat], *, of: int, wanted: str
+    others: dict[str, FileFormat], *, of: int, wanted: str, in_doubt: bool = False
 ) -> InputError:
     name, kinds = _name(wanted), Counter(others.values())
     ((kind, _),) = kinds.most_common(1)
     paths = [path for path, found in others.items() if found == kind]
     cure = kind.cure
-    if len(others) < of:
+    if in_doubt:
+        cure = (
+            "leave out the text if the other files, which are of no known format, are "
+            "damaged TFRecord files; if all of them are text, name its format with "
+            "--input-format"
+        )
+    elif len(others) < of:
         cure = f"leave out what is no {name} file, by a narrower pattern; or {cure}"
     file = posixpath.basename(paths[0])
     if name == TFRECORD:

@@ -142,7 +142,8 @@ def damaged(tmp_path) -> pathlib.Path:
         del data[sizes[40] + 5 : sizes[40] + 25]
         if number == 2:
             del data[-7:]
-        path = tmp_path / "in" / f"{number}"
+        # A name with what Python takes for the end of a line.
+        path = tmp_path / "in" / f"{number}\u2028"
         path.write_bytes(zlib.compress(data) if number == 1 else data)
     return tmp_path
 

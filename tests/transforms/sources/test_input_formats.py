@@ -117,6 +117,17 @@ def test_text_beside_damaged_tfrecords_is_not_taken_for_the_data(
     (tmp_path / "in").write_bytes(damaged)
     message = refused(tmp_path / "*")
     assert "3 of 4 input files are not TFRecord files" in message
+    assert "--input-format" in message
+    # Nor is it set aside, all that there is to read.
+    with pytest.raises(InputError, match="3 of 4 input files"):
+        find_inputs([f"{tmp_path}/*"], allow_other_formats=True)
+
+
+def test_empty_files_say_nothing_of_the_format_of_others(tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    (tmp_path / "b").write_bytes(MAKERS["JSON lines"]())
+    found = find_inputs([f"{tmp_path}/*"], allow_empty_files=True)
+    assert found.spec.format == "jsonl"
 
 
 @pytest.mark.parametrize("damaged", [DATA, DATA[1:], bytes(100)])

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.errors import CorruptRecordError, InputError, some_of
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.tar.sample_reader import SampleReader
@@ -82,8 +82,10 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             got=record,
             cure="give one of these, or leave it out",
         )
-    found = _members(files)
+    found, damage = _members(files)
     if not found:
+        if damage is not None:
+            raise damage
         raise InputError(
             "no samples of a WebDataset in the tars",
             where=some_of(files.paths),
@@ -114,17 +116,32 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     return SourceSpec("webdataset", record, options.columns, schema)
 
 
-def _members(files: InputFiles) -> list[str]:
-    """Returns the extensions of the members of some samples, sorted."""
+class _FirstDamage(DamageHandler):
+    """Keeps what is wrong at the first damaged place."""
+
+    error: CorruptRecordError | None = None
+
+    def begin(self, error: CorruptRecordError, path: str, **region: Any) -> None:
+        """See `DamageHandler`."""
+        super().begin(error, path, **region)
+        self.error = self.error or error
+
+
+def _members(files: InputFiles) -> tuple[list[str], CorruptRecordError | None]:
+    """Returns the extensions of the members of some samples, and the first damage."""
     count = min(len(files), _LOOKED_FILES)
     chosen = sorted({len(files) * number // count for number in range(count)})
-    looked = map_all(_look, [files[file] for file in chosen], at_once=_LOOKED_FILES)
-    return sorted(set().union(*looked))
+    looked = list(
+        map_all(_look, [files[file] for file in chosen], at_once=_LOOKED_FILES)
+    )
+    damage = next((error for _, error in looked if error is not None), None)
+    return sorted(set().union(*(found for found, _ in looked))), damage
 
 
-def _look(file: InputFile) -> set[str]:
-    """Returns the extensions of the first samples of a file."""
+def _look(file: InputFile) -> tuple[set[str], CorruptRecordError | None]:
+    """Returns the extensions of the first samples of a file, and the first damage."""
     found: set[str] = set()
+    damage = _FirstDamage()
 
     def note(key: bytes, members: Mapping[str, bytes]) -> bytes:
         found.update(members)
@@ -138,8 +155,8 @@ def _look(file: InputFile) -> set[str]:
         extra_records=_LOOKED_SAMPLES,
     )
     open_reader = functools.partial(SampleReader, make=note)
-    reader = StreamRange(file, first, open_reader, on_damage=DamageHandler())
+    reader = StreamRange(file, first, open_reader, on_damage=damage)
     for batch in reader.batches():
         if batch.places[-1] >= _LOOKED_BYTES:
             break  # The generator, gone, closes the file.
-    return found
+    return found, damage.error

@@ -274,3 +274,10 @@ class TestWhatIsFound:
         assert split.source["format"] == "webdataset"
         assert split.source["record"] == "example"
         assert [*split.features] == ["__key__", "cls", "jpg", "json", "txt"]
+
+
+def test_damage_of_all_samples_is_named_where_no_members_are_found(tmp_path):
+    (tmp_path / "in.tar").write_bytes(tar_of([("1.JPG", b"x"), ("1.jpg", b"y")]))
+    with pytest.raises(CorruptRecordError, match="cannot become a record") as caught:
+        find_inputs([f"{tmp_path}/in.tar"])
+    assert "a second member 'jpg'" in str(caught.value.got)
