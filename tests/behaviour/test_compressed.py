@@ -154,7 +154,7 @@ def test_a_killed_command_goes_on(tmp_path, kind: str) -> None:
         expected = contents(tmp_path / "undisturbed")
         assert len(expected) > 2 * 9
         left = set()
-        for kill_at in (8, 24, 41, 60, 77):
+        for kill_at in (8, 41, 77):
             output = tmp_path / str(kill_at)
             ended = killer.run(command(output), kill_at=kill_at)
             assert ended.status == -signal.SIGKILL, ended.error
@@ -168,7 +168,7 @@ def test_a_killed_command_goes_on(tmp_path, kind: str) -> None:
             after = states(output)
             assert all(after[name] == before[name] for name in finished)
             assert contents(output) == expected
-    assert len(left) > 3  # They were killed at different shards.
+    assert len(left) == 3  # They were killed at different shards.
     good = [record for n, record in enumerate(records) if n not in (3, 290, 571)]
     mapped = [m for m in map(keep_most, good) if m is not None]
     assert read_output(tmp_path / "undisturbed") == mapped

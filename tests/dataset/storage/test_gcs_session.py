@@ -132,7 +132,7 @@ storage_for("gs://bucket/a").read("gs://bucket/a")
         ("universe", "nothing found in 1 seconds"),
         ("", "nothing found in 1 seconds"),
         # The library asks five times by itself.
-        pytest.param("/token", "no complete answer in 0.5 s", marks=pytest.mark.slow),
+        pytest.param("/token", "no complete answer in 0.5 s", marks=pytest.mark.soak),
     ],
 )
 def test_a_machine_whose_metadata_trickles_gives_an_error(
