@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gristmill.loader.grain_source.source import ArrayRecordDataSource
     from gristmill.loader.jax_arrays.feed import JaxFeed, to_jax
     from gristmill.loader.jax_arrays.global_arrays import rows_of
-    from gristmill.loader.open_dataset import open as open
+    from gristmill.loader.opening.open_dataset import open as open
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.provenance.locate import Location
     from gristmill.loader.provenance.passed_shards import PassedShard

@@ -1,6 +1,7 @@
 """`loader.open`: datasets of any size, their records, and what is no dataset.
 
-Covers: loader/dataset.py.
+Covers: loader/dataset.py, loader/opening/how_to_read.py,
+loader/opening/open_directory.py, loader/opening/open_files.py.
 """
 
 import copy as copying

@@ -1,0 +1,1 @@
+"""Opens datasets: by a directory, by files, or several as one."""
