@@ -10,9 +10,10 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import CorruptFrameError, CorruptStreamError
+from gristmill.dataset.errors import CorruptFrameError
 from gristmill.dataset.streams.inflated_stream import Readable
 from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.dataset.streams.stream_buffer import StreamBuffer
 from gristmill.dataset.tfrecord.frames import (
     FOOTER_BYTES,
     FRAME_OVERHEAD_BYTES,
@@ -40,7 +41,7 @@ def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
     return int(differs.argmax()) if differs.any() else len(differs)
 
 
-class FrameReader:
+class FrameReader(StreamBuffer):
     """Reads frames forward from one stream, and finds the next one after damage.
 
     Memory: one block or one record, whichever is larger. A false length field cannot
@@ -65,50 +66,9 @@ class FrameReader:
         size_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
     ):
+        super().__init__(stream, offset=offset, block_bytes=block_bytes)
         self._path = path
         self._size_bytes = size_bytes
-        self._block_bytes = block_bytes
-        self._buffer_offset = offset  # File offset of the buffer's first byte.
-        self._position = 0  # In the buffer: the next frame begins here.
-        self.restart(stream)
-
-    def restart(self, stream: Readable | BinaryIO) -> None:
-        """Goes on with another stream of the same bytes, which begins at `offset`."""
-        self._stream = stream
-        self._buffer_offset, self._position = self.offset, 0
-        self._buffer = b""
-        self._exhausted = False
-        self._stream_error: CorruptStreamError | None = None
-
-    @property
-    def offset(self) -> int:
-        """File offset of the next byte to be returned."""
-        return self._buffer_offset + self._position
-
-    def _fill(self, wanted_bytes: int) -> bool:
-        """Makes `wanted_bytes` bytes available from the position on, if they exist."""
-        missing = wanted_bytes - (len(self._buffer) - self._position)
-        if missing <= 0:
-            return True
-        pieces = [self._buffer[self._position :]]
-        # Read in blocks, so that memory grows with the data and not with the claim.
-        while missing > 0 and not self._exhausted:
-            try:
-                block = self._stream.read(self._block_bytes)
-            except CorruptStreamError as error:
-                # Raised once the data before the damage is used up.
-                self._stream_error, block = error, b""
-            self._exhausted = not block
-            pieces.append(block)
-            missing -= len(block)
-        self._buffer_offset += self._position
-        self._position = 0
-        self._buffer = b"".join(pieces)
-        return missing <= 0
-
-    def at_end(self) -> bool:
-        """Returns whether no byte is left."""
-        return not self._fill(1)
 
     def frames(self, end: int | None = None) -> Iterator[Frame]:
         """Yields the frames that begin before `end`, one at a time; see `batches`."""
@@ -296,19 +256,6 @@ class FrameReader:
             return len(self._buffer) - self._position == distance
         start = self._position + distance
         return is_header(self._buffer[start : start + HEADER_BYTES])
-
-    def skip(self, to: int, sink: Callable[[bytes], None] | None = None) -> None:
-        """Moves forward to a file offset, or to the end of the file.
-
-        Args:
-            to: File offset, not before `offset`.
-            sink: Called with the bytes that are passed over, in order.
-        """
-        while self.offset < to and self._fill(1):
-            piece = self._buffer[self._position :][: to - self.offset]
-            if sink is not None:
-                sink(piece)
-            self._position += len(piece)
 
     def resync(
         self,

@@ -1,7 +1,7 @@
 """TFRecord (`frames`, `frame_reader`, `inflated_stream`): every corruption is found.
 
 Covers: dataset/tfrecord/frame_reader.py, dataset/streams/inflated_stream.py,
-dataset/streams/record_batch.py.
+dataset/streams/record_batch.py, dataset/streams/stream_buffer.py.
 """
 
 from __future__ import annotations

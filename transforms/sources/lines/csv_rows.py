@@ -18,6 +18,7 @@ from gristmill.transforms.sources.lines.parser import (
     Lines,
     Positions,
     check_text,
+    first_bad,
 )
 
 # As JSON writes them: other texts, such as 007, are no numbers but strings.
@@ -25,6 +26,9 @@ _INTEGER = re.compile(rb"0|-?[1-9]\d*")
 _NUMBER = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _INT64 = range(-(1 << 63), 1 << 63)
 _NAMES = {pa.int64(): "an integer of 64 bits", pa.float64(): "a number"}
+
+# What a block or a line that cannot be read raises.
+_ERRORS = (pa.ArrowException, ValueError, BadLineError)
 
 
 class CsvRows:
@@ -69,8 +73,8 @@ class CsvRows:
         """
         try:
             return self._parsed(lines)
-        except (pa.ArrowException, ValueError, BadLineError):
-            index = self._first_bad(lines)
+        except _ERRORS:
+            index = first_bad(lines, self._parsed, errors=_ERRORS)
             raise self._explained(lines, index) from None
 
     def _parsed(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
@@ -113,19 +117,6 @@ class CsvRows:
                 column if field.type == pa.string() else _numbers(column, field.type)
             )
         return pa.RecordBatch.from_arrays(columns, schema=self._schema), rows
-
-    def _first_bad(self, lines: Lines) -> int:
-        """Returns the first line that cannot be read, of lines that cannot."""
-        begin, end = 0, len(lines.ends)
-        while end - begin > 1:
-            middle = (begin + end) // 2
-            try:
-                self._parsed(lines.part(begin, middle))
-            except (pa.ArrowException, ValueError, BadLineError):
-                end = middle
-            else:
-                begin = middle
-        return begin
 
     def _explained(self, lines: Lines, index: int) -> BadLineError:
         """Returns what is wrong with a bad row."""

@@ -22,6 +22,7 @@ from gristmill.transforms.sources.lines.parser import (
     Lines,
     Positions,
     check_text,
+    first_bad,
 )
 
 _BLANK = np.zeros(256, np.bool_)
@@ -31,6 +32,9 @@ _NO_NUMBERS = [
     re.compile(rb"NaN\s*[,\]}]"),
     re.compile(rb"Inf(?:inity)?\s*[,\]}]"),
 ]
+
+# What a block or a line that cannot be read raises.
+_ERRORS = (pa.ArrowException, ValueError, BadLineError)
 
 
 class JsonRows:
@@ -62,8 +66,8 @@ class JsonRows:
         """
         try:
             return self._parsed(lines)
-        except (pa.ArrowException, ValueError, BadLineError):
-            index = self._first_bad(lines)
+        except _ERRORS:
+            index = first_bad(lines, self._parsed, errors=_ERRORS)
             raise self._explained(lines, index) from None
 
     def _parsed(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
@@ -89,19 +93,6 @@ class JsonRows:
             return pa.RecordBatch.from_pylist([{}] * len(rows), self._schema), rows
         (batch,) = table.combine_chunks().to_batches()
         return batch, rows
-
-    def _first_bad(self, lines: Lines) -> int:
-        """Returns the first line that cannot be read, of lines that cannot."""
-        begin, end = 0, len(lines.ends)
-        while end - begin > 1:
-            middle = (begin + end) // 2
-            try:
-                self._parsed(lines.part(begin, middle))
-            except (pa.ArrowException, ValueError, BadLineError):
-                end = middle
-            else:
-                begin = middle
-        return begin
 
     def _explained(self, lines: Lines, index: int) -> BadLineError:
         """Returns what is wrong with a bad line, in the words of JSON."""

@@ -10,10 +10,11 @@ from typing import BinaryIO, ClassVar
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.errors import CorruptRecordError, CorruptStreamError
+from gristmill.dataset.errors import CorruptRecordError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.inflated_stream import Readable
 from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.dataset.streams.stream_buffer import StreamBuffer
 from gristmill.dataset.tfrecord.frames import MAX_RECORD_BYTES
 from gristmill.transforms.sources.lines.parser import (
     BadLineError,
@@ -29,7 +30,7 @@ _FEW_LINES = 16  # After a bad line others may follow.
 _MOST_BYTES = 1 << 30  # Of several lines: parsers count in 32 bits.
 
 
-class LineReader:
+class LineReader(StreamBuffer):
     """Reads lines forward from one stream, and goes on behind bad ones.
 
     Memory: some blocks, or one line, whichever is larger.
@@ -56,55 +57,15 @@ class LineReader:
         size_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
     ):
+        super().__init__(stream, offset=offset, block_bytes=block_bytes)
         self._path = path
         self._parser = parser
         self._size_bytes = size_bytes
-        self._block_bytes = block_bytes
-        self._buffer_offset = offset  # File offset of the buffer's first byte.
-        self._position = 0  # In the buffer: the next line begins here.
         self._lines_at_once = sys.maxsize
         # The line at which the reader began, counted from 1, where it is known.
         self._line: int | None = 1 if offset == 0 else None
         self._newlines = 0  # Passed since the reader began.
         self._begin = offset
-        self.restart(stream)
-
-    def restart(self, stream: Readable | BinaryIO) -> None:
-        """Goes on with another stream of the same bytes, which begins at `offset`."""
-        self._stream = stream
-        self._buffer_offset, self._position = self.offset, 0
-        self._buffer = b""
-        self._exhausted = False
-        self._stream_error: CorruptStreamError | None = None
-
-    @property
-    def offset(self) -> int:
-        """File offset of the next byte to be returned."""
-        return self._buffer_offset + self._position
-
-    def _fill(self, wanted_bytes: int) -> bool:
-        """Makes `wanted_bytes` bytes available from the position on, if they exist."""
-        missing = wanted_bytes - (len(self._buffer) - self._position)
-        if missing <= 0:
-            return True
-        pieces = [self._buffer[self._position :]]
-        while missing > 0 and not self._exhausted:
-            try:
-                block = self._stream.read(self._block_bytes)
-            except CorruptStreamError as error:
-                # Raised once the data before the damage is used up.
-                self._stream_error, block = error, b""
-            self._exhausted = not block
-            pieces.append(block)
-            missing -= len(block)
-        self._buffer_offset += self._position
-        self._position = 0
-        self._buffer = b"".join(pieces)
-        return missing <= 0
-
-    def at_end(self) -> bool:
-        """Returns whether no byte is left."""
-        return not self._fill(1)
 
     def batches(
         self, end: End = None, *, limit_records: int = sys.maxsize
@@ -190,7 +151,7 @@ class LineReader:
         return Lines(data, ends).first(min(limit, self._lines_at_once, together))
 
     def _pass(self, data: bytes) -> None:
-        self._position += len(data)
+        super()._pass(data)
         self._newlines += data.count(b"\n")
 
     def _line_number(self) -> int | None:
@@ -263,19 +224,6 @@ class LineReader:
             return len(self._buffer) - self._position == distance
         before = self._position + distance - 1
         return distance == 0 or self._buffer[before : before + 1] == b"\n"
-
-    def skip(self, to: int, sink: Callable[[bytes], None] | None = None) -> None:
-        """Moves forward to a file offset, or to the end of the file.
-
-        Args:
-            to: File offset, not before `offset`.
-            sink: Called with the bytes that are passed over, in order.
-        """
-        while self.offset < to and self._fill(1):
-            piece = self._buffer[self._position :][: to - self.offset]
-            if sink is not None:
-                sink(piece)
-            self._pass(piece)
 
     def resync(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -169,3 +170,28 @@ def check_text(lines: Lines) -> None:
         )
     if error is not None:
         raise error
+
+
+def first_bad(
+    lines: Lines,
+    read: Callable[[Lines], object],
+    *,
+    errors: tuple[type[Exception], ...],
+) -> int:
+    """Returns the first line that cannot be read, of lines that cannot.
+
+    Args:
+        lines: The lines.
+        read: Reads lines.
+        errors: What it raises where it cannot.
+    """
+    begin, end = 0, len(lines.ends)
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        try:
+            read(lines.part(begin, middle))
+        except errors:
+            end = middle
+        else:
+            begin = middle
+    return begin
