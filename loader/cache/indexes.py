@@ -7,11 +7,13 @@ index.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata.shard_index import ShardIndex, map_index, parse_index
+from gristmill.loader.cache.edition_files import EditionFiles
 from gristmill.loader.cache.host_files import disk_errors, locked, write_whole
 from gristmill.loader.indices import IntArray
 from gristmill.loader.remote.object_reads import ByteRange
@@ -22,10 +24,10 @@ _TRIES = 3
 
 
 class IndexCache:
-    """Indexes of one dataset, in a directory of this host.
+    """Indexes of one dataset, in directories of this host.
 
     Args:
-        directory: For these indexes alone: its name comes from the dataset's content.
+        files: Where they are.
         paths: The indexes.
         check: Raises if an index is not the one of its shard.
         fetcher: Fetches indexes.
@@ -33,16 +35,17 @@ class IndexCache:
 
     def __init__(
         self,
-        directory: str,
+        files: EditionFiles,
         *,
         paths: Sequence[str],
         check: Callable[[int, ShardIndex], None],
         fetcher: RangeFetcher,
     ):
-        self._directory, self._paths = directory, paths
+        self._files, self._paths = files, paths
         self._check, self._fetcher = check, fetcher
-        with disk_errors(directory):
-            os.makedirs(directory, exist_ok=True)
+        for directory in files.directories:
+            with disk_errors(directory):
+                os.makedirs(directory, exist_ok=True)
 
     def open(
         self, shards: Sequence[int], records: Sequence[IntArray]
@@ -52,7 +55,7 @@ class IndexCache:
         They have all records of their shards.
         """
         if missing := self._missing(shards):
-            with disk_errors(self._directory), locked(f"{self._directory}/lock"):
+            with self._locked(missing):
                 self._fetch(self._missing(missing))
         return [self._map(shard) for shard in shards]
 
@@ -60,14 +63,25 @@ class IndexCache:
         return [shard for shard in shards if not os.path.exists(self._local(shard))]
 
     def _local(self, shard: int) -> str:
-        return f"{self._directory}/{shard:08d}.index"
+        return self._files.path(shard, ".index")
+
+    @contextlib.contextmanager
+    def _locked(self, shards: Sequence[int]) -> Iterator[None]:
+        """Keeps other processes and threads from fetching indexes of these shards."""
+        directories = {os.path.dirname(self._local(shard)) for shard in shards}
+        with contextlib.ExitStack() as stack:
+            # All take them in the same order, so that none waits for ever.
+            for directory in sorted(directories):
+                stack.enter_context(disk_errors(directory))
+                stack.enter_context(locked(f"{directory}/lock"))
+            yield
 
     def _map(self, shard: int) -> ShardIndex:
         try:
             return map_index(self._local(shard))
         except GristmillError:
             # Deleted or damaged since it was written: fetch it again.
-            with disk_errors(self._directory), locked(f"{self._directory}/lock"):
+            with self._locked([shard]):
                 self._fetch([shard])
             return map_index(self._local(shard))
 

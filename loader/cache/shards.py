@@ -1,15 +1,15 @@
 """Keeps copies of shards from object storage on a local disk, shared by all processes.
 
 A copy gets its name only when it is complete and has the checksum of its shard. The
-directory of a dataset is named after the content of its shards, so datasets of other
+directory of an edition is named after the content of its shards, so editions of other
 content do not share copies.
 
 Files of a cache directory:
 
     lock                    held by the one process of the host that adds copies
-    <dataset>/in_use        held, shared, by every process that reads the dataset
-    <dataset>/00000007.shard
-    <dataset>/00000009.tmp  being fetched; without the lock, left by a dead process
+    <edition>/in_use        held, shared, by every process that reads the edition
+    <edition>/00000007.shard
+    <edition>/00000009.tmp  being fetched; without the lock, left by a dead process
 
 All locks end with the processes that hold them.
 """
@@ -34,7 +34,9 @@ import numpy.typing as npt
 from gristmill.dataset.errors import CorruptShardError, InputError
 from gristmill.dataset.mapped_file import map_file
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.regular_file import open_regular
+from gristmill.loader.cache.edition_files import EditionFiles
 from gristmill.loader.cache.host_files import cache_root, disk_errors, locked
 from gristmill.loader.indices import IntArray, checked_count
 
@@ -52,7 +54,7 @@ class ShardCache:
 
     Args:
         directory: The cache directory of all datasets.
-        key: Differs between datasets of different content.
+        files: Where in it the copies of each edition are.
         cache_bytes: Most bytes of all copies in the directory.
         file_bytes: int64 [shards], the size of each shard.
         file_crc32cs: uint32 [shards], its crc32c.
@@ -63,7 +65,7 @@ class ShardCache:
         self,
         directory: str,
         *,
-        key: str,
+        files: EditionFiles,
         cache_bytes: int,
         file_bytes: IntArray,
         file_crc32cs: npt.NDArray[np.uint32],
@@ -73,17 +75,19 @@ class ShardCache:
         self.file_bytes, self._file_crc32cs = file_bytes, file_crc32cs
         self._touch_seconds = touch_seconds
         self._lock_path = os.path.join(directory, "lock")
-        self._own = os.path.join(directory, key)
+        self._files = files
         self._touched: dict[int, float] = {}
         with disk_errors(directory):
-            os.makedirs(self._own, exist_ok=True)
+            os.makedirs(directory, exist_ok=True)
             open_regular(self._lock_path, "ab").close()
-            in_use = open_regular(os.path.join(self._own, _IN_USE), "ab")
-            weakref.finalize(self, in_use.close)
-            fcntl.flock(in_use, fcntl.LOCK_SH)
+            for own in files.directories:
+                os.makedirs(own, exist_ok=True)
+                in_use = open_regular(os.path.join(own, _IN_USE), "ab")
+                weakref.finalize(self, in_use.close)
+                fcntl.flock(in_use, fcntl.LOCK_SH)
 
     def _path(self, shard: int, suffix: str = _COPY) -> str:
-        return os.path.join(self._own, f"{shard:08d}{suffix}")
+        return self._files.path(shard, suffix)
 
     def has(self, shard: int) -> bool:
         """Returns whether there is a copy."""
@@ -165,9 +169,14 @@ class ShardCache:
 
 
 def shard_cache(
-    table: ShardTable, *, where: str, cache_dir: str | None, cache_bytes: int | None
+    table: ShardTable,
+    split: Split,
+    *,
+    where: str,
+    cache_dir: str | None,
+    cache_bytes: int | None,
 ) -> ShardCache | None:
-    """Returns the cache of a dataset's shards, None if `cache_bytes` is None.
+    """Returns the cache of a split's shards, None if `cache_bytes` is None.
 
     Raises:
         InputError: No directory is given, or no shard fits into `cache_bytes`.
@@ -192,10 +201,15 @@ def shard_cache(
             got=f"{cache_bytes:,}",
             cure="give more, or leave cache_bytes out",
         )
-    content = f"{table.shards_digest} {table.digest().hex}"
+    contents = [f"{part.shards_digest} {part.records_digest}" for part in split.parts]
+    directory = os.path.join(cache_root(cache_dir), "shards")
     return ShardCache(
-        os.path.join(cache_root(cache_dir), "shards"),
-        key=hashlib.sha256(content.encode()).hexdigest()[:32],
+        directory,
+        files=EditionFiles(
+            directory,
+            keys=[hashlib.sha256(one.encode()).hexdigest()[:32] for one in contents],
+            shards=[part.shards for part in split.parts],
+        ),
         cache_bytes=cache_bytes,
         file_bytes=table.file_bytes,
         file_crc32cs=table.file_crc32cs,
@@ -221,7 +235,7 @@ class _Copy(NamedTuple):
 class CacheRoom:
     """The copies of all datasets in a directory, and the room for more.
 
-    Copies of a dataset that a process reads are not deleted for others. Every epoch
+    Copies of an edition that a process reads are not deleted for others. Every epoch
     reads each record once, so all shards in use are worth the same: to replace one
     costs a fetch and gains nothing. If shards are read one after the other, to replace
     the least recently used one would even lose all hits.
@@ -277,7 +291,7 @@ class CacheRoom:
 
     @contextlib.contextmanager
     def _unused(self) -> Iterator[list[_Copy]]:
-        """Yields the copies of unused datasets, and keeps other processes from them."""
+        """Yields the copies of unused editions, and keeps other processes from them."""
         with contextlib.ExitStack() as stack:
             unused = []
             for place, copies in self._copies.items():
@@ -289,7 +303,7 @@ class CacheRoom:
 
 
 def _copies(place: str) -> list[_Copy]:
-    """Returns the copies of a dataset; deletes what dead processes have left."""
+    """Returns the copies of an edition; deletes what dead processes have left."""
     found = []
     for name in os.listdir(place):
         path = os.path.join(place, name)

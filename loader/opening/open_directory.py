@@ -26,6 +26,7 @@ from gristmill.dataset.metadata.manifest import (
     read_split_table,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds_info import parse_info
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.cache.footers import footer_cache
@@ -88,9 +89,10 @@ def open_committed(
             paths=paths,
             index_paths=index_paths,
             table=table,
+            split=manifest.splits[own],
             options=how.options or ReadOptions(),
             cache_dir=how.cache_dir,
-            cache=_shard_cache(path, how, table, again=again),
+            cache=_shard_cache(path, how, table, manifest.splits[own], again=again),
         )
     shards = ShardList(
         paths=paths,
@@ -192,11 +194,15 @@ class _Under(Sequence[str]):
 
 
 def _shard_cache(
-    path: str, how: HowToRead, table: ShardTable, *, again: bool
+    path: str, how: HowToRead, table: ShardTable, split: Split, *, again: bool
 ) -> ShardCache | None:
     try:
         return shard_cache(
-            table, where=path, cache_dir=how.cache_dir, cache_bytes=how.cache_bytes
+            table,
+            split,
+            where=path,
+            cache_dir=how.cache_dir,
+            cache_bytes=how.cache_bytes,
         )
     except StorageError as e:
         if not again:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from gristmill.dataset.errors import CorruptShardError, StorageMissingError
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.cache.background_copies import (
@@ -22,6 +23,7 @@ from gristmill.loader.cache.background_copies import (
     BackgroundCopies,
 )
 from gristmill.loader.cache.cache_counts import CacheCounter, CacheCounts
+from gristmill.loader.cache.edition_files import EditionFiles
 from gristmill.loader.cache.host_files import cache_root
 from gristmill.loader.cache.indexes import IndexCache
 from gristmill.loader.cache.shards import ShardCache
@@ -53,12 +55,13 @@ class RemoteShards:
         paths: Sequence[str],
         index_paths: Sequence[str],
         table: ShardTable,
+        split: Split,
         options: ReadOptions,
         cache_dir: str | None,
         cache: ShardCache | None = None,
     ):
         self._paths, self._index_paths, self._table = paths, index_paths, table
-        self._cache_dir, self._cache = cache_dir, cache
+        self._split, self._cache_dir, self._cache = split, cache_dir, cache
         self.fetcher, self.counter = RangeFetcher(options), CacheCounter()
         self._lock = threading.Lock()
         self._listed: dict[str, dict[str, FileInfo]] = {}
@@ -172,9 +175,13 @@ class RemoteShards:
         """Returns what opens indexes; made at the first read."""
         with self._lock:
             if self._indexes is None and self.keeps_indexes:
-                name = self._table.shards_digest.rpartition(":")[2][:32]
+                digests = [part.shards_digest for part in self._split.parts]
                 self._indexes = IndexCache(
-                    os.path.join(cache_root(self._cache_dir), "index", name),
+                    EditionFiles(
+                        os.path.join(cache_root(self._cache_dir), "index"),
+                        keys=[digest.rpartition(":")[2][:32] for digest in digests],
+                        shards=[part.shards for part in self._split.parts],
+                    ),
                     paths=self._index_paths,
                     check=self._check_index,
                     fetcher=self.fetcher,

@@ -28,6 +28,7 @@ from gristmill.dataset.errors import (
     InputError,
     StorageError,
 )
+from gristmill.dataset.metadata import layout
 from gristmill.loader.cache.background_copies import CopyOptions
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
@@ -154,6 +155,49 @@ def test_a_cache_too_small_for_all_serves_what_it_has(
     assert {name for _, name, _ in server.log} == {f"c4/{SHARD.format(2)}"}
     counts = dataset.cache_counts
     assert (counts.hits, counts.evictions) == (2 * 700, 0)
+
+
+@pytest.mark.parametrize("cache_bytes", [None, PLENTY], ids=["indexes", "copies"])
+def test_after_an_append_only_what_is_new_is_fetched(
+    server: GcsServer, tmp_path: pathlib.Path, cache_bytes: int | None
+) -> None:
+    editions = [FILES, [text_records(50, seed=8), text_records(40, seed=9)]]
+    both = [*RECORDS, *itertools.chain(*editions[1])]
+    place = tmp_path / "cache" / "shards"
+
+    def filled_with(count: int) -> None:
+        until(lambda: len(list(place.glob("*/*.shard"))) == count)
+
+    for number, files in enumerate(editions, 1):
+        split = layout.edition_key("train", number)
+        upload(server, convert(tmp_path / "grown", files, split=split), "grown")
+        forget(server)
+        dataset = open_c4(tmp_path, cache_bytes, "grown")
+        assert dataset[:] == both[: len(dataset)]
+        media = [name for kind, name, _ in server.log if kind == "media"]
+        indexes = [name for name in media if name.endswith(".index")]
+        assert len(indexes) == [3, 2][number - 1]
+        assert number == 1 or all(".array_record-e00002-" in name for name in indexes)
+        if cache_bytes is not None:
+            filled_with([3, 5][number - 1])
+            media = [name for kind, name, _ in server.log if kind == "media"]
+            shards = [name for name in media if "/d-train.array_record-" in name]
+            assert number == 1 or all("-e00002-" in name for name in shards)
+            forget(server)
+            assert dataset[:] == both[: len(dataset)]
+            assert not server.requests
+    # Who opens the first edition needs nothing, either.
+    first = loader.open(
+        "gs://bucket/grown",
+        edition=1,
+        read_options=OPTIONS,
+        cache_dir=tmp_path / "cache",
+        cache_bytes=cache_bytes,
+    )
+    forget(server)
+    assert first[:] == RECORDS
+    assert not [name for _, name, _ in server.log if name.endswith(".index")]
+    assert cache_bytes is None or not server.requests
 
 
 @pytest.mark.alone

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.errors import CorruptShardError
+from gristmill.loader.cache.edition_files import EditionFiles
 from gristmill.loader.cache.shards import ShardCache
 
 DATA = [bytes([shard]) * (50 + shard) for shard in range(8)]
@@ -25,7 +26,7 @@ def cache_of(
 ) -> ShardCache:
     return ShardCache(
         str(folder),
-        key=key,
+        files=EditionFiles(str(folder), keys=[key], shards=[len(DATA)]),
         cache_bytes=cache_bytes,
         file_bytes=np.array([len(data) for data in DATA]),
         file_crc32cs=np.array([google_crc32c.value(data) for data in DATA], np.uint32),
