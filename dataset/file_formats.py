@@ -23,37 +23,32 @@ ARRAY_RECORD = "ArrayRecord"
 TAR = "tar"
 TFRECORD = "TFRecord"
 
-_ELSEWHERE = '(see "Other formats" in docs/transforms.md)'
-_LINES = (
-    "read it with Beam, by ReadFromText for example, and write records with "
-    f"gristmill.transforms.WriteArrayRecords {_ELSEWHERE}"
-)
-_EXAMPLES = (
-    "read it with its own library, write each example as a TFRecord frame, which "
-    f"gristmill.dataset.encode_frame makes, and convert these files {_ELSEWHERE}"
+# What converts most formats that are read, for errors.
+CONVERT = "convert it with `gristmill convert`"
+_WRITE = (
+    "read it with its own library, and write the records with gristmill.dataset.Writer "
+    "(docs/writer.md)"
 )
 # Converted as they are, compressed ones too.
 _STREAMS = (TFRECORD, "CSV", "JSON lines", "TSV", "text")
 _CURES = {
-    **dict.fromkeys(_STREAMS, "convert it with `gristmill convert`"),
+    **dict.fromkeys((*_STREAMS, "Parquet"), CONVERT),
     "JSON": "write each object on a line of its own, and convert these JSON lines",
     ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`; or write "
     "its records anew with `gristmill convert`",
-    "Parquet": "convert it with `gristmill convert`",
-    "Avro": "read it with Beam's ReadFromAvro, and write records with "
-    f"gristmill.transforms.WriteArrayRecords {_ELSEWHERE}",
+    "Avro": "read it with Beam's ReadFromAvro, and write the records with "
+    "gristmill.transforms.WriteArrayRecords (docs/transforms.md)",
     "bzip2": "decompress it with bunzip2, then give what it holds",
     "LZ4": "decompress it with lz4 -d, then give what it holds",
     "Snappy": "decompress it, then give what it holds",
     "xz": "decompress it with unxz, then give what it holds",
     "7z": "extract it, then give the files in it",
-    TAR: "convert it with `gristmill convert` if it is a WebDataset; if not, extract "
-    "it with tar -xf, then give the files in it",
+    TAR: f"{CONVERT} if it is a WebDataset; if not, extract it with tar -xf, then give "
+    "the files in it",
     "ZIP": "extract it with unzip, then give the files in it",
     "HTML": "download it again: a server sent a page in place of the file",
     "Git LFS pointer": "fetch the file itself with git lfs pull",
     "git-annex pointer": "fetch the file itself with git annex get",
-    "XML": _LINES,
 }
 # Prefixes; where one begins with another, the longer one is first.
 _MAGIC = {
@@ -121,16 +116,14 @@ def format_of(head: bytes) -> FileFormat | None:
     # The first bytes decide, not all that follow, where the stream may be damaged.
     compression = "none" if name else compression_of(head)
     if compression == "none":
-        return None if name is None else FileFormat(name, _CURES.get(name, _EXAMPLES))
+        return None if name is None else FileFormat(name, _CURES.get(name, _WRITE))
     inner = _name_of(inflated_head(head, compression, HEAD_BYTES))
     if inner is None:
         return None
     name = f"{compression}-compressed {inner}"
     if inner in (*_STREAMS, TAR):
         return FileFormat(name, _CURES[inner])
-    if _CURES.get(inner) == _LINES and compression == "gzip":
-        return FileFormat(name, _LINES)  # Beam's readers decompress gzip.
-    return FileFormat(name, f"decompress it; then {_CURES.get(inner, _EXAMPLES)}")
+    return FileFormat(name, f"decompress it; then {_CURES.get(inner, _WRITE)}")
 
 
 def _name_of(head: bytes) -> str | None:

@@ -37,7 +37,10 @@ def place_of(dataset: Dataset, found: Found) -> dict[str, Any]:
     if found.at is None:
         return fields
     if file.format != "tfrecord":
-        return fields | {"source_note": "the lengths in the source were not kept"}
+        return fields | {
+            "source_note": "only the file tells the line: gristmill trace reads it, if "
+            "the file is as it was"
+        }
     at = found.at
 
     def lengths_of(begin: int, end: int) -> list[int]:

@@ -79,8 +79,9 @@ def test_what_to_do_is_possible_today():
     assert "`gristmill convert`" in cures["gzip-compressed JSON lines"]
     assert "`gristmill convert`" in cures["zlib-compressed CSV"]
     assert "on a line of its own" in cures["JSON"]
-    assert "ReadFromText" in cures["XML"]
-    assert "encode_frame" in cures["HDF5"]
+    assert "gristmill.dataset.Writer" in cures["HDF5"]
+    assert "gristmill.dataset.Writer" in cures["XML"]
+    assert "ReadFromAvro" in cures["Avro"]
     assert cures["tar"].startswith("convert it with `gristmill convert` if it is a")
     assert cures["gzip-compressed tar"] == cures["tar"]
 

@@ -50,13 +50,15 @@ def find_inputs(
     looks = look_at(files)
     # An empty file is of every format.
     filled = [look for file, look in zip(files, looks, strict=True) if file.size_bytes]
+    auto = options.input_format == "auto"
     chosen = choose_format(filled, options.input_format)
     compressions = check_formats(
         files,
         wanted=chosen,
         looks=looks,
         allow_some=allow_other_formats,
-        asked=options.input_format != "auto",
+        asked=not auto,
+        auto=auto,
     )
     listed = InputFiles(
         paths=tuple(info.path for info in files),

@@ -88,7 +88,7 @@ def check_no_dataset(directory: str, names: Collection[str]) -> None:
         raise InputError(
             "a TFDS directory is not the only input",
             where=directory,
-            expected="one TFDS directory, whose splits are kept, or TFRecord files",
+            expected="one TFDS directory, whose splits are kept, or files",
             got=f"a directory with {layout.TFDS_INFO_JSON} among other inputs",
             cure="convert it alone, with `gristmill convert`; or give the files of one "
             "of its splits by a pattern",
@@ -101,7 +101,7 @@ def check_not_hugging_face(directory: str, names: Collection[str]) -> None:
         raise InputError(
             "the input is a Hugging Face dataset, which cannot be converted directly",
             where=directory,
-            expected="TFRecord files",
+            expected="files, or one repository with Parquet files",
             got=found,
             cure="give the directory alone to `gristmill convert` if its data is "
             "Parquet. If not, write each split as Parquet with the package datasets, "

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.file_formats import (
     ARRAY_RECORD,
+    CONVERT,
     HEAD_BYTES,
     TFRECORD,
     FileFormat,
@@ -88,6 +89,7 @@ def check_formats(
     looks: Sequence[Look] | None = None,
     allow_some: bool = False,
     asked: bool = False,
+    auto: bool = False,
 ) -> list[Compression]:
     """Checks the format of files, and returns how they are compressed.
 
@@ -100,6 +102,8 @@ def check_formats(
         looks: What their first bytes tell, if that is known.
         allow_some: Whether some of them, but not all, may be of other formats.
         asked: Whether the user asks for this format, however files seem to be.
+        auto: Whether all files could be of any one format: the one that is wanted is
+            that of most.
 
     Raises:
         InputError: A file is of another format.
@@ -114,7 +118,7 @@ def check_formats(
     if others and not asked and _in_doubt(looks, others, wanted):
         raise _other_formats(others, of=len(files), wanted=wanted, in_doubt=True)
     if others and not (allow_some and len(others) < len(files)):
-        raise _other_formats(others, of=len(files), wanted=wanted)
+        raise _other_formats(others, of=len(files), wanted=wanted, auto=auto)
     return compressions
 
 
@@ -158,11 +162,18 @@ def _name(wanted: str) -> str:
 
 
 def _other_formats(
-    others: dict[str, FileFormat], *, of: int, wanted: str, in_doubt: bool = False
+    others: dict[str, FileFormat],
+    *,
+    of: int,
+    wanted: str,
+    auto: bool = False,
+    in_doubt: bool = False,
 ) -> InputError:
     name, kinds = _name(wanted), Counter(others.values())
     ((kind, _),) = kinds.most_common(1)
     paths = [path for path, found in others.items() if found == kind]
+    named = [f"{kind.name} ({count:,})" for kind, count in kinds.most_common()]
+    got = kind.name if len(others) == 1 else some_of(named)
     cure = kind.cure
     if in_doubt:
         cure = (
@@ -172,6 +183,9 @@ def _other_formats(
         )
     elif len(others) < of:
         cure = f"leave out what is no {name} file, by a narrower pattern; or {cure}"
+        if auto and cure.endswith(CONVERT):
+            cure = cure.removesuffix(CONVERT) + "convert the files of one format, and "
+            cure += "add the others with `gristmill append`"
     file = posixpath.basename(paths[0])
     if name == TFRECORD:
         cure = _METADATA.get(file, cure)
@@ -180,7 +194,14 @@ def _other_formats(
             "it describes the other files: give their directory alone, which keeps its "
             "splits, or a narrower pattern"
         )
-    named = [f"{kind.name} ({count:,})" for kind, count in kinds.most_common()]
+    if auto and len(others) == of and len(kinds) == 1:
+        return InputError(
+            f"no format that is read: {kind.name}",
+            where=some_of(paths),
+            expected=", ".join(known.found_as for known in FORMATS.values()),
+            got=got,
+            cure=cure,
+        )
     article = "an" if name == ARRAY_RECORD else "a"
     compressible = wanted in FORMATS and FORMATS[wanted].compressed
     compressed = ", plain or compressed with gzip, zlib or zstd" if compressible else ""
@@ -190,6 +211,6 @@ def _other_formats(
         else f"{len(others):,} of {of:,} input files are not {name} files",
         where=some_of(paths),
         expected=f"{name} files{compressed}",
-        got=kind.name if len(others) == 1 else some_of(named),
+        got=got,
         cure=cure,
     )

@@ -43,7 +43,8 @@ def test_each_format_that_is_read(tmp_path, name):
 def test_each_format(tmp_path, name):
     (tmp_path / "in").write_bytes(MAKERS[name]())
     message = refused(tmp_path / "in")
-    assert f"not a TFRecord file, but {name}\n" in message
+    assert f"no format that is read: {name}\n" in message
+    assert "expected: TFRecord, ArrayRecord, Parquet, tar, JSON lines, CSV" in message
     assert f"where:    {tmp_path}/in" in message
     assert "to do:" in message
     assert "again from its source" not in message
@@ -58,7 +59,7 @@ def test_some_of_many(tmp_path):
     assert "6 of 7 input files are not TFRecord files" in message
     assert f"{tmp_path}/2.parquet and 2 more" in message
     assert "got:      Parquet (5), CSV (1)" in message
-    assert "by a narrower pattern; or convert it with `gristmill convert`" in message
+    assert "or convert the files of one format, and add the others with" in message
 
 
 def test_array_records(tmp_path):
@@ -153,5 +154,5 @@ def test_some_but_not_all_where_damage_is_accepted(tmp_path):
     (tmp_path / "a").write_bytes(DATA)
     (tmp_path / "b").write_bytes(MAKERS["HTML"]())
     assert len(find_inputs([f"{tmp_path}/*"], allow_other_formats=True)) == 2
-    with pytest.raises(InputError, match="but HTML"):
+    with pytest.raises(InputError, match="no format that is read: HTML"):
         find_inputs([f"{tmp_path}/b"], allow_other_formats=True)
