@@ -24,25 +24,21 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.loader.provenance.locate import locate
-from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import ConvertOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tables import encode_rows, features_of
-from tests.support.conversion import (
-    contents,
-    convert,
-    job_of,
-    quarantined,
-    read_output,
-    shards_of,
-)
+from tests.support.conversion import convert, job_of, quarantined, read_output
 from tests.support.gcs_server import GcsServer
-from tests.support.kills import Killer
 from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
+from tests.support.ways_to_convert import (
+    check_beam,
+    check_kills,
+    check_workers,
+    run_convert,
+    shard_bytes,
+)
 
 ROWS = (900, 1, 2300, 0, 400)
 
@@ -109,22 +105,8 @@ def test_records_are_what_tensorflow_reads_and_features_say(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_and_order_change_nothing(folder, tmp_path):
-    for workers in (1, 2):
-        options = ConvertOptions(
-            input=(str(folder),),
-            output=f"{tmp_path}/{workers}",
-            name="data",
-            num_shards=5,
-        )
-        run_conversion(conversion_of(options).jobs, workers=workers)
-    assert contents(tmp_path / "1") == contents(tmp_path / "2")
-
-
-def commands_options(folder, output, **options):
-    return ConvertOptions(
-        input=(str(folder),), output=str(output), name="data", **options
-    )
+def test_workers_change_nothing(folder, tmp_path):
+    check_workers(folder, tmp_path, num_shards=5)
 
 
 class TestDamage:
@@ -215,22 +197,7 @@ def test_other_columns_are_another_job(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_conversion_is_finished_by_the_next(folder, expected, tmp_path):
-    argv = ["convert", str(folder), "out", "--num-shards", "3", "--workers", "1"]
-    with Killer(tmp_path) as killer:
-        whole = tmp_path / "whole"
-        whole.mkdir()
-        assert killer.run(argv, cwd=whole).status == 0
-        for step in range(2, 40, 12):
-            place = tmp_path / str(step)
-            place.mkdir()
-            if killer.run(argv, kill_at=step, cwd=place).status == 0:
-                break
-            assert killer.run(argv, cwd=place).status == 0
-            assert read_output(place / "out") == expected
-            for name in shards_of(whole / "out"):
-                shard = (place / "out" / name).read_bytes()
-                assert shard == (whole / "out" / name).read_bytes()
-    assert step > 10
+    check_kills(folder, tmp_path, expected)
 
 
 def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
@@ -243,20 +210,12 @@ def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
         server.fail("flip", "media", name="2.parquet", skip=2, times=2)
         convert(job_of("gs://in/rows/*", tmp_path / "gs", plan=("num_shards", 4)))
         assert not any(fault.times for fault in server.faults)
-    for name in shards_of(tmp_path / "local"):
-        shard = (tmp_path / "gs" / name).read_bytes()
-        assert shard == (tmp_path / "local" / name).read_bytes()
+    assert shard_bytes(tmp_path / "gs") == shard_bytes(tmp_path / "local")
 
 
 @pytest.mark.slow
 def test_beam_gives_the_same_bytes(folder, tmp_path):
-    for name, argv in (("here", None), ("beam", ["--runner=DirectRunner"])):
-        options = commands_options(folder, tmp_path / name, records_per_shard=700)
-        run_conversion(conversion_of(options).jobs, beam_options=argv)
-    assert shards_of(tmp_path / "here") == shards_of(tmp_path / "beam")
-    for name in shards_of(tmp_path / "here"):
-        shard = (tmp_path / "here" / name).read_bytes()
-        assert shard == (tmp_path / "beam" / name).read_bytes()
+    check_beam(folder, tmp_path, records_per_shard=700)
 
 
 def test_a_repository_keeps_its_splits(tmp_path):
@@ -267,8 +226,7 @@ def test_a_repository_keeps_its_splits(tmp_path):
             name = f"data/{split}-{number:05}-of-{files:05}-0a1b.parquet"
             write_parquet(tmp_path / "in" / name, table)
     (tmp_path / "in" / "README.md").write_text("---\nlicense: mit\n---\n# Rows\n")
-    options = commands_options(tmp_path / "in", tmp_path / "out", num_shards=2)
-    run_conversion(conversion_of(options).jobs)
+    run_convert(tmp_path / "in", tmp_path / "out", num_shards=2)
     manifest = open_manifest(str(tmp_path / "out"))
     assert {name: split.records for name, split in manifest.splits.items()} == {
         "train": 101,

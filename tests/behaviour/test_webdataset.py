@@ -15,26 +15,21 @@ from gristmill.dataset.errors import CorruptInputError, InputError, UserFunction
 from gristmill.dataset.example import decode_example
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.loader.provenance.locate import locate
-from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import ConvertOptions
 from gristmill.pipelines.verify import verify
-from tests.support.conversion import (
-    contents,
-    convert,
-    job_of,
-    quarantined,
-    read_output,
-    shards_of,
-)
+from tests.support.conversion import convert, job_of, quarantined, read_output
 from tests.support.gcs_server import GcsServer
-from tests.support.kills import Killer
 from tests.support.tars import (
     FORMATS,
     header_offsets,
     members_of,
     read_by_webdataset,
     tar_of,
+)
+from tests.support.ways_to_convert import (
+    check_beam,
+    check_kills,
+    check_workers,
+    shard_bytes,
 )
 
 SAMPLES = (40, 1, 90, 0, 25)
@@ -181,32 +176,14 @@ class TestDamage:
             convert(job_of(path, tmp_path / "other"))
 
 
-def options_of(folder, output, **options):
-    return ConvertOptions(
-        input=(str(folder),), output=str(output), name="data", **options
-    )
-
-
 @pytest.mark.slow
 def test_workers_change_nothing(folder, tmp_path):
-    for workers in (1, 2):
-        options = options_of(folder, tmp_path / str(workers), num_shards=5)
-        run_conversion(conversion_of(options).jobs, workers=workers)
-    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    check_workers(folder, tmp_path, num_shards=5)
 
 
 @pytest.mark.slow
 def test_a_killed_conversion_is_finished_by_the_next(folder, expected, tmp_path):
-    argv = ["convert", str(folder), "out", "--num-shards", "3", "--workers", "1"]
-    with Killer(tmp_path) as killer:
-        for step in range(2, 40, 12):
-            place = tmp_path / str(step)
-            place.mkdir()
-            if killer.run(argv, kill_at=step, cwd=place).status == 0:
-                break
-            assert killer.run(argv, cwd=place).status == 0
-            assert read_output(place / "out") == expected
-    assert step > 10
+    check_kills(folder, tmp_path, expected)
 
 
 def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
@@ -216,21 +193,12 @@ def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
         for path in folder.iterdir():
             server.objects.put("in", f"tars/{path.name}", path.read_bytes())
         convert(job_of("gs://in/tars/*", tmp_path / "gs", plan=("num_shards", 4)))
-    assert shards_of(tmp_path / "gs") == shards_of(tmp_path / "local")
-    for name in shards_of(tmp_path / "local"):
-        shard = (tmp_path / "gs" / name).read_bytes()
-        assert shard == (tmp_path / "local" / name).read_bytes()
+    assert shard_bytes(tmp_path / "gs") == shard_bytes(tmp_path / "local")
 
 
 @pytest.mark.slow
 def test_beam_gives_the_same_bytes(folder, tmp_path):
-    for name, argv in (("here", None), ("beam", ["--runner=DirectRunner"])):
-        options = options_of(folder, tmp_path / name, records_per_shard=37)
-        run_conversion(conversion_of(options).jobs, beam_options=argv)
-    assert shards_of(tmp_path / "here") == shards_of(tmp_path / "beam")
-    for name in shards_of(tmp_path / "here"):
-        shard = (tmp_path / "here" / name).read_bytes()
-        assert shard == (tmp_path / "beam" / name).read_bytes()
+    check_beam(folder, tmp_path, records_per_shard=37)
 
 
 class TestTrace:
