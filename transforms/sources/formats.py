@@ -107,7 +107,7 @@ class RecordOptions:
                 cure="give each column once, separated by commas without blanks",
             )
         kinds = ("", "example", "line")
-        if self.record not in kinds and not re.fullmatch("column:.+", self.record):
+        if self.record not in kinds and not re.fullmatch("(?s)column:.+", self.record):
             raise InputError(
                 "unknown --record",
                 expected="example, line, or column: and the name of a column",

@@ -60,7 +60,8 @@ def _leaf(schema: pa.Schema, name: str) -> Leaf:
         return name == column or name.startswith(f"{column}.")
 
     found = [leaf for leaf in leaves_of(schema, wanted) if leaf.name == name]
-    if len(found) != 1:
+    # A column without values, or of several fields, has no leaf of its name.
+    if len(found) != 1 and (found or name not in schema.names):
         raise InputError(
             "two columns have this name" if found else "the table has no such column",
             expected=f"one of {some_of(schema.names, 20)}",
@@ -68,9 +69,10 @@ def _leaf(schema: pa.Schema, name: str) -> Leaf:
             cure="give the name of a column with one value of bytes or text in each "
             "row",
         )
-    got: Any = schema.field(found[0].path[0])
-    spec = spec_of(found[0], got.name)
-    if spec.kind != "bytes" or spec.shape:
+    column = found[0].path[0] if found else schema.names.index(name)
+    got: Any = schema.field(column)
+    spec = spec_of(found[0], got.name) if found else None
+    if spec is None or spec.kind != "bytes" or spec.shape:
         raise InputError(
             f"the values of column {name!r} cannot be records",
             expected="one value of bytes or text in each row",

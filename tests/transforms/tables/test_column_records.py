@@ -16,6 +16,8 @@ BATCH = pa.record_batch(
         "list": [["a"], ["b"]],
         "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int8())),
         "hole": ["a", None],
+        "null": pa.nulls(2),
+        "struct": [{"x": "a"}, {"x": "b"}],
     }
 )
 
@@ -40,6 +42,12 @@ def test_the_values_of_a_column(name, expected):
 @pytest.mark.parametrize("name", ["n", "list", "map", "none", "image.size"])
 def test_columns_that_cannot_be_records(name):
     with pytest.raises(InputError, match=r"cannot be|cannot become|no such column"):
+        check_column(BATCH.schema, name)
+
+
+@pytest.mark.parametrize("name", ["null", "struct"])
+def test_columns_that_are_there_are_not_called_missing(name):
+    with pytest.raises(InputError, match=f"column '{name}' cannot be records"):
         check_column(BATCH.schema, name)
 
 

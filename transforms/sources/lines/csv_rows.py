@@ -25,7 +25,7 @@ from gristmill.transforms.sources.lines.parser import (
 _INTEGER = re.compile(rb"0|-?[1-9]\d*")
 _NUMBER = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _INT64 = range(-(1 << 63), 1 << 63)
-_NAMES = {pa.int64(): "an integer of 64 bits", pa.float64(): "a number"}
+_NAMES = {pa.int64(): "an integer of 64 bits", pa.float64(): "a finite number"}
 
 # What a block or a line that cannot be read raises.
 _ERRORS = (pa.ArrowException, ValueError, BadLineError)
@@ -178,6 +178,11 @@ def _numbers(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
         same = pc.equal(numbers.cast(pa.string()), column)
         if pc.any(pc.invert(same)).as_py():
             raise ValueError("no plain integer")
+    elif (
+        # 1e400 would be infinite. No sample takes nan and inf for numbers, nor JSON.
+        pa.types.is_floating(kind) and pc.any(pc.invert(pc.is_finite(numbers))).as_py()
+    ):
+        raise ValueError("no finite number")
     return numbers
 
 

@@ -59,6 +59,8 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
         if column is not None:
             name = column if column in found else column.partition(".")[0]
             wanted = wanted._replace(names=(name,))
+            if found.get(name) == pa.null():
+                found[name] = pa.string()  # Any other would be refused.
         fields = wanted.of(found)
     make_records(record, fields)  # Refuses what no record can hold.
     return SourceSpec("jsonl", record, options.columns, LineSchema(fields).to_text())

@@ -177,3 +177,10 @@ def test_what_no_example_holds_is_refused_before_the_conversion(tmp_path):
     with pytest.raises(CorruptRecordError, match="null") as error:
         records_of(pattern)
     assert "line 2, byte offset 14" in str(error.value.where)
+
+
+def test_one_column_may_be_null_in_the_first_lines(tmp_path):
+    pattern = written(tmp_path, [{"a": None}])
+    with pytest.raises(CorruptRecordError, match="no value") as error:
+        records_of(pattern, record="column:a")
+    assert "0.jsonl, line 1, byte offset 0" in str(error.value.where)
