@@ -1,24 +1,7 @@
 """Which dataset each record of a mixture comes from, exact for any weights.
 
 A mixture is an endless sequence of datasets: position p holds the next record of one of
-them. The sequence is a formula. The datasets are the leaves of a binary tree (that of
-Huffman for the weights). Of the first p records that pass a node, its left child gets
-``p * left_weight / weight`` rounded to the nearest integer. That count rises by 0 or 1
-with p, so it deals every record to one side, and it can be inverted: constant time for
-rank (how many of d before p) and for select (where the j-th of d is), no table, no
-common denominator that would have to be small.
-
-Exactness: rounding is off by at most 1/2, and a child inherits its parent's error times
-its share of the parent. So after p records of a phase, dataset d has been picked
-
-    p * weight_d  give or take  bound_d = 1/2 * sum of weight_d / weight_v
-
-over the nodes v from d up to, but not including, the root. That is at most 1/2 for two
-datasets, less than 1 for three, and less than 1.68 for any number with any weights:
-along a path of Huffman's tree weights grow at least like Fibonacci's numbers, whose
-reciprocals sum to 3.36. Any window within a phase is off by at most twice that, and by
-nothing at all if its length is a multiple of the weights' common denominator, wherever
-it starts.
+them. `dealing_tree` has the formula of the sequence, and how exact it is.
 """
 
 from __future__ import annotations
@@ -26,9 +9,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-import heapq
-import itertools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -44,6 +24,14 @@ from gristmill.loader.indices import (
     checked_count,
     checked_indices,
 )
+from gristmill.loader.order.dealing_tree import (
+    Node,
+    TreeColumns,
+    counts_after,
+    dealing_tree,
+    error_bounds,
+    select,
+)
 from gristmill.loader.state_fields import StateFields, field_error
 
 # Part of every checkpoint: positions under one version never change.
@@ -53,12 +41,6 @@ Weight: TypeAlias = int | float | str | Fraction
 
 # As `to_state` writes weights. Python refuses to parse integers that are much longer.
 _FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
-
-# Products of a position within a period and a weight fit int64 up to this weight;
-# heavier nodes are computed with Python's integers.
-_INT64_WEIGHT = 1 << 31
-# Up to this weight such positions can be dealt in int64 even so.
-_FLOAT_WEIGHT = 1 << 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,38 +65,15 @@ class Phase:
     @functools.cached_property
     def bounds(self) -> tuple[Fraction, ...]:
         """Largest possible error of each dataset's count since the phase began."""
-        bounds = [Fraction(0)] * len(self.weights)
-        stack = [(self._tree, Fraction(0))]
-        while stack:
-            node, inherited = stack.pop()
-            if isinstance(node, _Leaf):
-                bounds[node.dataset] = inherited
-                continue
-            for child in (node.left, node.right):
-                share = Fraction(child.weight, node.weight)
-                stack.append((child, inherited * share + Fraction(1, 2)))
-        return tuple(bounds)
+        return error_bounds(self._tree, len(self.weights))
 
     @functools.cached_property
-    def _tree(self) -> _Node:
-        """Huffman's tree of the datasets with a weight; equals keep their order."""
-        denominator = math.lcm(*(weight.denominator for weight in self.weights))
-        heap: list[tuple[int, int, _Node]] = []
-        for dataset, weight in enumerate(self.weights):
-            share = int(weight * denominator)
-            if share:
-                heapq.heappush(heap, (share, dataset, _Leaf(share, dataset)))
-        made = itertools.count(len(self.weights))
-        while len(heap) > 1:
-            light, _, left = heapq.heappop(heap)
-            heavy, _, right = heapq.heappop(heap)
-            fork = _Fork(light + heavy, left, right)
-            heapq.heappush(heap, (fork.weight, next(made), fork))
-        return heap[0][2]
+    def _tree(self) -> Node:
+        return dealing_tree(self.weights)
 
     @functools.cached_property
-    def _deal(self) -> _Deal:
-        return _Deal(self._tree, len(self.weights))
+    def _columns(self) -> TreeColumns:
+        return TreeColumns(self._tree, len(self.weights))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +137,7 @@ class Mixture:
         number = self._phase_at(position)
         within = position - self._starts[number]
         before = self._counts_before[number]
-        return _counts_after(self.phases[number]._tree, within, before)
+        return counts_after(self.phases[number]._tree, within, before)
 
     def locate(self, positions: npt.ArrayLike) -> tuple[IntArray, IntArray]:
         """Returns where the records at some positions come from.
@@ -220,7 +179,7 @@ class Mixture:
             return datasets, places
         phase = self.phases[number]
         within = positions - phase.from_position if number else positions
-        datasets, places = phase._deal.deal(within, last - phase.from_position)
+        datasets, places = phase._columns.deal(within, last - phase.from_position)
         if number:
             places = places + self._before[number][datasets]
         return datasets, places
@@ -251,7 +210,7 @@ class Mixture:
         for number in np.unique(numbers[numbers >= 0]).tolist():
             phase = self.phases[number]
             rows = np.flatnonzero(numbers == number)
-            within = _select(phase._tree, dataset, flat[rows] - before[number])
+            within = select(phase._tree, dataset, flat[rows] - before[number])
             positions[rows] = within + phase.from_position
         return positions.reshape(wanted.shape)
 
@@ -306,7 +265,7 @@ class Mixture:
         before = [(0,) * self.num_datasets]
         for phase, following in zip(self.phases, self.phases[1:], strict=False):
             length = following.from_position - phase.from_position
-            before.append(_counts_after(phase._tree, length, before[-1]))
+            before.append(counts_after(phase._tree, length, before[-1]))
         return before
 
 
@@ -349,175 +308,3 @@ def exact_weights(weights: Sequence[Weight]) -> tuple[Fraction, ...]:
             got=list(weights),
         )
     return tuple(weight / total for weight in exact)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Leaf:
-    weight: int
-    dataset: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fork:
-    """Deals records to two sides.
-
-    Of the first p records the left side gets (p * left + half) // weight. Divided into
-    whole periods and a rest, p = m * weight + r, that is
-    m * left + (r * left + half) // weight, whose products stay small.
-    """
-
-    weight: int
-    left: _Node
-    right: _Node
-
-    def left_count(self, passed: int) -> int:
-        """How many of the first `passed` are dealt left; see `_turned` for the next."""
-        periods, rest = divmod(passed, self.weight)
-        dealt = (rest * self.left.weight + self.weight // 2) // self.weight
-        return periods * self.left.weight + dealt
-
-    def left_select(self, dealt: Any) -> Any:
-        """Position of the `dealt`-th record, from 0, among those dealt left."""
-        # The first p with (p + 1) * left + half >= (dealt + 1) * weight.
-        periods, rest = _divided(dealt, self.left.weight)
-        short = (rest + 1) * self.weight - self.weight // 2
-        return periods * self.weight + -(-short // self.left.weight) - 1
-
-    def right_select(self, dealt: Any) -> Any:
-        """Position of the `dealt`-th record, from 0, among those dealt right."""
-        # The first p with (p + 1) * right - half > dealt * weight.
-        periods, rest = _divided(dealt, self.right.weight)
-        reached = rest * self.weight + self.weight // 2
-        return periods * self.weight + reached // self.right.weight
-
-
-_Node: TypeAlias = _Leaf | _Fork
-
-
-def _divided(values: Any, by: int) -> tuple[Any, Any]:
-    """As `divmod`, which numpy lacks for arrays of Python's integers."""
-    return values // by, values % by
-
-
-def _wide(node: _Node, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values in a type whose products with the node's weights are exact."""
-    return values if node.weight <= _INT64_WEIGHT else values.astype(object)
-
-
-def _counts_after(tree: _Node, passed: int, before: tuple[int, ...]) -> tuple[int, ...]:
-    """Adds how many of the first `passed` records each dataset of a tree gets."""
-    counts = list(before)
-    stack = [(tree, passed)]
-    while stack:
-        node, count = stack.pop()
-        if isinstance(node, _Leaf):
-            counts[node.dataset] += count
-            continue
-        left = node.left_count(count)
-        stack += [(node.left, left), (node.right, count - left)]
-    return tuple(counts)
-
-
-class _Deal:
-    """A tree as columns, by which many positions go down it at once.
-
-    A side of a fork is a dataset's number, or that of a fork after all datasets.
-    """
-
-    def __init__(self, tree: _Node, num_datasets: int):
-        self.num_datasets, self.tree = num_datasets, tree
-        forks: list[_Fork] = [tree] if isinstance(tree, _Fork) else []
-        sides: list[tuple[int, int]] = []
-        self.shares = [0] * num_datasets
-        for fork in forks:
-            codes = []
-            for side in (fork.left, fork.right):
-                if isinstance(side, _Leaf):
-                    codes.append(side.dataset)
-                    self.shares[side.dataset] = side.weight
-                else:
-                    codes.append(num_datasets + len(forks))
-                    forks.append(side)
-            sides.append((codes[0], codes[1]))
-        # Quotients of larger weights are computed with Python's integers.
-        self.kind = np.int64 if tree.weight <= _FLOAT_WEIGHT else object
-        exact = tree.weight <= _INT64_WEIGHT or self.kind is object
-        self.turned = _turned if exact else _turned_wide
-        weights = np.array([fork.weight for fork in forks], self.kind)
-        lefts = np.array([fork.left.weight for fork in forks], self.kind)
-        self.forks = np.array([weights, lefts, weights // 2, weights - lefts])
-        self.root = self.forks[:, 0].tolist() if forks else []
-        # The sides of fork f are at 2 * f, the right one, and 2 * f + 1.
-        self.sides = np.array([(right, left) for left, right in sides]).ravel()
-
-    def deal(self, positions: IntArray, last: int) -> tuple[IntArray, IntArray]:
-        """Returns the dataset at each position, and how many of it come before.
-
-        `last` is the last of the positions, or a later one.
-        """
-        if isinstance(self.tree, _Leaf):
-            return np.full_like(positions, self.tree.dataset), positions
-        if not positions.size:
-            return positions, positions
-        periods, rest = None, positions.astype(self.kind, copy=False)
-        if last >= self.tree.weight:
-            periods, rest = _divided(rest, self.tree.weight)
-        to_left, places = self.turned(rest, *self.root)
-        codes = np.where(to_left, self.sides[1], self.sides[0])
-        active = np.flatnonzero(codes >= self.num_datasets)
-        rest, found = places.take(active), codes.take(active)
-        while active.size:
-            forks = found - self.num_datasets
-            to_left, rest = self.turned(rest, *self.forks.take(forks, axis=1))
-            found = self.sides.take(2 * forks + to_left)
-            codes[active], places[active] = found, rest
-            deeper = np.flatnonzero(found >= self.num_datasets)
-            active, rest = active.take(deeper), rest.take(deeper)
-            found = found.take(deeper)
-        if periods is not None:
-            places = places + periods * np.array(self.shares, self.kind)[codes]
-        return codes, places.astype(np.int64, copy=False)
-
-
-def _turned(rest: Any, weight: Any, left: Any, half: Any, right: Any) -> Any:
-    """Returns whether each position of a period goes left, and its place there."""
-    dealt = rest * left + half
-    before = dealt // weight
-    to_left = dealt - before * weight >= right
-    return to_left, np.where(to_left, before, rest - before)
-
-
-def _turned_wide(rest: Any, weight: Any, left: Any, half: Any, right: Any) -> Any:
-    """As `_turned`, of weights whose products leave int64.
-
-    The quotient in floating point is off by less than 2. What is left over is then so
-    small that int64 holds it, however often it wrapped around on the way.
-    """
-    before = (rest * (left / weight)).astype(np.int64)
-    over = rest * left + half - before * weight
-    more = over // weight
-    before += more
-    to_left = over - more * weight >= right
-    return to_left, np.where(to_left, before, rest - before)
-
-
-def _select(tree: _Node, dataset: int, places: IntArray) -> IntArray:
-    """Positions in a tree of the `places` of one dataset's leaf."""
-    values: npt.NDArray[Any] = places
-    for fork, is_left in reversed(_path(tree, dataset)):
-        values = _wide(fork, values)
-        values = fork.left_select(values) if is_left else fork.right_select(values)
-    return values.astype(np.int64)
-
-
-def _path(tree: _Node, dataset: int) -> list[tuple[_Fork, bool]]:
-    """The forks from the root to a dataset's leaf, and whether it lies to the left."""
-    stack: list[tuple[_Node, list[tuple[_Fork, bool]]]] = [(tree, [])]
-    while stack:
-        node, path = stack.pop()
-        if isinstance(node, _Fork):
-            stack.append((node.left, [*path, (node, True)]))
-            stack.append((node.right, [*path, (node, False)]))
-        elif node.dataset == dataset:
-            return path
-    raise InputError("the dataset has no weight in this phase", got=dataset)

@@ -1,6 +1,6 @@
 """Mixtures: weights, phases, places of records and batches.
 
-Covers: loader/order/dataset_order.py.
+Covers: loader/order/dataset_order.py, loader/order/dealing_tree.py.
 """
 
 import collections
