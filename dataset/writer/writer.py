@@ -337,7 +337,14 @@ def _checked_part(part: int | None, parts: int | None) -> tuple[int, int]:
     """Returns the part and the number of parts, of which there is one by default."""
     if part is None and parts is None:
         return 0, 1
-    count = _positive(0 if parts is None else parts, "parts")
+    if parts is None:
+        raise InputError(
+            "part is given without parts",
+            expected="parts, the number of all parts",
+            got=f"part={part!r}",
+            cure="give parts to all writers of the split, or leave out part",
+        )
+    count = _positive(parts, "parts")
     with contextlib.suppress(TypeError):
         number = operator.index(-1 if part is None else part)
         if 0 <= number < count:

@@ -60,6 +60,8 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     output = output.rstrip("/") or output
     if isinstance(options, AppendOptions):
         return _append_of(options, inputs, output)
+    if options.split is not None:
+        layout.check_split(options.split)  # Jobs have keys of editions as well.
     fields = _fields_of(options)
     found = _splits_of(inputs, output, options.name, options.split, **fields)
     if found is not None:

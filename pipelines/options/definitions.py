@@ -75,6 +75,16 @@ class ConvertOptions:
         group="Source",
         example="column:text",
     )
+    map: str | None = option(
+        "text",
+        "Function on records",
+        "Function to call on every record. Takes bytes; returns bytes, a list of "
+        "bytes, or None to drop the record.",
+        metavar="MODULE:FUNCTION",
+        regex="[^: ]+:[^ ]+",
+        group="Source",
+        example="my_package.texts:cleaned",
+    )
     output: str = required(
         "text",
         "Output directory",
@@ -172,15 +182,16 @@ class ConvertOptions:
         group="Encoding",
         example="official",
     )
-    map: str | None = option(
-        "text",
-        "Function on records",
-        "Function to call on every record. Takes bytes; returns bytes, a list of "
-        "bytes, or None to drop the record.",
-        metavar="MODULE:FUNCTION",
-        regex="[^: ]+:[^ ]+",
+    check: Check = option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Check of finished shards",
+        "How to check a finished shard before it is committed: read all records again "
+        "and compare their checksums, or compare its length and a sample, which is "
+        "cheaper.",
+        default="records",
+        choices=get_args(Check),
         group="Encoding",
-        example="my_package.texts:cleaned",
+        example="sample",
     )
     on_corrupt: OnCorrupt = option(  # noqa: RUF009 (a field, as the others)
         "choice",
@@ -201,17 +212,6 @@ class ConvertOptions:
         least=0,
         group="Damaged input",
         example="10",
-    )
-    check: Check = option(  # noqa: RUF009 (a field, as the others)
-        "choice",
-        "Check of finished shards",
-        "How to check a finished shard before it is committed: read all records again "
-        "and compare their checksums, or compare its length and a sample, which is "
-        "cheaper.",
-        default="records",
-        choices=get_args(Check),
-        group="Encoding",
-        example="sample",
     )
     overwrite: bool = option(
         "flag",

@@ -441,6 +441,10 @@ class TestWhatItRefuses:
                 writer.write(bytes(11))
         assert records_of(tmp_path / "data") == [bytes(10)]
 
+    def test_a_part_of_how_many(self, tmp_path: pathlib.Path) -> None:
+        with pytest.raises(InputError, match="part is given without parts"):
+            Writer(tmp_path / "data", part=1)
+
     def test_writing_outside_of_with(self, tmp_path: pathlib.Path) -> None:
         writer = Writer(tmp_path / "data")
         with pytest.raises(InputError, match="has not begun"):

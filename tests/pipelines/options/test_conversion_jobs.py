@@ -24,6 +24,14 @@ def test_defaults_are_those_of_what_the_options_make():
     assert default.plan.value == 256 << 20
 
 
+def test_an_edition_is_no_split_to_write():
+    options = ConvertOptions(
+        input=("gs://a/b",), output="gs://a/c", split="train.e00002"
+    )
+    with pytest.raises(InputError, match="split name is not usable"):
+        conversion_of(options)
+
+
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
     [
