@@ -243,22 +243,32 @@ def encode_lineage(ancestors: Sequence[Ancestor]) -> dict[str, npt.NDArray[Any]]
     arrays: dict[str, npt.NDArray[Any]] = {}
     for level, ancestor in enumerate(ancestors):
         files = ancestor.files
-        formats = sorted({file.format for file in files})
+        made = [(file.format, file.spec or "") for file in files]
+        kinds = sorted(set(made))
+        numbers = {kind: number for number, kind in enumerate(kinds)}
         about = {
             "dataset": ancestor.dataset,
             "split": ancestor.split,
             "function": ancestor.function,
-            "formats": formats,
+            "formats": [name for name, _ in kinds],
+            "specs": [spec or None for _, spec in kinds],
         }
         blob, ends = encode_texts([file.path for file in files])
+        version_blob, version_ends = encode_texts([f.version or "" for f in files])
         own = {
             "about": np.array(json.dumps(about)),
             "path_blob": blob,
             "path_ends": ends,
+            "version_blob": version_blob,
+            "version_ends": version_ends,
+            "sizes": np.array([file.size_bytes for file in files], np.int64),
+            "noted_ns": np.array([file.noted_ns for file in files], np.int64),
             "compressions": np.array(
                 [COMPRESSIONS.index(file.compression) for file in files], np.uint8
             ),
-            "formats": np.array([formats.index(f.format) for f in files], np.uint8),
+            "formats": np.array(
+                [numbers[kind] for kind in made], np.min_scalar_type(len(kinds))
+            ),
             **ancestor.columns,
         }
         arrays |= {f"lineage{level}_{name}": array for name, array in own.items()}
@@ -284,15 +294,21 @@ def decode_lineage(arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Ancestor, ..
 
 def _decode(arrays: dict[str, npt.NDArray[Any]]) -> Ancestor:
     about = json.loads(str(arrays.pop("about")))
-    paths = Texts(arrays.pop("path_blob"), arrays.pop("path_ends"))
     files = [
         SourceFile(
             path=path,
             compression=COMPRESSIONS[compression],
             format=str(about["formats"][number]),
+            size_bytes=size,
+            version=version or None,
+            noted_ns=noted_ns,
+            spec=about["specs"][number],
         )
-        for path, compression, number in zip(
-            paths,
+        for path, version, size, noted_ns, compression, number in zip(
+            Texts(arrays.pop("path_blob"), arrays.pop("path_ends")),
+            Texts(arrays.pop("version_blob"), arrays.pop("version_ends")),
+            arrays.pop("sizes").tolist(),
+            arrays.pop("noted_ns").tolist(),
             arrays.pop("compressions").tolist(),
             arrays.pop("formats").tolist(),
             strict=True,

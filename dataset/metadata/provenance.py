@@ -43,11 +43,20 @@ class SourceFile:
         path: As the conversion was given it, possibly relative to where that ran.
         compression: One of `COMPRESSIONS`.
         format: What the file is, such as `tfrecord`.
+        size_bytes: Its size as it is stored; 0 if it is not known.
+        version: What changes when it is written again; None if it is not known.
+        noted_ns: When the system noted a change of it; 0 if it is not known.
+        spec: How its records were made, as JSON; None where its format says all, or if
+            it is not known.
     """
 
     path: str
     compression: str
     format: str = "tfrecord"
+    size_bytes: int = 0
+    version: str | None = None
+    noted_ns: int = 0
+    spec: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,15 +113,29 @@ def load_inputs(path: str, digest: str) -> dict[str, Any] | None:
 
 def files_of_arrays(arrays: Mapping[str, Any]) -> Sequence[SourceFile]:
     """Returns the files of a list; raises an error of any builtin kind if it is bad."""
-    spec = json.loads(str(arrays["spec"])) if "spec" in arrays else {}
-    names = Texts(arrays["path_blob"], arrays["path_ends"])
+    spec = str(arrays["spec"]) if "spec" in arrays else None
+    format_name, sizes = "tfrecord", arrays["sizes"]
+    if spec is not None:
+        format_name = json.loads(spec).get("format", format_name)
     return [
         SourceFile(
             path=name,
             compression=COMPRESSIONS[number],
-            format=spec.get("format", "tfrecord"),
+            format=format_name,
+            size_bytes=size,
+            version=version,
+            noted_ns=noted_ns,
+            spec=spec,
         )
-        for name, number in zip(names, arrays["compressions"].tolist(), strict=True)
+        for name, number, size, version, noted_ns in zip(
+            Texts(arrays["path_blob"], arrays["path_ends"]),
+            arrays["compressions"].tolist(),
+            sizes.tolist(),
+            Texts(arrays["version_blob"], arrays["version_ends"]),
+            # Lists of early releases do not have it.
+            arrays.get("noted_ns", np.zeros_like(sizes)).tolist(),
+            strict=True,
+        )
     ]
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from gristmill.dataset.errors import GristmillError
-from gristmill.dataset.metadata.provenance import load_inputs, place_of_inputs
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.lineage import read_lineage
+from gristmill.dataset.metadata.provenance import read_source_files
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.inflated_stream import InflatedStream
+from gristmill.dataset.streams.inflated_stream import Compression, InflatedStream
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.provenance.locate import Location
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
-from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source_of import source_of
 
 _FORMATS = ("csv", "jsonl", "text", "tsv")
@@ -49,29 +52,49 @@ def source_line(location: Location, datasets: Iterable[Dataset]) -> SourceLine |
         it had.
     """
     wanted = location.source_record_in_range
-    if location.source_format not in _FORMATS or location.passed:
+    if location.source_format not in _FORMATS or wanted is None:
         return None
-    if location.source_range_bytes is None or wanted is None:
+    if location.source_range_bytes is None:
         return None
-    for dataset in datasets:
-        if not location.shard.startswith(dataset.path):
-            continue
-        for file in _files(dataset, location.source_path):
-            with contextlib.suppress(GristmillError, OSError):
-                offset = _offset(file, *location.source_range_bytes, wanted)
-                if offset is not None:
-                    return SourceLine(1 + _newlines(file, offset), offset)
-    return None
+    files = {
+        file
+        for dataset in datasets
+        if location.shard.startswith(dataset.path)
+        for file in _files(dataset, location)
+    }
+    found = set()
+    for file in files:
+        with contextlib.suppress(GristmillError, OSError):
+            offset = _offset(file, *location.source_range_bytes, wanted)
+            if offset is not None:
+                found.add(SourceLine(1 + _newlines(file, offset), offset))
+    # Several, if a dataset on the way was made of the file twice, in different ways.
+    return found.pop() if len(found) == 1 else None
 
 
-def _files(dataset: Dataset, path: str | None) -> Iterable[InputFile]:
-    """Yields the file of a path in the lists of what a dataset was made of."""
-    parts = () if dataset.committed is None else dataset.committed.parts
-    for place in filter(None, (place_of_inputs(dataset.path, part) for part in parts)):
-        arrays = load_inputs(*place)
-        if arrays is not None:
-            files = InputFiles.of_arrays(arrays)
-            yield from (files[n] for n, name in enumerate(files.paths) if name == path)
+def _files(dataset: Dataset, location: Location) -> Iterable[InputFile]:
+    """Yields the source of a record, as what its edition was made of lists it."""
+    manifest, split = dataset.manifest, dataset.split
+    if manifest is None or split is None:
+        return
+    shard = location.shard.removeprefix(dataset.path).lstrip("/")
+    number = layout.edition_of(shard, manifest.name, split) - 1
+    for part in manifest.splits[split].parts[number : number + 1]:
+        if not location.passed:
+            files = read_source_files(dataset.path, part)
+        else:
+            ancestors = read_lineage(dataset.path, part)[len(location.passed) - 1 :]
+            files = ancestors[0].files if ancestors else ()
+        for file in files:
+            if file.path == location.source_path and file.spec is not None:
+                yield InputFile(
+                    file.path,
+                    file.size_bytes,
+                    file.version,
+                    cast(Compression, file.compression),
+                    file.noted_ns,
+                    SourceSpec.from_json(file.spec),
+                )
 
 
 def _offset(file: InputFile, begin: int, end: int, number: int) -> int | None:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
+from gristmill.dataset.metadata import layout
 from gristmill.pipelines.commands.main import cli
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import convert, job_of
@@ -67,6 +68,64 @@ def test_the_line_of_a_record_is_named(tmp_path, name, kind):
     assert "         line " in out
     assert ", byte offset " in out
     assert loader.open(tmp_path / "out")[:]  # The source is not needed.
+
+
+@pytest.mark.parametrize("kind", ["none", "gzip"])
+@pytest.mark.parametrize("name", ["jsonl", "csv"])
+def test_the_line_is_named_behind_other_datasets(tmp_path, name, kind):
+    data = made(tmp_path, name, kind)
+    records = (0, 19, 20, 45, 59)
+    places = [("--step", record // 10, "--row", record % 10) for record in records]
+    before = [lines_of(tmp_path / "out", *place) for place in places]
+    assert None not in [line for line, _ in before]
+    here = "tests.pipelines.results.test_source_line"
+    convert(job_of(str(tmp_path / "out"), tmp_path / "b", plan=("num_shards", 3)))
+    function = f"{here}:upper"
+    convert(job_of(str(tmp_path / "b"), tmp_path / "c", map=function))
+    # Neither dataset is needed.
+    (tmp_path / "out").rename(tmp_path / "gone")
+    assert [lines_of(tmp_path / "b", *place) for place in places] == before
+    (tmp_path / "b").rename(tmp_path / "gone" / "b")
+    assert [lines_of(tmp_path / "c", *place) for place in places] == before
+    # Another file in its place, of the same size, is not read.
+    (tmp_path / "in").write_bytes(data[5:] + data[:5])
+    assert lines_of(tmp_path / "c", *places[3]) == (None, None)
+
+
+def test_a_line_is_that_of_the_edition(tmp_path):
+    """The second edition takes for a record what is damage in the first."""
+    lines = [f'{{"a": {number}}}\n' for number in range(12)]
+    lines[5] = '{"a": "bad"}\n'
+    (tmp_path / "in").write_text("".join(lines))
+    for number, how in enumerate([{"columns": ["a:int"]}, {"record": "line"}], 1):
+        records = RecordOptions(input_format="jsonl", **how)
+        job = job_of(
+            tmp_path / "in",
+            tmp_path / "out",
+            split=layout.edition_key("train", number),
+            records=records,
+            on_corrupt="quarantine",
+            max_corrupt=1,
+        )
+        convert(job)
+    # 11 records of the first edition, and 12 of the second.
+    ninth = [("--step", at // 10, "--row", at % 10) for at in (8, 11 + 8)]
+    assert [lines_of(tmp_path / "out", *place)[0] for place in ninth] == [10, 9]
+    # In a dataset that was made of both, either could be meant.
+    convert(job_of(str(tmp_path / "out"), tmp_path / "b"))
+    for place in ninth:
+        assert lines_of(tmp_path / "b", *place) == (None, None)
+    first = [("--step", at // 10, "--row", at % 10) for at in (2, 11 + 2)]
+    assert [lines_of(tmp_path / "b", *place)[0] for place in first] == [3, 3]
+
+
+def upper(record: bytes) -> bytes:
+    return record.upper()
+
+
+def lines_of(dataset, *place):
+    found = json.loads(trace(dataset, *ORDER, *place, "--json"))
+    return found.get("source_line"), found["source_offset_bytes"]
 
 
 def test_a_source_that_is_gone_or_changed_is_not_read(tmp_path):
