@@ -118,7 +118,9 @@ def check_formats(
     if others and not asked and _in_doubt(looks, others, wanted):
         raise _other_formats(others, of=len(files), wanted=wanted, in_doubt=True)
     if others and not (allow_some and len(others) < len(files)):
-        raise _other_formats(others, of=len(files), wanted=wanted, auto=auto)
+        raise _other_formats(
+            others, of=len(files), wanted=wanted, auto=auto, asked=asked
+        )
     return compressions
 
 
@@ -167,6 +169,7 @@ def _other_formats(
     of: int,
     wanted: str,
     auto: bool = False,
+    asked: bool = False,
     in_doubt: bool = False,
 ) -> InputError:
     name, kinds = _name(wanted), Counter(others.values())
@@ -175,6 +178,8 @@ def _other_formats(
     named = [f"{kind.name} ({count:,})" for kind, count in kinds.most_common()]
     got = kind.name if len(others) == 1 else some_of(named)
     cure = kind.cure
+    if asked and cure == CONVERT:
+        cure = "leave out --input-format, which is then recognised"
     if in_doubt:
         cure = (
             "leave out the text if the other files, which are of no known format, are "

@@ -150,6 +150,13 @@ def test_a_format_that_is_asked_for_has_files_that_look_like_others(tmp_path):
     assert find_inputs([str(tmp_path / "in")], options=asked).spec.format == "csv"
 
 
+def test_another_format_than_is_asked_for(tmp_path):
+    (tmp_path / "in").write_bytes(MAKERS["Parquet"]())
+    asked = RecordOptions(input_format="jsonl")
+    with pytest.raises(InputError, match=r"but Parquet(.|\n)*leave out --input-format"):
+        find_inputs([str(tmp_path / "in")], options=asked)
+
+
 def test_some_but_not_all_where_damage_is_accepted(tmp_path):
     (tmp_path / "a").write_bytes(DATA)
     (tmp_path / "b").write_bytes(MAKERS["HTML"]())

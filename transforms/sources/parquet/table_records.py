@@ -141,7 +141,11 @@ def _schemas(files: InputFiles) -> list[tuple[str, pa.Schema]]:
         else:
             found.append((file.path, schema))
     if damaged is not None and not found:
-        raise damaged
+        raise CorruptRecordError(
+            *(damaged.what, damaged.where, damaged.expected, damaged.got),
+            cure="write the file again from its source: the columns are not known "
+            "without the footer of at least one file",
+        ) from damaged
     return found
 
 
