@@ -106,6 +106,8 @@ def _with(known: pa.DataType, value: object, name: str, where: str) -> pa.DataTy
         return _refuse(error.field, " and ".join(error.types), where)
     except OverflowError as error:
         return _refuse(str(error), "an integer of more than 64 bits", where)
+    except RecursionError:
+        return _refuse(name, "one that is nested too deeply", where)
 
 
 def _refuse(field: str, got: str, where: str) -> pa.DataType:

@@ -30,6 +30,8 @@ class TextLines:
     def records(self, lines: Lines) -> tuple[list[bytes], Positions]:
         """See `LineParser`."""
         check_text(lines)
+        if not lines.data:  # Of a file that is a byte order mark alone.
+            return [], np.zeros(0, np.int64)
         return split_lines(lines), np.arange(len(lines.ends))
 
     def next_start(self, data: bytes, *, final: bool) -> int | None:

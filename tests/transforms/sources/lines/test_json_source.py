@@ -184,3 +184,10 @@ def test_one_column_may_be_null_in_the_first_lines(tmp_path):
     with pytest.raises(CorruptRecordError, match="no value") as error:
         records_of(pattern, record="column:a")
     assert "0.jsonl, line 1, byte offset 0" in str(error.value.where)
+
+
+def test_a_field_that_is_nested_too_deeply(tmp_path):
+    (tmp_path / "0.jsonl").write_text('{"a":' * 700 + "1" + "}" * 700 + "\n")
+    with pytest.raises(InputError, match="'a' have no common type") as error:
+        spec_of(f"{tmp_path}/*.jsonl")
+    assert "too deeply" in str(error.value.got)

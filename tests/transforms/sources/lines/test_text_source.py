@@ -7,6 +7,7 @@ import pytest
 from gristmill.dataset.errors import InputError
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from tests.support.conversion import convert, job_of, read_output
 
 
 def test_a_record_is_a_line(tmp_path):
@@ -25,3 +26,11 @@ def test_columns_are_refused(tmp_path, options):
     with pytest.raises(InputError, match="no columns") as error:
         find_inputs([f"{tmp_path}/in"], options=RecordOptions(**options))
     assert "--input-format" in str(error.value.cure)
+
+
+@pytest.mark.parametrize(("data", "records"), [(b"", []), (b"\n", [b""])])
+def test_a_byte_order_mark_is_no_line(tmp_path, data, records):
+    (tmp_path / "in").write_bytes(b"\xef\xbb\xbf" + data)
+    options = RecordOptions(input_format="text")
+    convert(job_of(tmp_path / "in", tmp_path / "out", records=options))
+    assert read_output(tmp_path / "out") == records
