@@ -10,10 +10,10 @@ from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import (
     check_in_place,
     check_not_replaced,
-    open_manifest,
     read_split_table,
 )
 from gristmill.dataset.storage.lookup import storage_for

@@ -14,7 +14,7 @@ import apache_beam as beam
 from gristmill.dataset.errors import DataLossError, InputError, some_of
 from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed

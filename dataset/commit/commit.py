@@ -27,8 +27,8 @@ from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import committed_shards
 from gristmill.dataset.errors import DataLossError, StorageChangedError, some_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import (
     read_replaced_manifest,
     read_table,
     read_versioned_manifest,

@@ -40,11 +40,8 @@ from gristmill.dataset.errors import (
     StorageMissingError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
-    read_table,
-    read_versioned_manifest,
-)
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import read_table, read_versioned_manifest
 from gristmill.dataset.metadata.splits import Exchange
 from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for, version_of

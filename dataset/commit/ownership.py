@@ -16,7 +16,8 @@ from gristmill.dataset.errors import (
     some_of,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.storage.lookup import storage_for
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gristmill.dataset.errors import InvalidDatasetError, StorageMissingError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.storage.base import FileInfo, changed_error
 from gristmill.dataset.storage.lookup import storage_for, version_of
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.provenance import (
     DamagedRegion,
     SourceFile,
@@ -26,6 +25,7 @@ from gristmill.dataset.metadata.provenance import (
     place_of_inputs,
     read_damaged_regions,
 )
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable, Texts, encode_texts
 from gristmill.dataset.metadata.splits import Split

@@ -6,23 +6,16 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Self
-
-import google_crc32c
 
 from gristmill.dataset.errors import (
     FormatVersionError,
     InvalidDatasetError,
-    NotADatasetError,
     StorageChangedError,
-    StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.no_dataset import not_a_dataset
-from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import (
-    TOTALS,
     Exchange,
     Split,
     encode_exchange,
@@ -33,8 +26,6 @@ from gristmill.dataset.metadata.splits import (
     parse_splits,
     unknown_fields,
 )
-from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.dataset.storage.paths import StrPath, path_text
 
 FORMAT = "gristmill.dataset"
 FORMAT_VERSION = 1
@@ -232,162 +223,3 @@ _DOCUMENT_FIELDS = {
     *("format", "format_version", "name", "records", "raw_bytes", "file_bytes"),
     *("content_digest", "splits", "features", "created_by", "exchange"),
 }
-
-
-def read_manifest(dataset: StrPath) -> Manifest | None:
-    """Returns the manifest of a dataset's directory, None if there is none."""
-    return read_versioned_manifest(path_text(dataset, "dataset"))[0]
-
-
-def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
-    """Returns the manifest or None, and the version of `dataset.json`, "" for none.
-
-    A writer of a changed manifest names that version as the one to replace, so that
-    changes by others are not lost.
-    """
-    path = layout.join(dataset, layout.DATASET_JSON)
-    found = storage_for(dataset).load(path)
-    if found is None:
-        return None, ""
-    return Manifest.decode(found.data, where=path), found.version
-
-
-def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
-    """Does the same for a writer that replaces a `dataset.json` that cannot be read.
-
-    Returns None instead of the manifest then.
-    """
-    # First: if another writer comes between, its file has another version.
-    version = version_of(layout.join(dataset, layout.DATASET_JSON))
-    try:
-        return read_versioned_manifest(dataset)
-    except InvalidDatasetError:
-        return None, version
-
-
-def open_manifest(dataset: StrPath) -> Manifest:
-    """Returns the manifest of a committed dataset.
-
-    Raises:
-        NotADatasetError: The directory holds none: it is no dataset, or its
-            conversion did not finish.
-    """
-    dataset = path_text(dataset, "dataset")
-    manifest = read_manifest(dataset)
-    if manifest is None:
-        raise not_a_dataset(dataset)
-    if not manifest.splits:
-        check_in_place(dataset, manifest)
-    return manifest
-
-
-def check_in_place(
-    dataset: str, manifest: Manifest, splits: Iterable[str] | None = None
-) -> None:
-    """Checks that no split is being replaced at this moment.
-
-    Args:
-        dataset: The dataset's directory.
-        manifest: What its `dataset.json` says.
-        splits: Those to check; by default all.
-
-    Raises:
-        NotADatasetError: One is: its files are neither all old nor all new.
-    """
-    wanted = manifest.replacing if splits is None else manifest.replacing & {*splits}
-    if wanted:
-        raise NotADatasetError(
-            "a split is being replaced, and cannot be read before that is done",
-            where=f"{dataset}, split {', '.join(sorted(wanted))}",
-            expected="files of one conversion",
-            got="an exchange of the old files for the new ones",
-            cure="wait for the command that replaces it; if it was stopped, run it "
-            "again: it finishes the exchange, and converts nothing",
-        )
-
-
-def check_not_replaced(dataset: str, name: str, split: Split) -> None:
-    """Checks that a split is still the one that was read from `dataset.json`.
-
-    It may have later editions by now.
-
-    Raises:
-        InvalidDatasetError: It was replaced since: what is read now belongs to another
-            one.
-    """
-    manifest = read_manifest(dataset)
-    found = None if manifest is None else manifest.find(name)
-    if found is not None and len(found.parts) > len(split.parts):
-        found = found.until(len(split.parts))
-    if found is None or found.shards_digest != split.shards_digest:
-        raise InvalidDatasetError(
-            "dataset was replaced while it was in use",
-            where=f"{dataset}, split {name}",
-            expected=split.shards_digest,
-            got="no such split any more" if found is None else found.shards_digest,
-            cure="start again, when the command that replaces it has ended",
-        )
-
-
-def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
-    """Reads the table of a split of a committed dataset, and checks its paths.
-
-    The name can be the `layout.edition_key` of a single edition.
-
-    Raises:
-        InvalidDatasetError: It is damaged, or the split was replaced meanwhile.
-    """
-    split = {**manifest.editions, **manifest.splits}[name]
-    try:
-        table = read_table(dataset, split)
-    except (InvalidDatasetError, StorageError):
-        check_not_replaced(dataset, name, split)  # That would be why.
-        raise
-    table.check_paths(where=layout.join(dataset, split.table))
-    return table
-
-
-def read_table(dataset: StrPath, split: Split) -> ShardTable:
-    """Reads the table of shards of a split and compares it with the manifest.
-
-    Of several editions, it has the shards of all, in order. The spans of a shard count
-    the input files of its edition.
-
-    Raises:
-        InvalidDatasetError: It is not the table that the manifest describes.
-    """
-    tables = [_read_table(dataset, part) for part in split.parts]
-    return tables[0] if len(tables) == 1 else ShardTable.joined(tables)
-
-
-def _read_table(dataset: StrPath, split: Split) -> ShardTable:
-    path = layout.join(path_text(dataset, "dataset"), split.table)
-    data = storage_for(path).read(path)
-    got = google_crc32c.value(data)
-    if (len(data), got) != (split.table_bytes, split.table_crc32c):
-        raise InvalidDatasetError(
-            "table of shards is not the one that dataset.json describes",
-            where=path,
-            expected=f"{split.table_bytes:,} bytes, crc32c {split.table_crc32c:#010x}",
-            got=f"{len(data):,} bytes, crc32c {got:#010x}",
-            cure="restore it from a copy, or run the conversion again with --overwrite",
-        )
-    table = ShardTable.decode(data, where=path)
-    found: dict[str, Any] = {name: table.total(name) for name in TOTALS}
-    found |= {
-        "shards": len(table),
-        "records_digest": table.digest().hex,
-        "shards_digest": table.shards_digest,
-    }
-    described = {name: getattr(split, name) for name in found}
-    if found != described:
-        wrong = [name for name in found if found[name] != described[name]]
-        raise InvalidDatasetError(
-            "table of shards contradicts dataset.json",
-            where=path,
-            expected=", ".join(f"{name} {described[name]}" for name in wrong),
-            got=", ".join(f"{name} {found[name]}" for name in wrong),
-            cure="restore both from a copy, or run the conversion again with "
-            "--overwrite",
-        )
-    return table

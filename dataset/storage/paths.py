@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from gristmill.dataset.errors import InputError
+from gristmill.dataset.storage.local_names import is_file_name
 from gristmill.dataset.storage.object_names import split_path
 
 StrPath = str | os.PathLike[str]
@@ -50,14 +51,6 @@ def path_text(path: StrPath, what: str) -> str:
     if not is_file_name(text):
         raise InputError(f"the {what} is a path that no file can have", got=ascii(text))
     return text
-
-
-def is_file_name(text: str) -> bool:
-    """Returns whether a file can have a path: all of its characters have bytes."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def path_texts(paths: StrPath | Iterable[StrPath], what: str) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.staged_parts import staged_shards
 from gristmill.dataset.errors import DataLossError, InputError, some_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.provenance import PART_COLUMN, part_count
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.shard_index import parse_index, with_report
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.base import FileInfo, for_all

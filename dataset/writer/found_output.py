@@ -10,8 +10,9 @@ from gristmill.dataset.commit.ownership import check_no_strangers
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.provenance import part_count
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.parts_job import PartsJob
 

@@ -21,7 +21,7 @@ from gristmill.dataset.commit.ownership import (
 from gristmill.dataset.commit.split_files import committed_shards
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.errors import JobChangedError, StorageChangedError
-from gristmill.dataset.metadata.manifest import (
+from gristmill.dataset.metadata.read_manifest import (
     read_replaced_manifest,
     read_versioned_manifest,
 )

@@ -17,11 +17,11 @@ from gristmill.dataset.errors import (
     some_of,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import (
     check_in_place,
     check_not_replaced,
-    open_manifest,
     read_manifest,
     read_split_table,
 )

@@ -18,7 +18,7 @@ from gristmill.pipelines.commands.errors import (
 @errors_reported
 def inspect(*, dataset: str, as_json: bool) -> None:
     """Show the splits, sizes and source of a dataset."""
-    from gristmill.dataset.metadata.manifest import open_manifest
+    from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.pipelines.results.contents import manifest_text
 
     manifest = open_manifest(dataset)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gristmill.dataset.commit.output_place import check_not_matched
 from gristmill.dataset.errors import GristmillError, InputError, some_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.pipelines.options.definitions import ConvertOptions
 
 

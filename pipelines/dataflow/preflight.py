@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.dataflow.buckets import check_buckets, uses_of
 from gristmill.pipelines.dataflow.clients import storage_client
 from gristmill.pipelines.dataflow.job_inputs import Listed, list_inputs, shard_sizes

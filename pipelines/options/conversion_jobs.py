@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, cast
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import check_in_place, open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import check_in_place
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.definitions import AppendOptions, ConvertOptions
 from gristmill.transforms.hugging_face.directory import is_repository, repository_jobs

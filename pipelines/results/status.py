@@ -18,7 +18,7 @@ import numpy as np
 from gristmill.dataset.commit.staged_parts import PARTS_DIR
 from gristmill.dataset.errors import NotADatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.results.formatting import plural, size_text

@@ -29,7 +29,8 @@ from gristmill.dataset.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.beam_graphs import graph_of
 from gristmill.pipelines.convert import convert as run_conversion

@@ -18,7 +18,7 @@ import zstandard
 
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.errors import CorruptInputError, JobChangedError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.begin_job import take_output

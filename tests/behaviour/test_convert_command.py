@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from tests.support.records import read_array_records, text_records, write_tfrecords
 from tests.support.shell import (
     FILES,

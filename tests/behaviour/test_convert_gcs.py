@@ -24,7 +24,9 @@ from gristmill.dataset.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.shard_reader import first_records
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for

@@ -21,7 +21,7 @@ from gristmill.dataset.errors import (
     InputError,
     NotADatasetError,
 )
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.tfrecord.frames import encode_frame, mask
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.count_records import count_part, count_tasks

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.faults import SCENARIOS, Scenario
 from gristmill.dataset.errors import GristmillError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert

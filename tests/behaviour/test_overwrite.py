@@ -39,7 +39,8 @@ from gristmill.dataset.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.shard_reader import first_records
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import storage_for

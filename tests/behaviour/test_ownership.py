@@ -14,7 +14,7 @@ import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError, JobChangedError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.conversion.begin_job import (

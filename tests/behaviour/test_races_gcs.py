@@ -19,7 +19,7 @@ from gristmill.dataset.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

@@ -18,7 +18,8 @@ import pytest
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.errors import StorageChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.local import LocalStorage

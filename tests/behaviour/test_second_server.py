@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.dataset.errors import JobChangedError, StorageChangedError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.verify import verify

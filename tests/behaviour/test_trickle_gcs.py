@@ -15,7 +15,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.daemon_call import daemon_call
 from gristmill.dataset.errors import StorageError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert

@@ -13,7 +13,8 @@ from gristmill import loader
 from gristmill.dataset import encode_example
 from gristmill.dataset.errors import CorruptInputError, InputError, UserFunctionError
 from gristmill.dataset.example import decode_example
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import convert, job_of, quarantined, read_output

@@ -19,7 +19,7 @@ from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
 from gristmill.dataset.arrayrecord.writing import versions
 from gristmill.dataset.arrayrecord.writing.versions import with_versions
 from gristmill.dataset.errors import JobChangedError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.conversion.begin_job import (
     begin_job,

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill import pipelines
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines import drop_in
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions

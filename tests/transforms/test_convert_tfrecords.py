@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that
 
 from gristmill.dataset.errors import CorruptInputError, GristmillError, InputError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms import convert_tfrecords
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,

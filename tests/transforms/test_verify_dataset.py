@@ -20,7 +20,8 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import NotADatasetError, StorageError
 from gristmill.dataset.findings import Finding, wrong_size
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.verify import verify as verify_all

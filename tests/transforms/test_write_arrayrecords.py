@@ -27,7 +27,9 @@ from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import WriteArrayRecords

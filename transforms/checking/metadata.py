@@ -28,12 +28,9 @@ from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.findings import UNREADABLE, Finding, Findings, finding_of
 from gristmill.dataset.first_of import FirstOf
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
-    check_in_place,
-    open_manifest,
-    read_manifest,
-)
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import check_in_place, read_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 
 _BLOCK_TASKS = 4096

@@ -30,8 +30,8 @@ from gristmill.dataset.commit.split_files import (
 )
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import (
     read_replaced_manifest,
     read_versioned_manifest,
 )

@@ -9,7 +9,8 @@ from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_data
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
-from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.begin_aside import check_owner
 from gristmill.transforms.conversion.finish_split import finish_split

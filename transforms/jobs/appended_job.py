@@ -16,11 +16,9 @@ from gristmill.dataset.commit.split_files import described_by_tfds
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
-    check_in_place,
-    open_manifest,
-)
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import check_in_place
 from gristmill.dataset.metadata.shard_table import load_arrays
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo

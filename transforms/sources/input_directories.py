@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.no_dataset import not_a_dataset
+from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 

@@ -15,11 +15,9 @@ from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.digest import DIGEST_ROW
 from gristmill.dataset.errors import DataLossError, StorageChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
-    open_manifest,
-    read_manifest,
-)
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import version_of

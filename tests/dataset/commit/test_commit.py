@@ -24,9 +24,9 @@ from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.commit.split_files import committed_shards, remove_split
 from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
-    open_manifest,
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import (
     read_manifest,
     read_versioned_manifest,
 )

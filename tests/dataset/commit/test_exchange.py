@@ -22,7 +22,8 @@ from gristmill.dataset.errors import (
     StorageChangedError,
     StorageError,
 )
-from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.loader.dataset import Dataset
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job

@@ -20,7 +20,7 @@ from gristmill.dataset.metadata.lineage import (
     encode_lineage,
     read_lineage,
 )
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.provenance import SourceFile
 from gristmill.dataset.tfrecord.frames import encode_frame
 from tests.support.conversion import convert, job_of, varied_records

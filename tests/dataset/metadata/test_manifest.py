@@ -1,6 +1,6 @@
 """dataset.json: round trips, what later versions add, and lies that are refused.
 
-Covers: dataset/metadata/splits.py.
+Covers: dataset/metadata/read_manifest.py, dataset/metadata/splits.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from gristmill.dataset.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import (
     check_in_place,
-    open_manifest,
     read_manifest,
     read_table,
 )

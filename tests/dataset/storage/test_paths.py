@@ -1,4 +1,7 @@
-"""Paths as users give them."""
+"""Paths as users give them.
+
+Covers: dataset/storage/local_names.py.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gristmill import loader
 from gristmill.dataset.arrayrecord.official_reader import OfficialReader
 from gristmill.dataset.errors import GristmillError, StorageError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.shard_reader import first_records
 from gristmill.dataset.storage import regular_file
 from gristmill.dataset.storage.local import LocalStorage

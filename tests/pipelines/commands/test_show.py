@@ -11,7 +11,7 @@ import pathlib
 import pytest
 
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.results.contents import _writer_lines, manifest_text
 from tests.support.datasets import convert, describe
 from tests.support.records import (

@@ -10,7 +10,9 @@ import pytest
 
 from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.convert_shard import convert_shard

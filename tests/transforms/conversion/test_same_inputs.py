@@ -20,7 +20,7 @@ import pytest
 
 from gristmill.dataset.errors import JobChangedError, StorageChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.convert_shard import convert_shard

@@ -28,7 +28,7 @@ from gristmill.dataset.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify

@@ -10,7 +10,7 @@ import pytest
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError, UserFunctionError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.jobs.map_function import call, load_function
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.records import frames_of

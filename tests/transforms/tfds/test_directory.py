@@ -22,7 +22,8 @@ from gristmill.dataset.errors import (
     GristmillError,
     InputError,
 )
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.storage.base import Move
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.tfrecord.frames import encode_frame

@@ -19,11 +19,8 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import ancestors_of, encode_lineage
-from gristmill.dataset.metadata.manifest import (
-    check_in_place,
-    open_manifest,
-    read_split_table,
-)
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import check_in_place, read_split_table
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import (

@@ -23,7 +23,7 @@ from gristmill.dataset.errors import (
     JobChangedError,
 )
 from gristmill.dataset.example import decode_example
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.find_inputs import find_inputs

@@ -1,4 +1,4 @@
-"""What is at a path that holds no committed dataset, and what to do about it."""
+"""Opens the manifest of a committed dataset, or says what there is instead."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import glob
 from gristmill.dataset.errors import NotADatasetError, StorageError
 from gristmill.dataset.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import check_in_place, read_manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import StrPath, path_text
 
 _CURE = (
     "check the path; `gristmill index` makes a dataset of ArrayRecord files that are "
@@ -20,6 +23,22 @@ _TFDS_CURE = (
 )
 
 _OWNERS = f"{layout.ASIDE_PREFIX}*/{layout.OWNER_JSON}"
+
+
+def open_manifest(dataset: StrPath) -> Manifest:
+    """Returns the manifest of a committed dataset.
+
+    Raises:
+        NotADatasetError: The directory holds none: it is no dataset, or its
+            conversion did not finish.
+    """
+    dataset = path_text(dataset, "dataset")
+    manifest = read_manifest(dataset)
+    if manifest is None:
+        raise not_a_dataset(dataset)
+    if not manifest.splits:
+        check_in_place(dataset, manifest)
+    return manifest
 
 
 def not_a_dataset(path: str) -> NotADatasetError:
