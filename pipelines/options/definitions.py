@@ -56,8 +56,8 @@ class ConvertOptions:
     columns: str | None = option(
         "text",
         "Columns",
-        "Columns to take, separated by commas, of a format that has columns. Of JSON "
-        "lines and CSV, a:float gives the type of a, and * stands for all others.",
+        "Columns to take, separated by commas; of WebDataset, members by extension. Of "
+        "JSON lines and CSV, a:float gives the type of a, and * stands for all others.",
         shown="all",
         metavar="A,B",
         regex="[^,]+(,[^,]+)*",
@@ -68,7 +68,7 @@ class ConvertOptions:
         "text",
         "Record",
         "What a record is, of a format that has columns: example, a tf.train.Example "
-        "of the columns; column:NAME, the bytes of one column; line, a line as it is.",
+        "of them; column:NAME, the bytes of one; line, a line as it is.",
         shown="what is usual for the format",
         metavar="KIND",
         regex="example|line|column:.+",

@@ -47,7 +47,7 @@ def _long_passes(prepared: PreparedJob) -> list[str]:
     file = plan.ranges(int(plan.pass_begins[longest]))[0].file_index
     return [
         f"{_files(many)} cut into {_MANY_SHARDS} shards or more. One worker reads such "
-        f"a file from its begin to its end, and makes its shards one after the other: "
+        f"a file from its start to its end, and makes its shards one after the other: "
         f"{int(counts[longest]):,} of {plan.shards:,} from the longest, "
         f"{prepared.files.paths[file]} ({int(plan.sizes[file]):,} bytes)"
     ]
