@@ -17,7 +17,7 @@ from gristmill.pipelines.commands.errors import (
 @json_option
 @errors_reported
 def inspect(*, dataset: str, as_json: bool) -> None:
-    """Show the splits, sizes and source of a dataset."""
+    """Show the splits, editions, features and source of a dataset."""
     from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.pipelines.results.contents import manifest_text
 
@@ -58,7 +58,7 @@ def head(*, dataset: str, records: int, split: str, as_json: bool) -> None:
 @json_option
 @errors_reported
 def status(*, dataset: str, as_json: bool) -> None:
-    """Show the progress of a conversion, wherever it runs."""
+    """Show the progress of a conversion, or of programs that write a split."""
     from gristmill.pipelines.results.status import read_status
 
     found = read_status(dataset)
