@@ -2,15 +2,17 @@
 
 import collections
 import os
+import pathlib
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
 
 from tests.support import shared
+from tests.support.gcs_server import GcsServer
 
 # A test that takes longer is listed after the run, unless it is marked slow.
 QUICK_SECONDS = 3
@@ -41,6 +43,21 @@ hypothesis.settings.load_profile("default")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keeps what tests and their processes cache out of the user's directories."""
     os.environ["GRISTMILL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(params=["local", "gs"])
+def output(
+    request: pytest.FixtureRequest,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    """Where a dataset can be made: a directory, or a place in a bucket."""
+    if request.param == "local":
+        yield str(tmp_path / "out")
+        return
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield "gs://bucket/out"
 
 
 @pytest.fixture(params=["compiled", "numpy"])

@@ -72,16 +72,6 @@ def inputs(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-@pytest.fixture(params=["local", "gs"])
-def output(request, tmp_path, monkeypatch) -> Iterator[str]:
-    if request.param == "local":
-        yield str(tmp_path / "out")
-        return
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield "gs://bucket/out"
-
-
 def convert(output: str, source: pathlib.Path, **options: Any) -> Outcome:
     options = {"num_shards": 2, **options}
     given = ConvertOptions(input=(str(source),), output=output, name="d", **options)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
@@ -59,7 +59,6 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.read_arrayrecords import ReadArrayRecords
 from gristmill.transforms.write_arrayrecords import WriteArrayRecords
 from tests.support.conversion import convert, job_of, read_output
-from tests.support.gcs_server import GcsServer
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, run
 from tests.support.records import frames_of, text_records, write_array_records
 
@@ -75,20 +74,6 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "in.tfrecord"
     path.write_bytes(frames_of(OLD))
     return path
-
-
-@pytest.fixture(params=["local", "gs"])
-def output(
-    request: pytest.FixtureRequest,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:
-    if request.param == "local":
-        yield str(tmp_path / "out")
-        return
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield "gs://bucket/out"
 
 
 def files_of(output: str) -> dict[str, bytes]:

@@ -33,6 +33,20 @@ class Rows(NamedTuple):
     begin_bytes: int
 
 
+_PIECE_BYTES = 4 << 20
+
+
+def stored_pieces(
+    path: str, version: str | None, begin: int, end: int
+) -> Iterator[bytes]:
+    """Yields the bytes of a range of a file, in pieces of some mebibytes."""
+    storage = storage_for(path)
+    with storage.open(path, offset=begin, end=end, version=version) as file:
+        while begin < end and (piece := file.read(min(_PIECE_BYTES, end - begin))):
+            yield piece
+            begin += len(piece)
+
+
 class DamageHandler:
     """Takes damaged regions of inputs, one after the other: this one only counts them.
 

@@ -52,6 +52,26 @@ class RangeReader(Protocol):
         """
 
 
+def span_of(
+    source: SourceRange,
+    *,
+    start: int | None,
+    stop: int | None,
+    records: int,
+    whole: bool,
+) -> SourceSpan:
+    """Returns what was read of a range; see `SourceSpan`."""
+    return SourceSpan(
+        file_index=source.file_index,
+        begin_bytes=source.begin_bytes,
+        end_bytes=source.end_bytes,
+        start_bytes=start,
+        stop_bytes=stop,
+        records=records,
+        whole=whole,
+    )
+
+
 class PartCount(NamedTuple):
     """The good records of a part of a file.
 

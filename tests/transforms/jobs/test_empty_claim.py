@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import apache_beam as beam
 import pytest
@@ -39,7 +38,6 @@ from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.write_arrayrecords import WriteArrayRecords
 from tests.support.conversion import contents, convert, job_of, read_output
-from tests.support.gcs_server import GcsServer
 from tests.support.pipelines import run
 from tests.support.records import frames_of, text_records
 
@@ -53,20 +51,6 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "in.tfrecord"
     path.write_bytes(frames_of(RECORDS))
     return path
-
-
-@pytest.fixture(params=["local", "gs"])
-def output(
-    request: pytest.FixtureRequest,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:
-    if request.param == "local":
-        yield str(tmp_path / "out")
-        return
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield "gs://bucket/out"
 
 
 def with_shards(job: ConversionJob, shards: int) -> ConversionJob:

@@ -19,7 +19,7 @@ from gristmill.dataset.parquet.stored_group import stored_group
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler, Rows
+from gristmill.transforms.sources.damage import DamageHandler, Rows, stored_pieces
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.parquet.table_records import (
@@ -27,12 +27,12 @@ from gristmill.transforms.sources.parquet.table_records import (
     features_of_spec,
     make_records,
 )
+from gristmill.transforms.sources.protocol import span_of
 from gristmill.transforms.sources.unchanged import check_unchanged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PIECE_BYTES = 4 << 20
 _AHEAD_BYTES = 256 << 10  # What opening a file reads: its footer.
 _TAIL_BYTES = 8  # The length of the footer, and the magic bytes.
 
@@ -74,12 +74,10 @@ class ParquetRange:
     @property
     def span(self) -> SourceSpan:
         """What was read: complete once all records were read."""
-        return SourceSpan(
-            file_index=self._source.file_index,
-            begin_bytes=self._source.begin_bytes,
-            end_bytes=self._source.end_bytes,
-            start_bytes=self._start,
-            stop_bytes=self._stop,
+        return span_of(
+            self._source,
+            start=self._start,
+            stop=self._stop,
             records=self._records,
             whole=self._whole,
         )
@@ -266,9 +264,4 @@ class ParquetRange:
         return b"".join(self._pieces(max(0, end - length), end))
 
     def _pieces(self, begin: int, end: int) -> Iterator[bytes]:
-        with storage_for(self.path).open(
-            self.path, offset=begin, end=end, version=self._file.version
-        ) as file:
-            while begin < end and (piece := file.read(min(_PIECE_BYTES, end - begin))):
-                yield piece
-                begin += len(piece)
+        return stored_pieces(self.path, self._file.version, begin, end)

@@ -17,7 +17,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
 from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.damage import DamageHandler, stored_pieces
 from gristmill.transforms.sources.formats import (
     RecordOptions,
     SourceSpec,
@@ -25,14 +25,12 @@ from gristmill.transforms.sources.formats import (
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.kept_pass import KeptPass
-from gristmill.transforms.sources.protocol import PartCount
+from gristmill.transforms.sources.protocol import PartCount, span_of
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 from gristmill.transforms.sources.shards.shard_range import ShardRange
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.sources.unchanged import check_unchanged
-
-_PIECE_BYTES = 4 << 20
 
 
 class _Begun(NamedTuple):
@@ -74,12 +72,10 @@ class ShardRangeReader:
     @property
     def span(self) -> SourceSpan:
         """What was read: complete once all records were read."""
-        return SourceSpan(
-            file_index=self._source.file_index,
-            begin_bytes=self._source.begin_bytes,
-            end_bytes=self._source.end_bytes,
-            start_bytes=self._start,
-            stop_bytes=self._stop,
+        return span_of(
+            self._source,
+            start=self._start,
+            stop=self._stop,
             records=self._records,
             whole=self._whole,
         )
@@ -145,13 +141,8 @@ class ShardRangeReader:
         damage.reason, damage.offset, damage.end = "footer", begin, end
         damage.detail = error.got or error.what
         handler.begin(damage, self.path)
-        storage = storage_for(self.path)
-        with storage.open(
-            self.path, offset=begin, end=end, version=self._file.version
-        ) as file:
-            while begin < end and (piece := file.read(min(_PIECE_BYTES, end - begin))):
-                handler.add(piece)
-                begin += len(piece)
+        for piece in stored_pieces(self.path, self._file.version, begin, end):
+            handler.add(piece)
         handler.end(end)
 
 

@@ -14,6 +14,7 @@ from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.protocol import span_of
 from gristmill.transforms.sources.streams.stream_pass import StreamPass
 from gristmill.transforms.sources.streams.stream_reader import OpenReader
 from gristmill.transforms.sources.unchanged import check_unchanged
@@ -74,12 +75,10 @@ class StreamRange:
     @property
     def span(self) -> SourceSpan:
         """What was read: complete once all records were read."""
-        return SourceSpan(
-            file_index=self._source.file_index,
-            begin_bytes=self._source.begin_bytes,
-            end_bytes=self._source.end_bytes,
-            start_bytes=self._start,
-            stop_bytes=self._stop,
+        return span_of(
+            self._source,
+            start=self._start,
+            stop=self._stop,
             records=self._records,
             whole=self._whole,
         )
