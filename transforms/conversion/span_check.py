@@ -27,9 +27,14 @@ class SpanCheck:
 
     def __init__(self, source: Source, path: str, on_damage: DamageHandler | None):
         self._source, self._path, self._on_damage = source, path, on_damage
-        self._regions = 0 if on_damage is None else on_damage.regions
+        self._regions = self._regions_now()
         self._last = -1
         self._records = self._raw_bytes = 0
+
+    def _regions_now(self) -> int:
+        if self._on_damage is None:
+            return 0
+        return self._on_damage.regions + self._on_damage.passed_regions
 
     def follow(self, batch: RecordBatch) -> None:
         """Takes records that were read.
@@ -58,9 +63,7 @@ class SpanCheck:
         Raises:
             DataLossError: They are others, or not as many as the range can hold.
         """
-        damaged = self._on_damage is not None and (
-            self._on_damage.regions != self._regions
-        )
+        damaged = self._regions_now() != self._regions
         if span.records != self._records:
             raise self._lost(
                 "records were lost or added while an input was read",

@@ -57,6 +57,11 @@ class DamageHandler:
     def __init__(self, *, max_regions: int | None = None):
         self._max_regions = max_regions
         self.regions = 0
+        self.passed_regions = 0
+
+    def pass_over(self) -> None:
+        """Notes a region that the range before sets aside, where it begins."""
+        self.passed_regions += 1
 
     def begin(
         self,

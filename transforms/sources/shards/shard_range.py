@@ -188,7 +188,8 @@ class ShardRange:
         offsets = self._opened.footer.chunk_offsets
         begin, end = offsets[[chunk.first_chunk, chunk.last_chunk]].tolist()
         if chunk.first_record < self._first:
-            return  # The range before, which has the chunk's begin, has set it aside.
+            handler.pass_over()
+            return
         if self._region_end != begin:
             self._end_region()
             damage = CorruptRecordError(**error.facts())

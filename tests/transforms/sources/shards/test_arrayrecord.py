@@ -207,6 +207,21 @@ def test_damage_is_named_or_set_aside_by_chunk(tmp_path: pathlib.Path) -> None:
     assert result.manifest.splits["train"].quarantined_regions == 2
 
 
+@pytest.mark.parametrize("size", [3, 7, 40])
+def test_shards_that_are_cut_within_a_damaged_chunk(tmp_path, size) -> None:
+    records = [random.Random(n).randbytes(500) for n in range(120)]
+    path = tmp_path / "in.array_record"
+    write_array_records(path, records, options="group_size:10,zstd:3")
+    begin, end = damage(path, 3, 8)[0]
+    plan, output = ("records_per_shard", size), tmp_path / "out"
+    result = convert(job_of(path, output, plan=plan, on_corrupt="quarantine"))
+    assert read_output(output) == [*records[:30], *records[40:80], *records[90:]]
+    regions = [region for region, _ in quarantined(output)]
+    assert [region["begin_row"] for region in regions] == [30, 80]
+    assert (regions[0]["begin_bytes"], regions[0]["end_bytes"]) == (begin, end)
+    assert result.repaired_shards == 0
+
+
 def test_a_record_that_is_not_the_one_of_the_index(tmp_path: pathlib.Path) -> None:
     records = [bytes([n]) * 500 for n in range(200)]
     dataset = dataset_of(tmp_path, records, compression="uncompressed", group_size=5)
