@@ -8,6 +8,7 @@ from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.loader.order.batch_sizes import BatchSizes, Resize
+    from gristmill.loader.order.block_layout import LaneKey
     from gristmill.loader.order.dataset_order import DatasetOrder
     from gristmill.loader.order.mixture import Mixture, Phase, Weight
     from gristmill.loader.order.permutation import Permutation
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from gristmill.loader.order.shuffle import (
         BlockShuffle,
         GlobalShuffle,
-        LaneKey,
         NoShuffle,
         Shuffle,
         ShuffleKey,

@@ -16,10 +16,10 @@ from gristmill.loader.indices import (
     checked_indices,
     checked_integer,
 )
+from gristmill.loader.order.block_layout import LaneKey
 from gristmill.loader.order.epochs import Epochs, Lane
 from gristmill.loader.order.shuffle import (
     GlobalShuffle,
-    LaneKey,
     NoShuffle,
     Shuffle,
     ShuffleKey,

@@ -1,6 +1,6 @@
 """Shuffles: bijections that can be undone, and how well they mix.
 
-Covers: loader/order/quality.py.
+Covers: loader/order/block_layout.py, loader/order/quality.py.
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.errors import FormatVersionError, InputError, OutOfRangeError
+from gristmill.loader.order.block_layout import LaneKey
 from gristmill.loader.order.permutation import Permutation
 from gristmill.loader.order.quality import shuffle_quality
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
-    LaneKey,
     NoShuffle,
     parse_shuffle,
     shuffle_from_state,
