@@ -80,15 +80,7 @@ def find_leftovers(
             edition = layout.edition_of(file, manifest.name, split)
             if edition > len(committed.parts):
                 yield file
-    for place in _asides(dataset, manifest):
-        for info in storage_for(dataset).scan(place, deep=True):
-            yield info.path.removeprefix(layout.join(dataset, ""))
-
-
-def _asides(dataset: str, manifest: Manifest) -> list[str]:
-    """Returns the directories of new files, also of splits that are not there yet."""
-    owners = layout.aside_dir(glob.escape(dataset), manifest.name, "*")
-    found = storage_for(dataset).match(layout.join(owners, layout.OWNER_JSON))
-    places = {info.path.rpartition("/")[0] for info in found}
-    places |= {layout.aside_dir(dataset, manifest.name, s) for s in manifest.splits}
-    return sorted(places)
+    # New files, also of splits that are not there yet.
+    new = f"{layout.ASIDE_PREFIX}{manifest.name}-"
+    for info in storage_for(dataset).scan(dataset, deep=True, prefix=new):
+        yield info.path.removeprefix(layout.join(dataset, ""))

@@ -98,8 +98,9 @@ class Storage(Protocol):
         Args:
             directory: The directory.
             deep: Whether to yield also those in the directories below it.
-            prefix: How the names of the files begin, unless `deep`. A few of a million
-                are found faster so.
+            prefix: How names in the directory begin, of files and, where `deep`, of
+                directories: others are left out. A few of a million are found faster
+                so.
         """
 
     def stat(self, path: str) -> FileInfo | None:

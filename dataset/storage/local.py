@@ -173,7 +173,10 @@ class LocalStorage:
     ) -> Iterator[FileInfo]:
         with explained("list the directory", directory):
             if deep:
-                for folder, _, files in os.walk(directory):
+                for folder, folders, files in os.walk(directory):
+                    if folder == directory:
+                        folders[:] = [f for f in folders if f.startswith(prefix)]
+                        files = [f for f in files if f.startswith(prefix)]
                     yield from _infos(os.path.join(folder, file) for file in files)
                 return
             with contextlib.suppress(FileNotFoundError), os.scandir(directory) as found:
