@@ -87,7 +87,8 @@ class Dataset(Sequence[bytes]):
     ):
         self._path, self._split = path, split
         self._editions = editions
-        self._parts = tuple(parts) or (self,)
+        # Of itself it holds no reference: its files are closed when it is let go.
+        self._joined = tuple(parts)
         self._table, self._manifest = table, manifest
         self._reader, self._shards = reader, reader.shards
         self._part_shards = Parts([part.num_shards for part in parts])
@@ -161,8 +162,8 @@ class Dataset(Sequence[bytes]):
 
         Raises InvalidDatasetError if `dataset.json` says it in a way that is not known.
         """
-        if len(self._parts) > 1:
-            return joined_features([part.features for part in self._parts])
+        if len(self.parts) > 1:
+            return joined_features([part.features for part in self.parts])
         split, manifest = self.committed, self._manifest
         if split is None or manifest is None:
             return None
@@ -174,12 +175,12 @@ class Dataset(Sequence[bytes]):
     @property
     def parts(self) -> tuple[Dataset, ...]:
         """The datasets that were joined, in order; otherwise this one alone."""
-        return self._parts
+        return self._joined or (self,)
 
     @property
     def mean_record_bytes(self) -> float | None:
         """Mean size of the records before compression, where known."""
-        tables = [part._table for part in self._parts]
+        tables = [part._table for part in self.parts]
         sizes = [table.total("raw_bytes") for table in tables if table is not None]
         return sum(sizes) / max(len(self), 1) if len(sizes) == len(tables) else None
 
@@ -248,7 +249,7 @@ class Dataset(Sequence[bytes]):
         """Returns the content of the first shards."""
         tables: list[tuple[ShardTable | None, slice]] = []
         left = shards
-        for part in self._parts:
+        for part in self.parts:
             if left > 0 or not tables:
                 tables.append((part._table, slice(left)))
             left -= part.num_shards
@@ -277,7 +278,7 @@ class Dataset(Sequence[bytes]):
         """
         shard = checked_index(index, stop=self.num_shards, what="shard")
         first = self._shards.first_record(shard)
-        if len(self._parts) > 1:
+        if len(self.parts) > 1:
             part, number = self.part_of(shard)
             return dataclasses.replace(part.shard(number), first_record=first)
         size = int(self._shards.file_bytes[shard])
@@ -299,10 +300,10 @@ class Dataset(Sequence[bytes]):
 
     def part_of(self, shard: int) -> tuple[Dataset, int]:
         """Returns the joined dataset that has a shard, and the shard's number there."""
-        if len(self._parts) == 1:
+        if len(self.parts) == 1:
             return self, shard
         part, number = self._part_shards.find(shard)
-        return self._parts[part], number
+        return self.parts[part], number
 
     def find(self, records: npt.ArrayLike) -> tuple[IntArray, IntArray]:
         """Returns the shard of each record, and its number in the shard.

@@ -131,8 +131,13 @@ def keep_most(record: bytes) -> bytes | None:
     return None if record.startswith(b"17") else record + b"!"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["shard-size", "records-per-shard"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("shard-size", marks=pytest.mark.soak),
+        pytest.param("records-per-shard", marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_command_goes_on(tmp_path, kind: str) -> None:
     records = [b"%d " % n + random.Random(n).randbytes(300) for n in range(600)]
     data = bytearray(frames_of(records))

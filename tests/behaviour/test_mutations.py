@@ -41,7 +41,13 @@ def test_no_wrong_byte_and_no_raw_error(
 @pytest.mark.slow
 @every_encoding
 def test_more_of_them(encoding: str, tmp_path: pathlib.Path) -> None:
-    run(encoding, range(100, 220), tmp_path)
+    run(encoding, range(100, 140), tmp_path)
+
+
+@pytest.mark.soak
+@every_encoding
+def test_many_of_them(encoding: str, tmp_path: pathlib.Path) -> None:
+    run(encoding, range(1000, 1200), tmp_path)
 
 
 @every_encoding

@@ -5,7 +5,9 @@ loader/opening/open_directory.py, loader/opening/open_files.py.
 """
 
 import copy as copying
+import gc
 import json
+import os
 import pathlib
 import pickle
 import shutil
@@ -52,6 +54,19 @@ RECORDS = [record for file in FILES for record in file]
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory) -> str:
     return convert(tmp_path_factory.mktemp("converted"), FILES, group_size=4)
+
+
+def test_files_are_closed_when_a_dataset_is_let_go(converted: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    gc.disable()  # Not by the way, when memory is searched for circles.
+    try:
+        dataset = loader.open(converted)
+        assert dataset.read([0]) == RECORDS[:1]
+        assert len(os.listdir("/proc/self/fd")) > before
+        del dataset
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
 
 
 def rewrite(dataset: str, paths: list[str]) -> None:
