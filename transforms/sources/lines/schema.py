@@ -63,20 +63,21 @@ class Wanted(NamedTuple):
         """Returns the schema of the wanted columns among those that were found.
 
         Raises:
-            InputError: A column that is asked for was not found, and has no type.
+            InputError: A column that is asked for was not found and has no type, or
+                none of them was found.
         """
-        missing = [
-            name
-            for name in self.names or ()
-            if name not in found and name not in self.types
-        ]
+        names = self.names or ()
+        absent = [name for name in names if name not in found]
+        missing = [name for name in absent if name not in self.types]
+        if len(absent) == len(names):
+            missing = absent  # Types do not help: all records would be empty.
         if missing:
             raise InputError(
                 "the input files have no such column",
                 expected=f"columns among {some_of(found, 20)}",
                 got=some_of(missing),
-                cure="correct the names in --columns; for a column that begins late in "
-                "the files, give its type too, as in score:float",
+                cure="correct the names in --columns; a column that begins late in the "
+                "files needs its type, as in score:float, and another one beside it",
             )
         types = {**found, **self.types}
         return pa.schema([(n, kind) for n, kind in types.items() if self.has(n)])

@@ -149,8 +149,12 @@ def test_columns_and_their_types(tmp_path):
         "n": pa.list_(pa.int64()),
         "new": pa.string(),
     }
-    with pytest.raises(InputError, match="no such column"):
-        fields_of(pattern, columns=("c",))
+    late = fields_of(pattern, columns=("b", "new:string"))
+    assert late == {"b": pa.string(), "new": pa.string()}
+    # With types alone, all records would be empty.
+    for columns in (("c",), ("c:int",), ("c:int", "d:string")):
+        with pytest.raises(InputError, match="no such column"):
+            fields_of(pattern, columns=columns)
     with pytest.raises(InputError, match="unknown type"):
         wanted_columns(["a:decimal"])
 
