@@ -25,7 +25,12 @@ from gristmill.dataset.commit.ownership import (
 )
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import committed_shards
-from gristmill.dataset.errors import DataLossError, StorageChangedError, some_of
+from gristmill.dataset.errors import (
+    DataLossError,
+    StorageChangedError,
+    StorageMissingError,
+    some_of,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import (
@@ -152,8 +157,12 @@ def commit_dataset(
                 aside=sorted(aside),
                 check=check,
             )
-        except StorageChangedError:
-            if not left:
+        except (StorageChangedError, StorageMissingError) as error:
+            # The same command beside this one may have committed the same files.
+            if aside and (done := _committed(output, splits)) is not None:
+                manifest = done
+                break
+            if not left or isinstance(error, StorageMissingError):
                 raise
             # Perhaps a split was added, which stays. Or another command has taken the
             # new files' directory: then this raises.
@@ -161,6 +170,17 @@ def commit_dataset(
         else:
             break
     delete_leftovers(output, name, splits)
+    return manifest
+
+
+def _committed(output: str, splits: Mapping[str, Split]) -> Manifest | None:
+    """Returns the dataset if it has exactly these splits."""
+    finish_exchange(output)
+    manifest, _ = read_versioned_manifest(output)
+    if manifest is None or any(
+        manifest.editions.get(name) != split for name, split in splits.items()
+    ):
+        return None
     return manifest
 
 

@@ -89,10 +89,12 @@ def finish_exchange(output: str, *, or_give_up: bool = False) -> frozenset[str]:
                     _replace(output, manifest, manifest.exchange, version)
         except (DataLossError, StorageError) as error:
             # Another process may have finished it meanwhile. If only a file was
-            # changed, by a worker that was given up, it is listed again.
+            # written again, by a worker that was given up or by the same command
+            # beside this one, it is listed again: its old version is missing then.
             tries += 1
             same = _version(output) == version
-            if tries == _TRIES or (same and not isinstance(error, StorageChangedError)):
+            listed = isinstance(error, StorageChangedError | StorageMissingError)
+            if tries == _TRIES or (same and not listed):
                 if isinstance(error, DataLossError):
                     _give_up(output, manifest, manifest.exchange, version)
                     if or_give_up:

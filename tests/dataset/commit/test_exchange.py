@@ -24,6 +24,7 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.dataset import Dataset
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -389,5 +390,49 @@ def test_two_that_finish_the_same_exchange(
         finish_exchange(OUT)
         server.release.set()
         assert slow.result(60).manifest == read_manifest(OUT)
+    assert verify(OUT, workers=1).findings == ()
+    assert not [name for name in objects_of(server) if ".new" in name]
+
+
+def test_a_file_written_again_in_the_middle_of_an_exchange(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    """The same command beside it writes its description again."""
+    (tmp_path / "in").write_bytes(frames_of(OLD))
+    convert(job_of(tmp_path / "in", OUT, plan=("num_shards", 3)))
+    results = made(tmp_path, OUT, shards=5)
+    place = f"{OUT}/.new-data-train/index/data-train.inputs.npz"
+    server.fail("hold", "copy", name=place.removeprefix("gs://bucket/"))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        job = job_to_replace(tmp_path, OUT, 5)
+        slow = pool.submit(commit_shards, [job], results)
+        assert server.held.wait(30)
+        storage = storage_for(OUT)
+        content = storage.load(place)
+        assert content is not None
+        storage.write(place, content.data, replaces=content.version)
+        server.release.set()
+        assert slow.result(60).manifest == read_manifest(OUT)
+    assert verify(OUT, workers=1).findings == ()
+    assert not [name for name in objects_of(server) if ".new" in name]
+
+
+@pytest.mark.parametrize("operation", ["media", "insert"])
+def test_the_same_commit_twice_at_once(
+    server: GcsServer, tmp_path: pathlib.Path, operation: str
+) -> None:
+    """One of them is held before it reads its table, or before it commits."""
+    (tmp_path / "in").write_bytes(frames_of(OLD))
+    convert(job_of(tmp_path / "in", OUT, plan=("num_shards", 3)))
+    results = made(tmp_path, OUT, shards=5)
+    names = {"media": ".new-data-train/index/data-train.shards.npz"}
+    server.fail("hold", operation, name=names.get(operation, "out/dataset.json"))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        job = job_to_replace(tmp_path, OUT, 5)
+        slow = pool.submit(commit_shards, [job], results)
+        assert server.held.wait(30)
+        first = commit_shards([job], results)
+        server.release.set()
+        assert slow.result(60).manifest == first.manifest
     assert verify(OUT, workers=1).findings == ()
     assert not [name for name in objects_of(server) if ".new" in name]
