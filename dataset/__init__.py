@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
     from gristmill.dataset.metadata.shard_table import ShardTable
     from gristmill.dataset.metadata.splits import Exchange, Split
+    from gristmill.dataset.packed.counts import PackedCounts
     from gristmill.dataset.tfrecord.frames import encode_frame
     from gristmill.dataset.writer.commit_parts import commit_parts
     from gristmill.dataset.writer.writer import Writer
@@ -71,6 +72,7 @@ __all__ = [
     "MissingPackageError",
     "NotADatasetError",
     "OutOfRangeError",
+    "PackedCounts",
     "RecordKeyError",
     "RecordsDigest",
     "RowError",

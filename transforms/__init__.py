@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.read_records import PlacedRecord, ReadRecords
     from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
     from gristmill.transforms.sources.formats import RecordOptions
+    from gristmill.transforms.tokens.pack_options import PackOptions, TokenizerSpec
     from gristmill.transforms.verify_dataset import VerifyDataset
     from gristmill.transforms.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.writing.commit_write import WriteResult
@@ -35,6 +36,7 @@ __all__ = [
     "ConvertTFRecords",
     "Finding",
     "IndexArrayRecords",
+    "PackOptions",
     "PlacedRecord",
     "PlanOptions",
     "PreparedJob",
@@ -47,6 +49,7 @@ __all__ = [
     "ShardNames",
     "ShardRecord",
     "SourceRecord",
+    "TokenizerSpec",
     "VerifyDataset",
     "VerifyResult",
     "WriteArrayRecords",

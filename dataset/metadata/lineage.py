@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.columns.texts import Texts, encode_texts
 from gristmill.dataset.metadata.provenance import (
     DamagedRegion,
     SourceFile,
@@ -27,7 +28,7 @@ from gristmill.dataset.metadata.provenance import (
 )
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.metadata.shard_table import ShardTable, Texts, encode_texts
+from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
 

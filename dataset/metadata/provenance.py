@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.columns.arrays import load_arrays
+from gristmill.dataset.columns.texts import Texts
 from gristmill.dataset.errors import GristmillError, InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.metadata.shard_table import ShardTable, Texts, load_arrays
+from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.inflated_stream import COMPRESSIONS

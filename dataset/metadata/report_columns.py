@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.columns.arrays import columns_of
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.metadata.shard_table import ShardTable, columns_of, total_digest
+from gristmill.dataset.metadata.shard_table import ShardTable, total_digest
 
 _BLOCK_REPORTS = 4096
 _FEW_REPORTS = 64

@@ -8,6 +8,7 @@ from typing import Any
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.packed.counts import PackedCounts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ class ShardReport:
         quarantined_regions: Damaged regions of the inputs that were set aside.
         quarantined_bytes: Their size.
         spans: Where the records came from, in order.
+        packed: What the records hold if they are packed rows, else None. The counts of
+            records read, dropped and added are those of documents then.
     """
 
     path: str
@@ -71,12 +74,15 @@ class ShardReport:
     quarantined_regions: int = 0
     quarantined_bytes: int = 0
     spans: tuple[SourceSpan, ...] = ()
+    packed: PackedCounts | None = None
 
     def to_json(self) -> bytes:
         """Returns the report as compact JSON."""
         fields = dataclasses.asdict(self)
         if not self.changed_records:  # Most conversions have no function.
             del fields["changed_records"]
+        if self.packed is None:
+            del fields["packed"]
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -94,6 +100,9 @@ class ShardReport:
                     "read": RecordsDigest(**fields["read"]),
                     "written": RecordsDigest(**fields["written"]),
                     "spans": tuple(SourceSpan(**span) for span in fields["spans"]),
+                    "packed": PackedCounts(**fields["packed"])
+                    if "packed" in fields
+                    else None,
                 }
             )
         except (ValueError, TypeError, KeyError, RecursionError) as e:

@@ -12,24 +12,22 @@ import io
 import itertools
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.columns.arrays import columns_of, load_arrays
+from gristmill.dataset.columns.texts import Int64, Texts, encode_texts
 from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts
 
 VERSION = 1
-# Python 3.11.7, for example, fails now and then where several threads parse the headers
-# of arrays at once: "AST constructor recursion depth mismatch".
-_TRIES = 10
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
-
-Int64 = npt.NDArray[np.int64]
 
 # Columns of one number a shard, and their types on disk.
 _SHARD_COLUMNS = {
@@ -57,23 +55,13 @@ _SPAN_COLUMNS = {
 
 
 _SPAN_FIELDS = [field.name for field in dataclasses.fields(SourceSpan)]
+_PACKED_FIELDS = [field.name for field in dataclasses.fields(PackedCounts)]
 _span_values = operator.attrgetter(*_SPAN_FIELDS)
 _report_values = operator.attrgetter(
     *("written.records", "written.raw_bytes", "file_bytes", "file_crc32c"),
     *("written.low", "written.high", "dropped_records", "added_records"),
     *("quarantined_regions", "quarantined_bytes"),
 )
-
-
-def columns_of(
-    types: Mapping[str, str], rows: Iterable[Sequence[Any]]
-) -> dict[str, npt.NDArray[Any]]:
-    """Returns rows as columns of these names and types."""
-    values = list(zip(*rows, strict=True)) or [()] * len(types)
-    return {
-        name: np.array(column, dtype)
-        for (name, dtype), column in zip(types.items(), values, strict=True)
-    }
 
 
 def total_digest(
@@ -89,44 +77,6 @@ def total_digest(
         low=int(np.sum(low, dtype=np.uint64)),
         high=int(np.sum(high, dtype=np.uint64)),
     )
-
-
-def encode_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64]:
-    """Returns texts as uint8 [bytes] and int64 [texts], the end of each."""
-    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
-    ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-    return np.frombuffer(b"".join(encoded), np.uint8), ends.astype("<i8")
-
-
-class Texts(Sequence[str]):
-    """Texts, decoded on access."""
-
-    def __init__(self, blob: npt.NDArray[np.uint8], ends: Int64):
-        self._blob = blob.tobytes()
-        self._ends = ends
-
-    @classmethod
-    def joined(cls, parts: Sequence[Texts]) -> Self:
-        """Returns the texts of several, one and more, in order."""
-        lengths = [np.diff(part._ends, prepend=0) for part in parts]
-        ends = np.cumsum(np.concatenate(lengths)).astype("<i8")
-        blob = b"".join(part._blob for part in parts)
-        return cls(np.frombuffer(blob, np.uint8), ends)
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
-        begin = int(self._ends[index - 1]) if index else 0
-        text = self._blob[begin : int(self._ends[index])]
-        return text.decode("utf-8", "surrogateescape")
-
-    def __iter__(self) -> Iterator[str]:
-        for begin, end in itertools.pairwise([0, *self._ends.tolist()]):
-            yield self._blob[begin:end].decode("utf-8", "surrogateescape")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,6 +154,7 @@ class ShardTable:
         if begin:
             del bounds[0]
         spans = self._spans(bounds[0], bounds[-1])
+        packed = self.packed(begin, end)
         columns = [self.columns[name][begin:end].tolist() for name in _SHARD_COLUMNS]
         rows = zip(*columns, strict=True)
         for path, row, (first, last) in zip(
@@ -217,7 +168,34 @@ class ShardTable:
                 high=fields.pop("digest_high"),
             )
             taken = tuple(itertools.islice(spans, last - first))
-            yield fields | {"path": path, "written": written, "spans": taken}
+            yield fields | {
+                "path": path,
+                "written": written,
+                "spans": taken,
+                "packed": next(packed),
+            }
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the records are packed rows."""
+        return self.columns.keys() >= PACKED_COLUMNS.keys()
+
+    def packed(self, begin: int, end: int) -> Iterator[PackedCounts | None]:
+        """Yields what the rows of shards [begin, end) hold, None if they are none."""
+        if not self.is_packed:
+            yield from itertools.repeat(None, end - begin)
+            return
+        columns = [self.columns[name][begin:end].tolist() for name in PACKED_COLUMNS]
+        for row in zip(*columns, strict=True):
+            yield PackedCounts(**dict(zip(_PACKED_FIELDS, row, strict=True)))
+
+    def packed_total(self) -> PackedCounts | None:
+        """Returns what the rows of all shards hold, None if they are none."""
+        if not self.is_packed:
+            return None
+        # Lanes of digests add up modulo 2**64.
+        sums = (int(self.columns[name].sum()) for name in PACKED_COLUMNS)
+        return PackedCounts(**dict(zip(_PACKED_FIELDS, sums, strict=True)))
 
     def taken(self, shards: Int64) -> ShardTable:
         """Returns a table of some of the shards. This one is empty then.
@@ -271,6 +249,10 @@ class ShardTable:
         columns |= columns_of(_SPAN_COLUMNS, spans)
         counts = [len(report.spans) for report in reports]
         columns["span_ends"] = np.cumsum(counts).astype("<i8")
+        packed = [report.packed for report in reports if report.packed is not None]
+        if packed:
+            rows = [dataclasses.astuple(counts) for counts in packed]
+            columns |= columns_of(PACKED_COLUMNS, rows)
         return cls(paths=[report.path for report in reports], columns=columns)
 
     @classmethod
@@ -333,11 +315,16 @@ class ShardTable:
             arrays["span_ends"], spans
         ):
             raise invalid("has a column span_ends that does not fit the others")
-        for name, dtype in (_SHARD_COLUMNS | _SPAN_COLUMNS).items():
-            length = shards if name in _SHARD_COLUMNS else spans
+        numbers = dict(_SHARD_COLUMNS)
+        if found := PACKED_COLUMNS.keys() & arrays.keys():
+            if missing := PACKED_COLUMNS.keys() - found:
+                raise invalid(f"lacks the columns {sorted(missing)}")
+            numbers |= PACKED_COLUMNS
+        for name, dtype in (numbers | _SPAN_COLUMNS).items():
+            length = shards if name in numbers else spans
             if arrays[name].shape != (length,) or arrays[name].dtype != dtype:
                 raise invalid(f"has a column {name} of the wrong type or length")
-        for name, dtype in _SHARD_COLUMNS.items():
+        for name, dtype in numbers.items():
             # Also catches sums that overflow: no dataset has 2**62 bytes.
             values = arrays[name]
             if dtype == "<i8" and (
@@ -371,38 +358,3 @@ def _are_ends(ends: npt.NDArray[Any], total: int) -> bool:
         return False
     bounds = np.concatenate([[0], ends])
     return bool((bounds[1:] >= bounds[:-1]).all() and bounds[-1] == total)
-
-
-def load_arrays(data: bytes, *, where: str, version: int) -> dict[str, Any]:
-    """Returns the arrays of an `.npz` file that carries a version.
-
-    Raises InvalidDatasetError if it cannot be read, FormatVersionError if it has
-    another version.
-    """
-    try:
-        arrays = _arrays(data)
-        found = arrays.pop("version").item()
-    except Exception as e:  # numpy, zipfile and zlib raise a dozen kinds of errors.
-        raise InvalidDatasetError(
-            "table cannot be read",
-            where=where,
-            got=str(e) or type(e).__name__,
-            cure="restore it from a copy, or run the conversion again with --overwrite",
-        ) from e
-    if found != version:
-        raise FormatVersionError.unknown(
-            "table", where=where, expected=version, got=found
-        )
-    return arrays
-
-
-def _arrays(data: bytes) -> dict[str, Any]:
-    tries = 0
-    while True:
-        try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                return {name: np.asarray(file[name]) for name in file.files}
-        except SystemError:
-            tries += 1
-            if tries == _TRIES:
-                raise

@@ -40,6 +40,8 @@ class Split:
         quarantined_bytes: Their size.
         features: What the records hold, as `features.encode_features` describes it,
             None if that is not known.
+        packed: How the records are packed rows, and what they hold, added up;
+            None if they are none. See docs/format.md.
         editions: What was committed one after the other, where that is more than one.
             Table, writer options and source of this split are those of the first then,
             and its features those that hold for all, None if there are none.
@@ -62,6 +64,7 @@ class Split:
     quarantined_regions: int = 0
     quarantined_bytes: int = 0
     features: Mapping[str, Any] | None = None
+    packed: Mapping[str, Any] | None = None
     editions: tuple[Split, ...] = ()
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -178,6 +181,7 @@ _SPLIT_FIELDS = {
 # Fields that each of several editions has, and their split has not.
 _EDITION_FIELDS = (
     *("table", "table_bytes", "table_crc32c", "writer_options", "source", "features"),
+    "packed",
 )
 
 
@@ -207,8 +211,9 @@ def encode_splits(splits: Mapping[str, Split]) -> dict[str, Any]:
 def _encode_split(split: Split) -> dict[str, Any]:
     fields = dataclasses.asdict(split)
     del fields["editions"]
-    if split.features is None:
-        del fields["features"]
+    for name in ("features", "packed"):
+        if fields[name] is None:
+            del fields[name]
     if split.editions:
         for name in _EDITION_FIELDS:
             fields.pop(name, None)
@@ -265,7 +270,8 @@ def _parse_split(fields: Mapping[str, Any]) -> Split:
             raise ValueError(f"{name} is not a digest, got {value!a}")
     if mapping_or_none(fields["source"], "source") is None:
         raise ValueError("source must be an object, got null")
-    mapping_or_none(fields.get("features"), "features")
+    for name in ("features", "packed"):
+        mapping_or_none(fields.get(name), name)
     return Split(**known, extra=unknown_fields(fields, _SPLIT_FIELDS))
 
 

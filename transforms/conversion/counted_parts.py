@@ -11,12 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.metadata.shard_table import (
-    Texts,
-    columns_of,
-    encode_texts,
-    load_arrays,
-)
+from gristmill.dataset.columns.arrays import columns_of, load_arrays
+from gristmill.dataset.columns.texts import Texts, encode_texts
 from gristmill.dataset.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

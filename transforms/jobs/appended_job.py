@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from gristmill.dataset.columns.arrays import load_arrays
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.commit.split_files import described_by_tfds
 from gristmill.dataset.commit.write_marker import option_differences
@@ -19,7 +20,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import check_in_place
-from gristmill.dataset.metadata.shard_table import load_arrays
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for

@@ -13,6 +13,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.tokens.pack_options import PackOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class ConversionJob:
         records: What is known of the inputs, and of the records to make of them.
         join_splits: Whether inputs that are of several splits, by their names, may
             become this one. It has to have a name that is none of theirs.
+        pack: The rows of tokens to make of the records, None to write the records.
     """
 
     inputs: tuple[str, ...]
@@ -72,6 +74,7 @@ class ConversionJob:
     allow_empty_files: bool = False
     join_splits: bool = False
     records: RecordOptions = dataclasses.field(default_factory=RecordOptions)
+    pack: PackOptions | None = None
 
     if TYPE_CHECKING:
 
@@ -93,6 +96,7 @@ class ConversionJob:
             allow_empty_files: bool = ...,
             join_splits: bool = ...,
             records: RecordOptions = ...,
+            pack: PackOptions | None = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -126,6 +130,10 @@ class ConversionJob:
             del fields[other]
         if self.records == RecordOptions():  # As it was before there were others.
             del fields["records"]
+        if self.pack is None:
+            del fields["pack"]
+        else:  # Its content counts, wherever it lies.
+            del fields["pack"]["tokenizer"]
         split, _ = layout.parse_edition_key(self.split)
         return fields | {"writer": self.writer.as_dict(), "split": split}
 

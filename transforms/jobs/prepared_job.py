@@ -19,6 +19,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from gristmill.dataset.arrayrecord.writing.versions import described_writer
+from gristmill.dataset.columns.arrays import load_arrays
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.errors import (
     InputError,
@@ -28,7 +29,6 @@ from gristmill.dataset.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_table import load_arrays
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
@@ -37,6 +37,7 @@ from gristmill.transforms.jobs.conversion_job import (
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
 from gristmill.transforms.sources.formats import TFRECORD, RecordOptions
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.tokens.pack_options import PackOptions
 
 _VERSION = 1
 
@@ -202,6 +203,8 @@ class PreparedJob:
             fields["writer"] = described_writer(fields["writer"])
             fields["names"] = ShardNames(**fields["names"])
             fields["records"] = RecordOptions(**fields.get("records", {}))
+            pack = fields.get("pack")
+            fields["pack"] = None if pack is None else PackOptions.of_dict(pack)
             job = ConversionJob(**fields)
             files = InputFiles.of_arrays(arrays)
             plan = ShardPlan(

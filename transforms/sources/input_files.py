@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.columns.texts import Texts, encode_texts
 from gristmill.dataset.errors import some_of
 from gristmill.dataset.file_names import JoinedFiles
-from gristmill.dataset.metadata.shard_table import Texts, encode_texts
 from gristmill.dataset.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec
 

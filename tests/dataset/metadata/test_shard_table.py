@@ -1,4 +1,7 @@
-"""The table of shards: cheap at a million rows, every value checked."""
+"""The table of shards: cheap at a million rows, every value checked.
+
+Covers: dataset/columns/arrays.py, dataset/columns/texts.py.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill.dataset.columns.arrays import load_arrays
+from gristmill.dataset.columns.texts import Texts, encode_texts
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     FormatVersionError,
     GristmillError,
     InvalidDatasetError,
 )
-from gristmill.dataset.metadata.shard_table import (
-    ShardTable,
-    Texts,
-    encode_texts,
-    load_arrays,
-)
+from gristmill.dataset.metadata.shard_table import ShardTable
 from tests.support.memory import limited_memory
 from tests.support.shards import report
 

@@ -1,0 +1,1 @@
+"""Tables as columns, in numpy's `.npz` files."""

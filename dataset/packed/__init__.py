@@ -1,0 +1,1 @@
+"""Rows of tokens: how documents are packed into them, and found in them again."""

@@ -1,0 +1,100 @@
+"""What the rows of a shard hold: documents, tokens, and what is between them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from gristmill.dataset.digest import RecordsDigest
+
+_MASK = (1 << 64) - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackedCounts:
+    """What rows hold, of one shard or added up.
+
+    Tokens of all documents = tokens in rows + truncated tokens.
+
+    Attributes:
+        documents: Documents that have a token, after `--map`.
+        empty_documents: Documents without a token. They are in no row.
+        tokens: Tokens in rows, added ones included.
+        special_tokens: Those of them that `--bos` and `--eos` added.
+        pieces: Pieces of documents in rows. A row has `tokens - pieces` targets.
+        padding_tokens: Places of rows that hold no token.
+        cut_documents: Documents in more than one piece.
+        truncated_documents: Documents that lost their end.
+        truncated_tokens: The tokens that they lost.
+        text_bytes: Size of the text as UTF-8, 0 of documents that were tokens already.
+        reference_shards: Shards that the reference tokenizer made again, because the
+            fast one differed.
+        digest_low: Sum of the first lane of the digests of all documents.
+        digest_high: Sum of the second lane.
+    """
+
+    documents: int = 0
+    empty_documents: int = 0
+    tokens: int = 0
+    special_tokens: int = 0
+    pieces: int = 0
+    padding_tokens: int = 0
+    cut_documents: int = 0
+    truncated_documents: int = 0
+    truncated_tokens: int = 0
+    text_bytes: int = 0
+    reference_shards: int = 0
+    digest_low: int = 0
+    digest_high: int = 0
+
+    @property
+    def digest(self) -> RecordsDigest:
+        """The digest of all documents: of their ids as little-endian uint32."""
+        return RecordsDigest(
+            records=self.documents,
+            raw_bytes=4 * self.tokens,
+            low=self.digest_low,
+            high=self.digest_high,
+        )
+
+    @property
+    def targets(self) -> int:
+        """Tokens that have a successor in their piece."""
+        return self.tokens - self.pieces
+
+    def as_dict(self) -> dict[str, int]:
+        """Returns the counts by name; the digest as 32 hexadecimal digits."""
+        fields: dict[str, Any] = dataclasses.asdict(self)
+        del fields["digest_low"], fields["digest_high"]
+        return fields | {"digest": self.digest.hex}
+
+    @classmethod
+    def of_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Rebuilds counts from `as_dict`, among other fields.
+
+        Raises KeyError, TypeError or ValueError if they are not there.
+        """
+        digest = fields["digest"]
+        names = [f.name for f in dataclasses.fields(cls) if "digest" not in f.name]
+        return cls(
+            **{name: int(fields[name]) for name in names},
+            digest_low=int(digest[16:], 16),
+            digest_high=int(digest[:16], 16),
+        )
+
+    def __add__(self, other: PackedCounts) -> PackedCounts:
+        added = {
+            field.name: getattr(self, field.name) + getattr(other, field.name)
+            for field in dataclasses.fields(self)
+        }
+        for lane in ("digest_low", "digest_high"):
+            added[lane] &= _MASK
+        return PackedCounts(**added)
+
+
+PACKED_COLUMNS = {
+    f"packed_{field.name}": "<u8" if "digest" in field.name else "<i8"
+    for field in dataclasses.fields(PackedCounts)
+}
+"""Columns of the table of shards that have the counts, and their types on disk."""

@@ -1,0 +1,78 @@
+"""Counts of packed rows: as values, in reports, in tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from gristmill.dataset.columns.arrays import columns_of
+from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts
+from tests.support.shards import report
+
+NAMES = [field.name for field in dataclasses.fields(PackedCounts)]
+
+
+def made_up(seed: int) -> PackedCounts:
+    rng = random.Random(seed)
+    bits = {name: 64 if "digest" in name else 40 for name in NAMES}
+    return PackedCounts(**{name: rng.getrandbits(bits[name]) for name in NAMES})
+
+
+def packed_report(shard: int) -> ShardReport:
+    return dataclasses.replace(report(shard), packed=made_up(shard))
+
+
+def test_they_add_up_modulo_the_digest() -> None:
+    parts = [made_up(seed) for seed in range(5)]
+    total = sum(parts, PackedCounts())
+    for name in NAMES:
+        expected = sum(getattr(part, name) for part in parts)
+        if "digest" in name:
+            expected %= 1 << 64
+        assert getattr(total, name) == expected
+    assert total.targets == total.tokens - total.pieces
+    assert PackedCounts.of_dict(total.as_dict() | {"other": 1}) == total
+
+
+def test_reports_and_tables_keep_them() -> None:
+    reports = [packed_report(shard) for shard in range(3)]
+    one = ShardReport.from_json(reports[1].to_json(), where="here")
+    assert one == reports[1]
+    collector = ReportCollector(reports[0].job)
+    for each in reversed(reports):
+        collector.add(each)
+    found = collector.reports()
+    assert list(found) == reports
+    table = ShardTable.decode(found.table.encode(), where="here")
+    assert table.is_packed
+    assert list(table.packed(1, 3)) == [each.packed for each in reports[1:]]
+    expected = sum((made_up(shard) for shard in range(3)), PackedCounts())
+    assert table.packed_total() == expected
+
+
+def test_other_shards_have_none() -> None:
+    plain = report(0)
+    assert b"packed" not in plain.to_json()
+    assert ShardReport.from_json(plain.to_json(), where="here").packed is None
+    table = ShardTable.of([plain])
+    assert not table.is_packed
+    assert table.packed_total() is None
+    assert list(table.packed(0, 1)) == [None]
+
+
+@pytest.mark.parametrize("column", PACKED_COLUMNS)
+def test_tables_that_make_no_sense(column: str) -> None:
+    table = ShardTable.of([packed_report(0)])
+    lost = table.columns.pop(column)
+    with pytest.raises(InvalidDatasetError, match=f"lacks.*{column}"):
+        ShardTable.decode(table.encode(), where="here")
+    if lost.dtype == "<i8":
+        table.columns.update(columns_of({column: "<i8"}, [[-1]]))
+        with pytest.raises(InvalidDatasetError, match=f"impossible.*{column}"):
+            ShardTable.decode(table.encode(), where="here")

@@ -1,0 +1,1 @@
+"""Documents become rows of tokens."""
