@@ -1,0 +1,318 @@
+"""The bytes of a packed row: pieces of documents, and their tokens.
+
+`docs/format.md` has the layout. A batch of rows is encoded and decoded at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.packed.example_rows import decode_examples, encode_examples
+
+MAX_POSITIONS = 1 << 31
+"""Tokens that a document can have: the positions are an int32 for trainers."""
+
+_FIRSTS_FOLLOW = 1 << 31
+_WORD_BYTES = 4
+_ID_BYTES = (2, 3, 4)
+
+RowsKind = Literal["packed", "example"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFormat:
+    """How the rows of a dataset are encoded.
+
+    Attributes:
+        length: Tokens that a row can hold.
+        id_bytes: Bytes of a token: 2, 3 or 4.
+        rows: "packed", or "example" for `tf.train.Example` messages.
+    """
+
+    length: int
+    id_bytes: int = 2
+    rows: RowsKind = "packed"
+
+    def __post_init__(self) -> None:
+        for what, good, expected in (
+            ("length", 1 <= self.length <= MAX_POSITIONS, f"1 to {MAX_POSITIONS:,}"),
+            ("id_bytes", self.id_bytes in _ID_BYTES, "2, 3 or 4"),
+            ("rows", self.rows in ("packed", "example"), '"packed" or "example"'),
+        ):
+            if not good:
+                raise InputError(
+                    f"{what} of packed rows is out of range",
+                    expected=expected,
+                    got=repr(getattr(self, what)),
+                )
+
+    @staticmethod
+    def id_bytes_of(vocabulary_size: int) -> int:
+        """Returns the bytes of a token whose id is below a number.
+
+        >>> [RowFormat.id_bytes_of(size) for size in (65_536, 65_537, 1 << 24, 1 << 32)]
+        [2, 3, 3, 4]
+        """
+        return max(2, -(-(vocabulary_size - 1).bit_length() // 8))
+
+
+class RowBatch(NamedTuple):
+    """The pieces and tokens of consecutive rows.
+
+    Attributes:
+        row_ends: int64 [rows], where the pieces of each row end among all.
+        lengths: uint32 [pieces], tokens of each.
+        firsts: uint32 [pieces], position of its first token in its document.
+        tokens: uint32 [tokens], of all pieces, end to end.
+    """
+
+    row_ends: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.uint32]
+    firsts: npt.NDArray[np.uint32]
+    tokens: npt.NDArray[np.uint32]
+
+
+class RowHeads(NamedTuple):
+    """What the rows of a batch say of their pieces, and where their tokens are.
+
+    Attributes:
+        row_ends, lengths, firsts: As in `RowBatch`.
+        token_counts: int64 [rows], tokens of each row.
+        token_bytes: int64 [rows], where they begin in the record.
+    """
+
+    row_ends: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.uint32]
+    firsts: npt.NDArray[np.uint32]
+    token_counts: npt.NDArray[np.int64]
+    token_bytes: npt.NDArray[np.int64]
+
+
+def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
+    """Encodes rows; the inverse of `decode_rows`.
+
+    Raises:
+        InputError: A row has no piece or too many tokens, a piece none, or an id or a
+            position does not fit. The error names the row.
+    """
+    ends, lengths, firsts, tokens = batch
+    if not len(ends):
+        return []
+    starts = np.concatenate([[0], ends[:-1]])
+    if (starts >= ends).any():
+        raise _unfit("row has no piece", int(np.argmax(starts >= ends)), "one or more")
+    token_counts = np.add.reduceat(lengths, starts, dtype=np.int64)
+    token_ends = np.cumsum(token_counts)
+    _check_fit(row_format, batch, token_counts, token_ends)
+    if row_format.rows == "example":
+        return encode_examples(row_format.length, *batch)
+    pieces = ends - starts
+    later = np.logical_or.reduceat(firsts > 0, starts)
+    # The words of all heads, end to end.
+    sizes = 1 + pieces * (1 + later)
+    word_ends = np.cumsum(sizes)
+    word_starts = word_ends - sizes
+    words = np.empty(int(word_ends[-1]), "<u4")
+    words[word_starts] = np.where(later, pieces | _FIRSTS_FOLLOW, pieces)
+    places = np.repeat(word_starts + 1 - starts, pieces) + np.arange(len(lengths))
+    words[places] = lengths
+    if later.any():
+        follow = np.repeat(later, pieces)
+        words[(places + np.repeat(pieces, pieces))[follow]] = firsts[follow]
+    heads = words.view(np.uint8).data
+    low = tokens.astype("<u2").view(np.uint8).data
+    parts = [(heads, word_ends * _WORD_BYTES), (low, token_ends * 2)]
+    if row_format.id_bytes > 2:
+        high = (tokens >> 16).astype("u1" if row_format.id_bytes == 3 else "<u2")
+        stops = token_ends * high.itemsize
+        parts.append((high.view(np.uint8).data, stops))
+    return [b"".join(row) for row in zip(*(_cut(*part) for part in parts), strict=True)]
+
+
+def _cut(data: memoryview, ends: npt.NDArray[np.int64]) -> list[memoryview]:
+    stops = ends.tolist()
+    return [
+        data[start:stop] for start, stop in zip([0, *stops[:-1]], stops, strict=True)
+    ]
+
+
+def _check_fit(
+    row_format: RowFormat,
+    batch: RowBatch,
+    token_counts: npt.NDArray[np.int64],
+    token_ends: npt.NDArray[np.int64],
+) -> None:
+    """Raises InputError if rows cannot be encoded."""
+    ends, lengths, firsts, tokens = batch
+    if len(lengths) != ends[-1] or len(firsts) != ends[-1]:
+        got = f"{len(lengths):,} lengths and {len(firsts):,} first positions"
+        raise _unfit("pieces of rows do not add up", len(ends) - 1, int(ends[-1]), got)
+    if len(tokens) != token_ends[-1]:
+        what = "tokens of rows do not add up"
+        raise _unfit(what, len(ends) - 1, int(token_ends[-1]), len(tokens))
+    bad = np.flatnonzero(token_counts > row_format.length)
+    if len(bad):
+        row = int(bad[0])
+        most = f"at most {row_format.length:,}"
+        raise _unfit("row has too many tokens", row, most, int(token_counts[row]))
+    for what, expected, wrong in _wrong_pieces(lengths, firsts):
+        row = int(np.searchsorted(ends, wrong, side="right"))
+        raise _unfit(what, row, expected, int(lengths[wrong]))
+    limit = 1 << 8 * row_format.id_bytes
+    if int(tokens.max(initial=0)) >= limit:
+        at = int(np.argmax(tokens >= limit))
+        row = int(np.searchsorted(token_ends, at, side="right"))
+        raise _unfit("token does not fit", row, f"ids below {limit:,}", int(tokens[at]))
+
+
+def _unfit(what: str, row: int, expected: object, got: object = 0) -> InputError:
+    where = f"row {row:,} of the batch"
+    return InputError(f"rows cannot be encoded: {what}", where, expected, got)
+
+
+def _wrong_pieces(
+    lengths: npt.NDArray[np.uint32], firsts: npt.NDArray[np.uint32]
+) -> list[tuple[str, str, int]]:
+    """Returns what is wrong with pieces, what is expected, and which has it first."""
+    found = []
+    if not lengths.all():
+        found.append(("piece without tokens", "one or more", int(np.argmin(lengths))))
+    # Most rows begin all their documents.
+    if firsts.any():
+        beyond = firsts.astype(np.int64) + lengths > MAX_POSITIONS
+        if beyond.any():
+            expected = f"positions below {MAX_POSITIONS:,}"
+            found.append(("position out of range", expected, int(np.argmax(beyond))))
+    return found
+
+
+def decode_rows(row_format: RowFormat, records: Sequence[bytes]) -> RowBatch:
+    """Decodes rows.
+
+    Raises:
+        DecodeError: A record is no such row; `row` is its number among the records.
+    """
+    if row_format.rows == "example":
+        length, id_bytes = row_format.length, row_format.id_bytes
+        return RowBatch(*decode_examples(length, id_bytes, records))
+    heads = read_heads(row_format, records)
+    ends = np.cumsum(heads.token_counts)
+    tokens = np.empty(int(ends[-1]) if len(ends) else 0, np.uint32)
+    read_tokens(row_format, records, heads, tokens, ends - heads.token_counts)
+    return RowBatch(heads.row_ends, heads.lengths, heads.firsts, tokens)
+
+
+def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
+    """Decodes what "packed" rows say of their pieces, and checks their sizes.
+
+    Raises:
+        DecodeError: A record is no such row; `row` is its number among the records.
+    """
+    if not len(records):
+        none, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
+        return RowHeads(counts, none, none, counts, counts)
+    sizes = np.fromiter(map(len, records), np.int64, len(records))
+    _check_sizes(sizes, np.full(len(sizes), _WORD_BYTES))
+    counts = np.frombuffer(b"".join([record[:4] for record in records]), "<u4")
+    later = counts >= _FIRSTS_FOLLOW
+    pieces = (counts & (_FIRSTS_FOLLOW - 1)).astype(np.int64)
+    if not pieces.all():
+        raise _damaged("it has no piece", int(np.argmin(pieces)), "one or more", 0)
+    firsts_at = _WORD_BYTES * (1 + pieces)
+    tokens_at = firsts_at + np.where(later, _WORD_BYTES * pieces, 0)
+    _check_sizes(sizes, tokens_at)
+    row_ends = np.cumsum(pieces)
+    row_starts = row_ends - pieces
+    head_ends = firsts_at.tolist()
+    lengths = np.frombuffer(
+        b"".join(
+            [record[4:end] for record, end in zip(records, head_ends, strict=True)]
+        ),
+        "<u4",
+    )
+    firsts = np.zeros(len(lengths), np.uint32)
+    if later.any():
+        parts = [
+            records[row][head_ends[row] : int(tokens_at[row])]
+            for row in np.flatnonzero(later).tolist()
+        ]
+        firsts[np.repeat(later, pieces)] = np.frombuffer(b"".join(parts), "<u4")
+    token_counts = np.add.reduceat(lengths, row_starts, dtype=np.int64)
+    whole = tokens_at + token_counts * row_format.id_bytes
+    if (sizes != whole).any():
+        row = int(np.argmax(sizes != whole))
+        got = f"{int(sizes[row]):,} bytes"
+        expected = (
+            f"{int(whole[row]):,} bytes: {int(pieces[row]):,} pieces, and "
+            f"{int(token_counts[row]):,} tokens of {row_format.id_bytes} bytes"
+        )
+        raise _damaged("its counts do not add up", row, expected, got)
+    for what, expected, wrong in _wrong_pieces(lengths, firsts):
+        row = int(np.searchsorted(row_ends, wrong, side="right"))
+        piece = wrong - int(row_starts[row])
+        got = f"{int(lengths[wrong]):,} tokens from position {int(firsts[wrong]):,}"
+        raise _damaged(what, row, expected, f"piece {piece:,} of {got}")
+    if int(token_counts.max()) > row_format.length:
+        row = int(np.argmax(token_counts > row_format.length))
+        raise DecodeError(
+            "packed row is longer than the rows that are expected",
+            row=row,
+            expected=f"at most {row_format.length:,} tokens",
+            got=f"{int(token_counts[row]):,}",
+            cure="give the length that the dataset was packed with",
+        )
+    return RowHeads(row_ends, lengths, firsts, token_counts, tokens_at)
+
+
+def _check_sizes(sizes: npt.NDArray[np.int64], least: npt.NDArray[np.int64]) -> None:
+    if (sizes < least).any():
+        row = int(np.argmax(sizes < least))
+        expected = f"{int(least[row]):,} bytes or more"
+        raise _damaged("it is cut short", row, expected, f"{int(sizes[row]):,} bytes")
+
+
+def _damaged(what: str, row: int, expected: object, got: object) -> DecodeError:
+    return DecodeError(
+        f"record is no packed row: {what}",
+        row=row,
+        expected=expected,
+        got=got,
+        cure="check that the dataset holds packed rows of such tokens, with `gristmill "
+        "head`, and what is damaged, with `gristmill verify`",
+    )
+
+
+def read_tokens(
+    row_format: RowFormat,
+    records: Sequence[bytes],
+    heads: RowHeads,
+    into: npt.NDArray[Any],
+    starts: npt.NDArray[np.int64],
+) -> None:
+    """Writes the tokens of "packed" rows into an array, each row's from its start on.
+
+    Args:
+        row_format: Of the records.
+        records: The rows.
+        heads: Of the same records.
+        into: [tokens], of an integer type of 32 bits or more.
+        starts: int64 [rows].
+    """
+    counts, places = heads.token_counts, heads.token_bytes
+    rows = zip(records, places.tolist(), counts.tolist(), starts.tolist(), strict=True)
+    if row_format.id_bytes == 2:
+        for record, at, count, start in rows:
+            into[start : start + count] = np.frombuffer(record, "<u2", count, at)
+        return
+    high_type = np.dtype("u1" if row_format.id_bytes == 3 else "<u2")
+    for record, at, count, start in rows:
+        row = into[start : start + count]
+        row[:] = np.frombuffer(record, high_type, count, at + 2 * count)
+        row <<= 16
+        row |= np.frombuffer(record, "<u2", count, at)

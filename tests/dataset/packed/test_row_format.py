@@ -1,0 +1,289 @@
+"""The bytes of packed rows, there and back, and every way to damage them.
+
+Covers: dataset/packed/example_rows.py.
+"""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.example import decode_example, encode_example
+from gristmill.dataset.packed.row_format import (
+    MAX_POSITIONS,
+    RowBatch,
+    RowFormat,
+    decode_rows,
+    encode_rows,
+)
+
+# A piece is the position of its first token, and its tokens.
+Piece = tuple[int, list[int]]
+
+
+def batch_of(rows: list[list[Piece]]) -> RowBatch:
+    pieces = [piece for row in rows for piece in row]
+    return RowBatch(
+        np.cumsum([len(row) for row in rows], dtype=np.int64),
+        np.array([len(ids) for _, ids in pieces], np.uint32),
+        np.array([first for first, _ in pieces], np.uint32),
+        np.array([token for _, ids in pieces for token in ids], np.uint32),
+    )
+
+
+def rows_of(batch: RowBatch) -> list[list[Piece]]:
+    """Takes a batch apart again, token by token."""
+    rows, piece, at = [], 0, 0
+    for end in batch.row_ends.tolist():
+        row = []
+        while piece < end:
+            count = int(batch.lengths[piece])
+            row.append(
+                (int(batch.firsts[piece]), batch.tokens[at : at + count].tolist())
+            )
+            piece, at = piece + 1, at + count
+        rows.append(row)
+    return rows
+
+
+def packed_by_hand(row: list[Piece], id_bytes: int) -> bytes:
+    later = any(first for first, _ in row)
+    words = [len(row) | later << 31, *(len(ids) for _, ids in row)]
+    words += [first for first, _ in row] if later else []
+    ids = [token for _, piece in row for token in piece]
+    data = struct.pack(f"<{len(words)}I", *words)
+    data += struct.pack(f"<{len(ids)}H", *(token & 0xFFFF for token in ids))
+    if id_bytes > 2:
+        kind = "B" if id_bytes == 3 else "H"
+        data += struct.pack(f"<{len(ids)}{kind}", *(token >> 16 for token in ids))
+    return data
+
+
+def example_by_hand(row: list[Piece], length: int) -> bytes:
+    ids, positions, segments = [], [], []
+    for number, (first, piece) in enumerate(row, 1):
+        ids += piece
+        positions += range(first, first + len(piece))
+        segments += [number] * len(piece)
+    padding = [0] * (length - len(ids))
+    return encode_example(
+        {
+            "inputs": ids + padding,
+            "inputs_position": positions + padding,
+            "inputs_segmentation": segments + padding,
+        }
+    )
+
+
+@st.composite
+def some_rows(draw: st.DrawFn, length: int, id_bytes: int) -> list[list[Piece]]:
+    ids = st.integers(0, (1 << 8 * id_bytes) - 1)
+    rows = []
+    for _ in range(draw(st.integers(0, 4))):
+        row, left = [], length
+        while left and (not row or draw(st.booleans())):
+            piece = draw(st.lists(ids, min_size=1, max_size=left))
+            most = MAX_POSITIONS - len(piece)
+            first = draw(st.one_of(st.just(0), st.integers(0, most)))
+            row.append((first, piece))
+            left -= len(piece)
+        rows.append(row)
+    return rows
+
+
+@given(st.data(), st.sampled_from([1, 2, 9]), st.sampled_from([2, 3, 4]))
+def test_rows_come_back(data, length, id_bytes):
+    rows = data.draw(some_rows(length, id_bytes))
+    batch = batch_of(rows)
+    packed = RowFormat(length, id_bytes)
+    records = encode_rows(packed, batch)
+    assert records == [packed_by_hand(row, id_bytes) for row in rows]
+    example = RowFormat(length, id_bytes, "example")
+    examples = encode_rows(example, batch)
+    assert examples == [example_by_hand(row, length) for row in rows]
+    for row_format, encoded in ((packed, records), (example, examples)):
+        decoded = decode_rows(row_format, encoded)
+        assert rows_of(decoded) == rows
+        for given_array, found in zip(batch, decoded, strict=True):
+            assert found.dtype == given_array.dtype
+
+
+ROWS = [[(0, [7, 0, 65_535])], [(0, [1]), (5, [2, 3])]]
+
+
+def test_golden_bytes():
+    assert [
+        record.hex(" ", 2) for record in encode_rows(RowFormat(4), batch_of(ROWS))
+    ] == [
+        "0100 0000 0300 0000 0700 0000 ffff",
+        "0200 0080 0100 0000 0200 0000 0000 0000 0500 0000 0100 0200 0300",
+    ]
+    rows = [[(0, [0x123456, 0xFF])]]
+    (record,) = encode_rows(RowFormat(4, 3), batch_of(rows))
+    assert record.hex(" ", 2) == "0100 0000 0200 0000 5634 ff00 1200"
+    (record,) = encode_rows(RowFormat(4, 4), batch_of(rows))
+    assert record.hex(" ", 2) == "0100 0000 0200 0000 5634 ff00 1200 0000"
+
+
+def test_golden_example():
+    _, record = encode_rows(RowFormat(4, rows="example"), batch_of(ROWS))
+    assert decode_example(record) == {
+        "inputs": [1, 2, 3, 0],
+        "inputs_position": [0, 5, 6, 0],
+        "inputs_segmentation": [1, 2, 2, 0],
+    }
+
+
+def test_id_bytes_follow_from_the_vocabulary():
+    sizes = [1, 65_536, 65_537, 1 << 24, (1 << 24) + 1, 1 << 32]
+    assert [RowFormat.id_bytes_of(size) for size in sizes] == [2, 2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 0}, "length of packed rows is out of range"),
+        ({"length": 8, "id_bytes": 1}, r"id_bytes(.|\n)*expected: 2, 3 or 4"),
+        ({"length": 8, "rows": "json"}, r"rows of packed(.|\n)*got:      'json'"),
+    ],
+)
+def test_formats_that_make_no_sense(options, message):
+    with pytest.raises(InputError, match=message):
+        RowFormat(**options)
+
+
+def words(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+LATER = 1 << 31
+GOOD = packed_by_hand([(0, [1, 2]), (9, [3])], 2)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"", r"cut short(.|\n)*expected: 4 bytes or more\n  got:      0 bytes"),
+        (b"\x01\0\0", r"expected: 4 bytes or more\n  got:      3 bytes"),
+        (words(0), r"has no piece"),
+        (words(LATER), r"has no piece"),
+        (words(1), r"cut short(.|\n)*expected: 8 bytes or more"),
+        (words(LATER | 1, 1), r"cut short(.|\n)*expected: 12 bytes or more"),
+        (words(LATER - 1, 1), r"cut short(.|\n)*expected: 8,589,934,592 bytes or more"),
+        (GOOD[:-1], r"do not add up(.|\n)*26 bytes: 2 pieces, and 3 tokens of 2 byt"),
+        (GOOD + b"\0\0", r"do not add up(.|\n)*got:      28 bytes"),
+        (words(1, 1) + b"\0\0\0", r"do not add up(.|\n)*got:      11 bytes"),
+        (words(1, 0), r"piece without tokens(.|\n)*piece 0 of 0 tokens"),
+        (words(2, 1, 0) + b"\0\0", r"piece without tokens(.|\n)*piece 1 of 0 tokens"),
+        (
+            words(LATER | 1, 2, MAX_POSITIONS - 1) + b"\0\0\0\0",
+            r"position out of range(.|\n)*below 2,147,483,648\n.* 2,147,483,647",
+        ),
+        (
+            words(LATER | 1, 1, 0xFFFFFFFF) + b"\0\0",
+            r"position out of range(.|\n)*position 4,294,967,295",
+        ),
+        (words(1, 5) + bytes(10), r"longer than(.|\n)*at most 4 tokens\n  got:      5"),
+    ],
+)
+def test_damaged_rows_are_named(record, message):
+    good = packed_by_hand([(0, [1, 2, 3, 4])], 2)
+    with pytest.raises(DecodeError, match=message) as caught:
+        decode_rows(RowFormat(4), [good, GOOD, record, good])
+    assert caught.value.row == 2
+    assert "record 2 of the batch" in str(caught.value)
+
+
+@pytest.mark.parametrize("id_bytes", [2, 3, 4])
+def test_rows_of_other_tokens_are_refused(id_bytes):
+    (record,) = encode_rows(RowFormat(4, id_bytes), batch_of([[(0, [1, 2, 3])]]))
+    for other in {2, 3, 4} - {id_bytes}:
+        with pytest.raises(DecodeError, match=f"3 tokens of {other} bytes"):
+            decode_rows(RowFormat(4, other), [record])
+
+
+@given(st.data())
+def test_no_damage_goes_past_the_checks(data):
+    # What decodes is a row: it encodes to the same bytes.
+    record = bytearray(GOOD)
+    for _ in range(data.draw(st.integers(1, 3))):
+        record[data.draw(st.integers(0, 19))] = data.draw(st.integers(0, 255))
+    record = record[: data.draw(st.integers(0, len(record)))] or record
+    try:
+        batch = decode_rows(RowFormat(4), [bytes(record)])
+    except DecodeError:
+        return
+    (again,) = encode_rows(RowFormat(4), batch)
+    if batch.firsts.any() or record[3] < 0x80:
+        assert again == record
+
+
+def example(
+    inputs: object, positions: object, segments: object, **more: object
+) -> bytes:
+    return encode_example(
+        {
+            "inputs": inputs,
+            "inputs_position": positions,
+            "inputs_segmentation": segments,
+            **more,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"", "not such an example(.|\n)*no feature inputs"),
+        (b"\xff\xff", "not such an example"),
+        (encode_example({"inputs": [1, 2]}), "no feature inputs_position"),
+        (example([b"a", b"b"], [0, 1], [1, 1]), r"2 values of inputs\n  got:      0"),
+        (example([1, 2, 3], [0, 1, 0], [1, 1, 0]), r"another length(.|\n)*2 values"),
+        (example([1, 2], [0, 1], [1, 1, 0]), r"2 values of inputs_segmentation"),
+        (example([1, 2], [0, 0], [0, 0]), r"does not number(.|\n)*\[0 0\]"),
+        (example([1, 2], [0, 0], [0, 1]), r"does not number"),
+        (example([1, 2], [0, 0], [1, 3]), r"does not number"),
+        (example([1, 2], [0, 0], [2, 1]), r"does not number"),
+        (example([1, 2], [0, 0], [1, -1]), r"not such an example"),
+        (example([1, 2], [0, 2], [1, 1]), r"does not count(.|\n)*\[0 2\]"),
+        (example([1, 2], [2**31 - 1, 2**31], [1, 1]), r"does not count"),
+        (example([1, 70_000], [0, 1], [1, 1]), r"token out of(.|\n)*got:      70000"),
+        (example([1, 9], [0, 0], [1, 0]), r"padding is not 0(.|\n)*0 from 1 on"),
+        (example([1, 0], [0, 1], [1, 0]), r"padding is not 0"),
+    ],
+)
+def test_damaged_examples_are_named(record, message):
+    good = example([1, 0], [7, 0], [1, 0], other=b"ignored")
+    with pytest.raises(DecodeError, match=message) as caught:
+        decode_rows(RowFormat(2, rows="example"), [good, record])
+    assert caught.value.row == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[(0, [1])], []], r"row has no piece\n  where:    row 1 of the batch"),
+        ([[(0, [1])], [(0, [1, 2, 3])]], r"too many tokens\n.*row 1(.|\n)*at most 2"),
+        ([[(0, [1])], [(0, [1]), (0, [])]], r"piece without tokens\n.*row 1"),
+        ([[(0, [1])], [(MAX_POSITIONS, [1])]], r"position out of range\n.*row 1"),
+        ([[(0, [1])], [(0, [70_000])]], r"token does not fit\n.*row 1(.|\n)*65,536\n"),
+    ],
+)
+def test_rows_that_cannot_be_encoded(rows, message):
+    for kind in ("packed", "example"):
+        with pytest.raises(InputError, match=message):
+            encode_rows(RowFormat(2, 2, kind), batch_of(rows))
+
+
+def test_arrays_that_are_not_of_one_batch_cannot_be_encoded():
+    batch = batch_of([[(0, [1])]])
+    for wrong in (
+        batch._replace(firsts=np.zeros(2, np.uint32)),
+        batch._replace(lengths=np.ones(2, np.uint32)),
+        batch._replace(tokens=np.zeros(2, np.uint32)),
+    ):
+        with pytest.raises(InputError, match="do not add up"):
+            encode_rows(RowFormat(4), wrong)
