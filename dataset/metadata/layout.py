@@ -6,6 +6,7 @@ c4/                                           the dataset's directory
   c4-train.array_record-00000-of-00064        shards, named as TFDS names them
   index/
     c4-train.array_record-00000-of-00064.index
+    c4-train.array_record-00000-of-00064.segments  only of packed shards
     c4-train.shards.npz                       the table of shards of a split
     c4-train.job.json                         what is, or was, being converted
     c4-train.inputs.npz                       from which files
@@ -166,6 +167,15 @@ def index_path(shard_path: str) -> str:
     'index/c4-train.array_record-00003-of-00064.index'
     """
     return join(INDEX_DIR, f"{shard_path}.index")
+
+
+def segments_path(shard_path: str) -> str:
+    """Returns where the segment index of a packed shard is.
+
+    >>> segments_path("c4-train.array_record-00003-of-00064")
+    'index/c4-train.array_record-00003-of-00064.segments'
+    """
+    return join(INDEX_DIR, f"{shard_path}.segments")
 
 
 def temporary_dir(dataset: str, name: str, split: str) -> str:

@@ -1,0 +1,378 @@
+"""The segment index of a packed shard: of which document each piece of each row is.
+
+It also has where each document begins in the source. The file is little-endian, has no
+compression, and can be read with numpy alone; docs/format.md has its fields. In rows
+whose pieces are in the order of their documents, the row of each piece in the order of
+documents tells everything: documents take no bytes, and first tokens only where a
+document is cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import struct
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+
+MAGIC = b"GMSEGMT\n"
+VERSION = 1
+HEADER_BYTES = 72
+
+# magic, version, bytes of a row, of a step between places, of a step between first
+# tokens, a zero; rows, documents, other documents, spans, far places, far firsts;
+# crc32c of the body, of the header.
+_HEADER = struct.Struct("<8sI4B6qII")
+_CRC_AT = 68
+
+_CURE = (
+    "run the command that made this dataset again with --overwrite; of a dataset that "
+    "is not committed yet, delete this file and run the same command again"
+)
+
+Int64 = npt.NDArray[np.int64]
+UInt32 = npt.NDArray[np.uint32]
+
+
+class Pieces(NamedTuple):
+    """The pieces of a document, in its order. Arrays are int64 [pieces].
+
+    Attributes:
+        rows: The row of each in the shard.
+        numbers: Which piece of its row it is.
+        firsts: Its first token in the document.
+    """
+
+    rows: Int64
+    numbers: Int64
+    firsts: Int64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SegmentIndex:
+    """Which document each piece of each row of a shard is of, and where that begins.
+
+    Pieces are in the order of rows, and in a row in that of their documents. Documents
+    are numbered in the order in which the shard's source has them, those without a
+    token too if they have a place.
+
+    Attributes:
+        row_ends: int64 [rows], where the pieces of each row end; no row is empty.
+        piece_documents: uint32 [pieces], the document of each.
+        piece_firsts: uint32 [pieces], its first token in that document. The first piece
+            of a document begins with token 0.
+        document_places: int64 [documents], where each begins in the file of its span:
+            what the source calls a place, such as a byte offset. They rise in a span,
+            but for documents that `--map` made of one record, which have the same.
+        span_documents: int64 [spans], how many documents each span has, in the order of
+            the spans of the shard's report.
+    """
+
+    row_ends: Int64
+    piece_documents: UInt32
+    piece_firsts: UInt32
+    document_places: Int64
+    span_documents: Int64
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.row_ends)
+
+    @property
+    def pieces(self) -> int:
+        """Number of pieces."""
+        return len(self.piece_documents)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return len(self.document_places)
+
+    @functools.cached_property
+    def span_ends(self) -> Int64:
+        """int64 [spans], where the documents of each span end."""
+        return np.cumsum(self.span_documents)
+
+    def row(self, row: int) -> tuple[UInt32, UInt32]:
+        """Returns the documents of a row's pieces and their first tokens there.
+
+        Raises IndexError if there is no such row.
+        """
+        row = range(self.rows)[row]
+        begin = int(self.row_ends[row - 1]) if row else 0
+        pieces = slice(begin, int(self.row_ends[row]))
+        return self.piece_documents[pieces], self.piece_firsts[pieces]
+
+    def pieces_of(self, document: int) -> Pieces:
+        """Returns where a document is, its pieces in order; none if it is in no row."""
+        places = np.flatnonzero(self.piece_documents == document)
+        firsts = self.piece_firsts[places].astype(np.int64)
+        places = places[np.argsort(firsts)]
+        rows = np.searchsorted(self.row_ends, places, side="right")
+        begins = np.where(rows > 0, self.row_ends[rows - 1], 0)
+        return Pieces(rows, places - begins, np.sort(firsts))
+
+    def span_of(self, document: int) -> int:
+        """Returns the span that a document is of.
+
+        Raises IndexError if there is no such document.
+        """
+        document = range(self.documents)[document]
+        return int(np.searchsorted(self.span_ends, document, side="right"))
+
+    def documents_at(self, span: int, place: int) -> range:
+        """Returns the documents that begin at a place of a span: none, one, or several.
+
+        Several are what `--map` made of one record. Raises IndexError if there is no
+        such span.
+        """
+        span = range(len(self.span_documents))[span]
+        end = int(self.span_ends[span])
+        begin = end - int(self.span_documents[span])
+        places = self.document_places[begin:end]
+        first, stop = (int(np.searchsorted(places, p)) for p in (place, place + 1))
+        return range(begin + first, begin + stop)
+
+    def encode(self) -> bytes:
+        """Returns the bytes of the file: some 5 bytes a piece.
+
+        Raises:
+            ValueError: The pieces are not in order, or not those of the documents.
+        """
+        keys = self._keys()
+        row_of = np.repeat(np.arange(self.rows), np.diff(self.row_ends, prepend=0))
+        order = np.argsort(keys)
+        documents = self.piece_documents[order]
+        counts = np.bincount(documents, minlength=self.documents)
+        firsts = self.piece_firsts[order].astype(np.int64)
+        later = np.flatnonzero(documents[1:] == documents[:-1]) + 1
+        begins = np.ones(self.pieces, bool)
+        begins[later] = False
+        steps = firsts[later] - firsts[later - 1]
+        _require(not firsts[begins].any() and (steps > 0).all(), "pieces that differ")
+        places = np.diff(self.document_places, prepend=0)
+        starts = (self.span_ends - self.span_documents)[self.span_documents > 0]
+        places[starts] = self.document_places[starts]
+        _require((places >= 0).all(), "places that rise in a span")
+        place_bytes, place_steps, far_places = _encode_steps(places)
+        first_bytes, first_steps, far_firsts = _encode_steps(steps)
+        others = np.flatnonzero(counts != 1)
+        row_bytes = _bytes_for(self.rows)
+        body = b"".join(
+            (
+                self.span_documents.astype("<i8").tobytes(),
+                far_places.astype("<i8").tobytes(),
+                far_firsts.astype("<i8").tobytes(),
+                others.astype("<u4").tobytes(),
+                counts[others].astype("<u4").tobytes(),
+                place_steps,
+                _narrow(row_of[order], row_bytes),
+                first_steps,
+            )
+        )
+        header = _HEADER.pack(
+            *(MAGIC, VERSION, row_bytes, place_bytes, first_bytes, 0),
+            *(self.rows, self.documents, len(others), len(self.span_documents)),
+            *(len(far_places), len(far_firsts), google_crc32c.value(body), 0),
+        )[:_CRC_AT]
+        return header + struct.pack("<I", google_crc32c.value(header)) + body
+
+    def _keys(self) -> npt.NDArray[np.uint64]:
+        """Returns document and first token of each piece as one number.
+
+        Raises ValueError if the order of documents would not give that of pieces.
+        """
+        sizes = np.diff(self.row_ends, prepend=0)
+        _require((sizes > 0).all() and sizes.sum() == self.pieces, "rows with pieces")
+        _require(len(self.piece_firsts) == self.pieces, "a first token of each piece")
+        spans = self.span_documents
+        _require(
+            (spans >= 0).all() and spans.sum() == self.documents < 1 << 32,
+            "spans with all documents",
+        )
+        last = int(self.piece_documents.max(initial=0))
+        _require(last < max(self.documents, 1), "pieces of these documents")
+        keys = self.piece_documents.astype(np.uint64) << np.uint64(32)
+        keys |= self.piece_firsts
+        rising = keys[1:] > keys[:-1]
+        rising[self.row_ends[:-1] - 1] = True
+        _require(rising.all(), "pieces of a row in the order of their documents")
+        return keys
+
+    @classmethod
+    def decode(cls, data: bytes, *, where: str) -> SegmentIndex:
+        """Reads the index from the bytes of its whole file.
+
+        Args:
+            data: The bytes.
+            where: The file, for messages.
+
+        Raises:
+            InvalidDatasetError: It is no segment index, or damaged.
+            FormatVersionError: Its version is unknown.
+        """
+        invalid = functools.partial(InvalidDatasetError, where=where, cure=_CURE)
+        if len(data) < HEADER_BYTES or data[:8] != MAGIC:
+            raise invalid("not a segment index", expected=MAGIC, got=bytes(data[:8]))
+        _, version, *fields, body_crc, header_crc = _HEADER.unpack_from(data)
+        if version != VERSION:
+            raise FormatVersionError.unknown(
+                "segment index", where=where, expected=VERSION, got=version
+            )
+        checks = {"header": (data[:_CRC_AT], header_crc)}
+        checks["body"] = data[HEADER_BYTES:], body_crc
+        for part, (content, expected) in checks.items():
+            if (got := google_crc32c.value(bytes(content))) != expected:
+                raise invalid(
+                    f"segment index has a damaged {part}",
+                    expected=f"crc32c {expected:#010x}",
+                    got=f"{got:#010x}",
+                )
+        try:
+            return cls._of_body(data, *fields)
+        except ValueError as error:
+            raise invalid("segment index contradicts itself", got=str(error)) from error
+
+    @classmethod
+    def _of_body(
+        cls,
+        data: bytes,
+        row_bytes: int,
+        place_bytes: int,
+        first_bytes: int,
+        zero: int,
+        *counts: int,
+    ) -> SegmentIndex:
+        rows, documents, others, spans, far_places, far_firsts = counts
+        widths = row_bytes, place_bytes, first_bytes
+        _require(not zero and {*widths} <= {1, 2, 3, 4}, "widths of 1 to 4 bytes")
+        _require(min(counts) >= 0, "counts above 0")
+        sizes = [8 * spans, 8 * far_places, 8 * far_firsts, 4 * others, 4 * others]
+        sizes.append(place_bytes * documents)
+        _require(HEADER_BYTES + sum(sizes) <= len(data), "a file as long as its arrays")
+        at = [*itertools.accumulate(sizes, initial=HEADER_BYTES)]
+        span_documents = np.frombuffer(data, "<i8", spans, at[0])
+        far_place = np.frombuffer(data, "<i8", far_places, at[1])
+        far_first = np.frombuffer(data, "<i8", far_firsts, at[2])
+        other = np.frombuffer(data, "<u4", others, at[3]).astype(np.int64)
+        _require(
+            (np.diff(other, prepend=-1) > 0).all()
+            and other.max(initial=-1) < documents,
+            "documents in order",
+        )
+        in_pieces = np.ones(documents, np.int64)
+        in_pieces[other] = np.frombuffer(data, "<u4", others, at[4])
+        pieces = int(in_pieces.sum())
+        later = pieces - int(np.count_nonzero(in_pieces))
+        rows_at = at[5] + place_bytes * documents
+        firsts_at = rows_at + row_bytes * pieces
+        _require(firsts_at + first_bytes * later == len(data), "a file without more")
+        begins = np.zeros(pieces, bool)
+        begins[(np.cumsum(in_pieces) - in_pieces)[in_pieces > 0]] = True
+        row_of = _widened(data, rows_at, pieces, row_bytes)
+        _require(row_of.max(initial=0) < max(rows, 1) <= max(pieces, 1), "fewer rows")
+        in_row = np.bincount(row_of, minlength=rows)
+        _require((in_row > 0).all(), "rows with pieces")
+        place_steps = _steps(data, at[5], documents, place_bytes, far_place)
+        _require(
+            (span_documents >= 0).all() and span_documents.sum() == documents,
+            "spans with all documents",
+        )
+        places = _sums(place_steps, span_documents)
+        steps = np.zeros(pieces, np.int64)
+        steps[~begins] = _steps(data, firsts_at, later, first_bytes, far_first)
+        firsts = _sums(steps, in_pieces)
+        _require(firsts.max(initial=0) < 1 << 32, "documents of at most 2**32 tokens")
+        order = _stable_order(row_of)
+        return cls(
+            row_ends=np.cumsum(in_row),
+            piece_documents=np.repeat(np.arange(documents, dtype=np.uint32), in_pieces)[
+                order
+            ],
+            piece_firsts=firsts.astype(np.uint32)[order],
+            document_places=places,
+            span_documents=span_documents.astype(np.int64),
+        )
+
+
+def _require(holds: Any, what: str) -> None:
+    if not holds:
+        raise ValueError(f"expected {what}")
+
+
+def _bytes_for(count: int) -> int:
+    """Returns how many bytes numbers below a count take."""
+    return max(1, -(-(max(count, 1) - 1).bit_length() // 8))
+
+
+def _narrow(values: npt.NDArray[Any], width: int) -> bytes:
+    """Returns the low bytes of each value, little-endian."""
+    wide = values.astype("<u4").view(np.uint8).reshape(-1, 4)
+    return np.ascontiguousarray(wide[:, :width]).tobytes()
+
+
+def _widened(data: bytes, at: int, count: int, width: int) -> UInt32:
+    """Returns what `_narrow` made bytes of."""
+    if width in (1, 2, 4):
+        return np.frombuffer(data, f"<u{width}", count, at).astype(np.uint32)
+    wide = np.zeros((count, 4), np.uint8)
+    narrow = np.frombuffer(data, np.uint8, count * width, at)
+    wide[:, :width] = narrow.reshape(count, width)
+    return wide.view("<u4").ravel().astype(np.uint32)
+
+
+def _encode_steps(steps: Int64) -> tuple[int, bytes, Int64]:
+    """Returns the best width of steps, their bytes, and the steps too long for it.
+
+    In place of each that is too long is the largest number of that width.
+    """
+    sizes = {
+        width: width * len(steps) + 8 * int(np.count_nonzero(steps >= _mark(width)))
+        for width in (1, 2, 3, 4)
+    }
+    width = min(sizes, key=sizes.__getitem__)
+    far = steps >= _mark(width)
+    return width, _narrow(np.where(far, _mark(width), steps), width), steps[far]
+
+
+def _mark(width: int) -> int:
+    return (1 << 8 * width) - 1
+
+
+def _steps(data: bytes, at: int, count: int, width: int, far: Int64) -> Int64:
+    """Returns what `_encode_steps` made bytes of: int64 [count], none below 0."""
+    steps = _widened(data, at, count, width).astype(np.int64)
+    marked = np.flatnonzero(steps == _mark(width))
+    _require(len(marked) == len(far), f"{len(marked):,} far steps and not {len(far):,}")
+    steps[marked] = far
+    _require((steps >= 0).all(), "steps above 0")
+    return steps
+
+
+def _sums(steps: Int64, counts: Int64) -> Int64:
+    """Returns the sums of steps from the begin of each group of so many.
+
+    Raises ValueError if one is above 2**63 - 1.
+    """
+    sums = np.cumsum(steps)  # May wrap around, which the difference undoes.
+    ends = np.cumsum(counts)
+    before = np.concatenate(([0], sums))[ends - counts]
+    sums -= np.repeat(before, counts)
+    _require((sums >= steps).all(), "places below 2**63")
+    return sums
+
+
+def _stable_order(values: UInt32) -> npt.NDArray[np.intp]:
+    """Returns the stable order of values. Numpy has a radix sort for 16 bits alone."""
+    order = np.argsort(values.astype(np.uint16), kind="stable")
+    if values.max(initial=0) >> 16:
+        high = (values >> 16).astype(np.uint16)
+        order = order[np.argsort(high[order], kind="stable")]
+    return order

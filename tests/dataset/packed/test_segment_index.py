@@ -1,0 +1,304 @@
+"""The segment index: small, right about every piece, and readable with numpy alone."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import re
+import struct
+import time
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.packed.segment_index import HEADER_BYTES, SegmentIndex
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def index_of(rows, places=(), spans=None) -> SegmentIndex:
+    """Makes an index of rows, each a list of (document, first token)."""
+    pieces = [piece for row in rows for piece in row]
+    return SegmentIndex(
+        row_ends=np.cumsum([len(row) for row in rows], dtype=np.int64),
+        piece_documents=np.array([document for document, _ in pieces], np.uint32),
+        piece_firsts=np.array([first for _, first in pieces], np.uint32),
+        document_places=np.array(places, np.int64),
+        span_documents=np.array([len(places)] if spans is None else spans, np.int64),
+    )
+
+
+def arrays(index: SegmentIndex) -> dict[str, list[int]]:
+    fields = dataclasses.fields(index)
+    return {field.name: getattr(index, field.name).tolist() for field in fields}
+
+
+def decode(data: bytes) -> SegmentIndex:
+    return SegmentIndex.decode(data, where="x.segments")
+
+
+def resealed(data: bytes, at: int, new: bytes) -> bytes:
+    """Returns data with other bytes somewhere, and checksums that fit."""
+    data = data[:at] + new + data[at + len(new) :]
+    body = struct.pack("<I", google_crc32c.value(data[HEADER_BYTES:]))
+    header = data[: HEADER_BYTES - 8] + body
+    crc = struct.pack("<I", google_crc32c.value(header))
+    return header + crc + data[HEADER_BYTES:]
+
+
+# Document 1 fills row 1, and its rest is in row 0; document 3 has no token.
+EXAMPLE = index_of(
+    [[(0, 0), (1, 16)], [(1, 0)], [(2, 0), (4, 0)]],
+    places=[0, 300, 1 << 40, 40, 40],
+    spans=[3, 0, 2],
+)
+GOLDEN = bytes.fromhex(
+    "474d5345474d540a" "01000000" "01020100"
+    "0300000000000000" "0500000000000000" "0200000000000000"
+    "0300000000000000" "0100000000000000" "0000000000000000"
+)  # fmt: skip
+
+
+@st.composite
+def made_up(draw) -> SegmentIndex:
+    """Any documents in any rows."""
+    counts = draw(st.lists(st.integers(0, 5), max_size=30))
+    step = draw(st.sampled_from([1, 300, 70_000, 20_000_000]))
+    number = st.integers(1, step)
+    firsts = {
+        document: np.cumsum([0, *(draw(number) for _ in range(count - 1))]).tolist()
+        for document, count in enumerate(counts)
+        if count
+    }
+    most = draw(st.integers(1, 40))
+    rows: dict[int, list[tuple[int, int]]] = {}
+    for document, places in firsts.items():
+        for first in places:
+            rows.setdefault(draw(st.integers(0, most)), []).append((document, first))
+    cuts = sorted(draw(st.lists(st.integers(0, len(counts)), max_size=4)))
+    spans = np.diff([0, *cuts, len(counts)]).tolist()
+    gap = st.integers(0, draw(st.sampled_from([0, 10, 3_000, 1 << 20, 1 << 50])))
+    places = [
+        int(place)
+        for span in spans
+        for place in np.cumsum([draw(gap) for _ in range(span)])
+    ]
+    return index_of([sorted(row) for row in rows.values()], places, spans)
+
+
+def c4_like(documents: int, length: int = 2048) -> SegmentIndex:
+    """Returns an index whose documents are in rows as best-fit packing has them.
+
+    Nearly at random: what is left of rows after the long ones decides.
+    """
+    random = np.random.default_rng(0)
+    sizes = np.maximum(random.lognormal(np.log(458) - 0.6, 1.1, documents), 1)
+    sizes = sizes.astype(np.int64)
+    counts = -(-sizes // length)
+    owners = np.repeat(np.arange(documents), counts)
+    firsts = length * (
+        np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    )
+    lengths = np.minimum(length, np.repeat(sizes, counts) - firsts)
+    rest = random.permutation(np.flatnonzero(lengths < length))
+    rows = np.empty(len(owners), np.int64)
+    rows[rest] = np.cumsum(lengths[rest]) // length
+    full = lengths == length
+    rows[full] = documents + np.arange(full.sum())
+    # In the order of the earliest document of each.
+    _, earliest, rows = np.unique(rows, return_index=True, return_inverse=True)
+    ranks = np.argsort(np.argsort(earliest))
+    order = np.lexsort((firsts, owners, ranks[rows]))
+    gaps = 16 + 22 * sizes // 5
+    return SegmentIndex(
+        row_ends=np.cumsum(np.bincount(rows)[np.argsort(earliest)]),
+        piece_documents=owners[order].astype(np.uint32),
+        piece_firsts=firsts[order].astype(np.uint32),
+        document_places=np.cumsum(gaps) - gaps,
+        span_documents=np.array([documents]),
+    )
+
+
+class TestContent:
+    def test_golden_bytes(self):
+        data = EXAMPLE.encode()
+        assert data[: len(GOLDEN)] == GOLDEN
+        assert data[HEADER_BYTES:] == b"".join(
+            [
+                *(struct.pack("<q", count) for count in (3, 0, 2)),
+                struct.pack("<q", (1 << 40) - 300),
+                struct.pack("<II", 1, 3),  # Those that are not in one piece,
+                struct.pack("<II", 2, 0),  # but in so many.
+                struct.pack("<5H", 0, 300, 0xFFFF, 40, 0),
+                bytes([0, 1, 0, 2, 2]),
+                bytes([16]),
+            ]
+        )
+        assert arrays(decode(data)) == arrays(EXAMPLE)
+
+    @given(made_up())
+    def test_any_index_comes_back(self, index):
+        back = decode(index.encode())
+        assert arrays(back) == arrays(index)
+        for field in dataclasses.fields(index):
+            assert getattr(back, field.name).dtype == getattr(index, field.name).dtype
+
+    @pytest.mark.parametrize("documents", [20_000, 100_000])
+    def test_at_most_6_bytes_a_piece(self, documents: int):
+        index = c4_like(documents)
+        data = index.encode()
+        assert len(data) <= 4.5 * index.pieces
+        assert arrays(decode(data)) == arrays(index)
+
+    @pytest.mark.alone
+    def test_half_a_million_documents(self):
+        index = c4_like(500_000)
+        data = index.encode()
+        assert len(data) <= 5.5 * index.pieces
+        seconds = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            decode(data)
+            seconds.append(time.perf_counter() - begin)
+        assert min(seconds) < 0.06  # 15 ms.
+
+    def test_long_documents_and_rare_ones_take_no_more(self):
+        """Books in rows of 2,048, and one record in 1,000 left by a filter."""
+        pieces = np.arange(50_000)
+        books = SegmentIndex(
+            row_ends=pieces + 1,
+            piece_documents=(pieces // 100).astype(np.uint32),
+            piece_firsts=(pieces % 100 * 2_048).astype(np.uint32),
+            document_places=np.arange(500) * 900_000,
+            span_documents=np.array([500]),
+        )
+        assert len(books.encode()) < 4.2 * books.pieces
+        rare = dataclasses.replace(
+            books,
+            piece_documents=pieces.astype(np.uint32),
+            piece_firsts=np.zeros(50_000, np.uint32),
+            document_places=pieces * 2_000_000,
+            span_documents=np.array([50_000]),
+        )
+        assert len(rare.encode()) < 5.1 * rare.pieces
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            index_of([[(1, 0), (0, 0)]], [0, 1]),  # Not in order.
+            index_of([[(0, 0)], []], [0]),  # An empty row.
+            index_of([[(0, 0), (0, 0)]], [0]),  # A piece twice.
+            index_of([[(0, 0)], [(0, 0)]], [0]),
+            index_of([[(0, 5)]], [0]),  # The begin of a document is missing.
+            index_of([[(1, 0)]], [0]),  # No such document.
+            index_of([[(0, 0)]], [5, 3]),  # Places that fall.
+            index_of([[(0, 0)]], [5, 3], spans=[1]),
+            dataclasses.replace(EXAMPLE, row_ends=np.array([2, 3, 9])),
+            dataclasses.replace(EXAMPLE, piece_firsts=np.zeros(3, np.uint32)),
+        ],
+    )
+    def test_what_is_no_index_is_not_written(self, wrong):
+        with pytest.raises(ValueError, match="expected"):
+            wrong.encode()
+
+    def test_the_reader_of_the_document(self, tmp_path):
+        """docs/format.md has a reader that needs numpy alone."""
+        text = (ROOT / "docs/format.md").read_text()
+        section = text[text.index("## Segment index") :]
+        code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+        assert code is not None
+        names: dict[str, object] = {}
+        exec(code[1], names)
+        path = tmp_path / "x.segments"
+        for index in (EXAMPLE, c4_like(2_000)):
+            path.write_bytes(index.encode())
+            read = names["read_segments"](path)  # type: ignore[operator]
+            assert [array.tolist() for array in read] == [*arrays(index).values()]
+
+
+class TestQueries:
+    def test_a_row_has_documents(self):
+        documents, firsts = EXAMPLE.row(0)
+        assert documents.tolist() == [0, 1]
+        assert firsts.tolist() == [0, 16]
+        assert EXAMPLE.row(-1)[0].tolist() == [2, 4]
+        with pytest.raises(IndexError):
+            EXAMPLE.row(3)
+
+    def test_a_document_is_in_rows(self):
+        found = EXAMPLE.pieces_of(1)
+        assert [array.tolist() for array in found] == [[1, 0], [0, 1], [0, 16]]
+        assert EXAMPLE.pieces_of(3).rows.tolist() == []
+
+    def test_a_place_has_documents(self):
+        assert [*EXAMPLE.documents_at(0, 300)] == [1]
+        assert [*EXAMPLE.documents_at(0, 301)] == []
+        assert [*EXAMPLE.documents_at(1, 0)] == []
+        assert [*EXAMPLE.documents_at(2, 40)] == [3, 4]
+        assert [EXAMPLE.span_of(document) for document in range(5)] == [0, 0, 0, 2, 2]
+        for ask in (lambda: EXAMPLE.documents_at(3, 0), lambda: EXAMPLE.span_of(5)):
+            with pytest.raises(IndexError):
+                ask()
+
+    @given(made_up())
+    def test_against_brute_force(self, index):
+        rows: list[list[tuple[int, int]]] = [[] for _ in range(index.rows)]
+        for row in range(index.rows):
+            pairs = zip(*(array.tolist() for array in index.row(row)), strict=True)
+            rows[row] = [*pairs]
+        for document in range(index.documents):
+            expected = sorted(
+                (first, row, number)
+                for row, pieces in enumerate(rows)
+                for number, (owner, first) in enumerate(pieces)
+                if owner == document
+            )
+            found = index.pieces_of(document)
+            assert [
+                *zip(*(a.tolist() for a in (found[2], *found[:2])), strict=True)
+            ] == expected
+            span, place = index.span_of(document), int(index.document_places[document])
+            there = index.documents_at(span, place)
+            assert document in there
+            assert all(index.document_places[other] == place for other in there)
+
+
+class TestDamage:
+    def test_every_byte_is_checked(self):
+        data = EXAMPLE.encode()
+        for at in range(len(data)):
+            damaged = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            with pytest.raises((InvalidDatasetError, FormatVersionError)) as caught:
+                decode(damaged)
+            assert "x.segments" in str(caught.value)
+            assert caught.value.cure
+
+    def test_every_length_is_checked(self):
+        data = EXAMPLE.encode()
+        for end in range(len(data)):
+            with pytest.raises(InvalidDatasetError):
+                decode(data[:end])
+        with pytest.raises(InvalidDatasetError):
+            decode(data + b"\0")
+
+    def test_another_version(self):
+        data = resealed(EXAMPLE.encode(), 8, struct.pack("<I", 2))
+        with pytest.raises(FormatVersionError, match="segment index of an unknown"):
+            decode(data)
+
+    @given(st.data())
+    def test_what_fits_its_checksums_and_is_none(self, data):
+        """A file that was made on purpose is read, or refused, and nothing else."""
+        good = EXAMPLE.encode()
+        at = data.draw(st.integers(12, len(good) - 1))
+        size = data.draw(st.sampled_from([1, 2, 4, 8]))
+        new = data.draw(st.binary(min_size=size, max_size=size))[: len(good) - at]
+        forged = resealed(good, at, new)
+        with contextlib.suppress(InvalidDatasetError):
+            index = decode(forged)
+            assert arrays(decode(index.encode())) == arrays(index)
