@@ -20,7 +20,7 @@ from gristmill.transforms.jobs.appended_job import (
     open_to_append,
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.map_function import split_name
+from gristmill.transforms.named_function import split_name
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.shards.source_split import check_apart, is_dataset

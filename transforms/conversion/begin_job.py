@@ -54,9 +54,9 @@ from gristmill.transforms.jobs.empty_claim import (
     replaced_note,
     replaced_shards,
 )
-from gristmill.transforms.jobs.map_function import code_digest
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
 from gristmill.transforms.jobs.settle_writer import begun_job
+from gristmill.transforms.named_function import code_digest
 from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import plan_by_bytes
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

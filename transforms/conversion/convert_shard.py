@@ -22,8 +22,9 @@ from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.conversion.span_check import SpanCheck
-from gristmill.transforms.jobs.map_function import RecordFunction, call, load_function
+from gristmill.transforms.jobs.map_function import RecordFunction, call
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
+from gristmill.transforms.named_function import load_function
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Quarantine
 from gristmill.transforms.sources.kept_pass import KeptPass

@@ -13,8 +13,8 @@ from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.file_names import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.map_function import load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.named_function import load_function
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.shards.source_split import (

@@ -1,4 +1,7 @@
-"""The user's function: what it may return, and how its errors are told."""
+"""The user's function: what it may return, and how its errors are told.
+
+Covers: transforms/named_function.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import pytest
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InputError, UserFunctionError
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.transforms.jobs.map_function import call, load_function
+from gristmill.transforms.jobs.map_function import call
+from gristmill.transforms.named_function import load_function
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.records import frames_of
 
