@@ -52,10 +52,10 @@ class Findings(FirstOf[Finding]):
         super().__init__(_FINDINGS_KEPT, operator.attrgetter("path", "what"))
 
 
-def wrong_size(path: str, expected: int, got: int) -> Finding:
-    """Returns the finding for a shard of the wrong size."""
+def wrong_size(path: str, expected: int, got: int, *, what: str = "shard") -> Finding:
+    """Returns the finding for a shard, or what else it is, of the wrong size."""
     return Finding(
-        path, "shard has the wrong size", expected=f"{expected:,} bytes", got=f"{got:,}"
+        path, f"{what} has the wrong size", f"{expected:,} bytes", f"{got:,}"
     )
 
 

@@ -54,8 +54,9 @@ def finish_exchange(output: str, *, or_give_up: bool = False) -> frozenset[str]:
     """Finishes the exchange that a dataset is in, if it is in one.
 
     Requests in a bucket: four for each new shard (a copy of it and of its index, and
-    two deletions), eight if input was set aside for it, two for each old shard whose
-    name is not used again, and a few listings.
+    two deletions), two more if it holds packed rows, four more if input was set aside
+    for it, two or three for each old shard whose name is not used again, and a few
+    listings.
 
     Args:
         output: The dataset's directory.
@@ -275,6 +276,7 @@ def _plan(
         split,
         shards=list(table.paths),
         damaged=[p for p, count in zip(table.paths, regions, strict=True) if count],
+        packed=table.is_packed,
         is_own=is_own,
         new=new,
         there=there,

@@ -33,6 +33,7 @@ def plan_split(
     *,
     shards: Sequence[str],
     damaged: Sequence[str],
+    packed: bool = False,
     is_own: Callable[[str], bool],
     new: Files,
     there: Files,
@@ -46,6 +47,7 @@ def plan_split(
         split: The split.
         shards: The new shards.
         damaged: Those of them for which input was set aside.
+        packed: Whether they hold packed rows.
         is_own: Tells whether a file of the dataset belongs to a shard of the split, an
             old or a new one.
         new: The new files that have not moved. In a bucket all, as they are copied.
@@ -53,6 +55,8 @@ def plan_split(
         remote: Whether files are copied, and listed with their checksums.
     """
     indexes = [layout.index_path(shard) for shard in shards]
+    if packed:
+        indexes += [layout.segments_path(shard) for shard in shards]
     damage = [path for shard in damaged for path in layout.quarantine_paths(shard)]
     table = layout.table_path(name, split)
     described = [path for path in layout.split_paths(name, split) if path != table]

@@ -1,10 +1,12 @@
-"""Giving a finished shard its name, and then its index."""
+"""Giving a finished shard its name, and then its indexes."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Self
+
+import google_crc32c
 
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.errors import InvalidDatasetError
@@ -26,16 +28,20 @@ class ShardPlace:
         output: The dataset's directory.
         path: The shard, relative to it.
         seen: The files that were there, by path relative to the dataset.
+        packed: Whether the shard is to hold packed rows, and has a segment index.
     """
 
     output: str
     path: str
     seen: Mapping[str, FileInfo]
+    packed: bool = False
 
     @classmethod
-    def at(cls, output: str, path: str) -> Self:
+    def at(cls, output: str, path: str, *, packed: bool = False) -> Self:
         """Returns the place of a shard, with the files that are there now."""
         names = [path, layout.index_path(path), *layout.quarantine_paths(path)]
+        if packed:
+            names.append(layout.segments_path(path))
         found = storage_for(output).stat_all(
             [layout.join(output, name) for name in names]
         )
@@ -44,6 +50,7 @@ class ShardPlace:
             output=output,
             path=path,
             seen={name: info for name, info in seen if info is not None},
+            packed=packed,
         )
 
     def version(self, path: str) -> str:
@@ -58,7 +65,7 @@ class ShardPlace:
     def report(self) -> ShardReport | None:
         """Returns the report of a finished shard, whose job it names, or None.
 
-        The index is written after the shard.
+        The index is written after the shard and the segment index.
         """
         info, index_path = self.seen.get(self.path), layout.index_path(self.path)
         if info is None or index_path not in self.seen:
@@ -73,24 +80,58 @@ class ShardPlace:
             report = opened.report()
         except InvalidDatasetError:
             return None  # Cut short by a crash of the machine: made again.
-        whole = info.size_bytes == report.file_bytes
-        if not whole or info.crc32c not in (None, report.file_crc32c):
+        if not _is_whole(info, report.file_bytes, report.file_crc32c):
+            return None
+        segments = self.seen.get(layout.segments_path(self.path))
+        # One of another job, which may hold no rows, is named and not replaced.
+        if (
+            self.packed
+            and report.packed is not None
+            and not _is_whole(segments, report.segments_bytes, report.segments_crc32c)
+        ):
             return None
         return report
 
-    def publish(self, local: str, written: WrittenShard, report: ShardReport) -> None:
-        """Moves a shard from `Storage.temporary` to its place, and writes its index.
+    def publish(
+        self,
+        local: str,
+        written: WrittenShard,
+        report: ShardReport,
+        *,
+        segments: bytes | None = None,
+    ) -> ShardReport:
+        """Moves a shard from `Storage.temporary` to its place, and writes its indexes.
 
-        Raises StorageError if that fails, or another writer was there meanwhile.
+        Args:
+            local: The shard.
+            written: What is known of it.
+            report: What was counted.
+            segments: The file of its segment index, if it holds packed rows.
+
+        Returns:
+            The report, which says what the segment index is.
+
+        Raises:
+            StorageError: That fails, or another writer was there meanwhile.
         """
         storage = storage_for(self.output)
-        # In this order: where there is an index, the shard is whole.
+        # In this order: where there is an index, all else is whole.
         storage.publish(
             local,
             layout.join(self.output, self.path),
             replaces=self.version(self.path),
             crc32c=written.file_crc32c,
         )
+        if segments is not None:
+            report = dataclasses.replace(
+                report,
+                segments_bytes=len(segments),
+                segments_crc32c=google_crc32c.value(segments),
+            )
+            path = layout.segments_path(self.path)
+            storage.write(
+                layout.join(self.output, path), segments, replaces=self.version(path)
+            )
         data = encode_index(
             footer=written.footer, crc32cs=written.crc32cs, report=report
         )
@@ -98,3 +139,13 @@ class ShardPlace:
         storage.write(
             layout.join(self.output, index), data, replaces=self.version(index)
         )
+        return report
+
+
+def _is_whole(info: FileInfo | None, size_bytes: int, crc32c: int) -> bool:
+    """Tells whether a file is there as it was written, as far as a listing tells."""
+    return (
+        info is not None
+        and info.size_bytes == size_bytes
+        and info.crc32c in (None, crc32c)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -65,29 +65,45 @@ def read_checked_table(dataset: str, split: Split) -> ShardTable:
 
 def compare_shards(table: ShardTable, listings: Listings) -> Iterator[Finding]:
     """Compares size and checksum of every shard with what the storage lists."""
-    sizes, crc32cs = listings.find(table.paths)
-    expected_crc32cs = table.file_crc32cs.astype(np.int64)
-    wrong = sizes != table.file_bytes
-    # Buckets keep a checksum of every object; a local disk has none.
-    other = (crc32cs >= 0) & (crc32cs != expected_crc32cs)
-    for shard in np.flatnonzero(wrong | other).tolist():
-        path, size = table.paths[shard], int(sizes[shard])
-        if size < 0:
-            yield Finding(path, "shard is missing")
-        elif wrong[shard]:
-            yield wrong_size(path, int(table.file_bytes[shard]), size)
-        else:
-            yield Finding(
-                path,
-                "shard is not the file that was written",
-                expected=f"crc32c {expected_crc32cs[shard]:#010x}",
-                got=f"{crc32cs[shard]:#010x}",
-            )
+    return _compare("shard", table, listings, "file", str)
 
 
 def compare_indexes(table: ShardTable, listings: Listings) -> Iterator[Finding]:
-    """Finds the indexes of shards that are missing."""
+    """Finds the indexes of shards that are missing, and segment indexes of others."""
     sizes, _ = listings.find(map(layout.index_path, table.paths))
     for shard in np.flatnonzero(sizes < 0).tolist():
         path = layout.index_path(table.paths[shard])
         yield Finding(path, "shard index is missing")
+    if table.is_packed:
+        yield from _compare(
+            "segment index", table, listings, "segments", layout.segments_path
+        )
+
+
+def _compare(
+    what: str,
+    table: ShardTable,
+    listings: Listings,
+    column: str,
+    path_of: Callable[[str], str],
+) -> Iterator[Finding]:
+    """Compares files, one of each shard, with columns of the table."""
+    expected_sizes = table.columns[f"{column}_bytes"]
+    expected_crc32cs = table.columns[f"{column}_crc32c"].astype(np.int64)
+    sizes, crc32cs = listings.find(map(path_of, table.paths))
+    wrong = sizes != expected_sizes
+    # Buckets keep a checksum of every object; a local disk has none.
+    other = (crc32cs >= 0) & (crc32cs != expected_crc32cs)
+    for shard in np.flatnonzero(wrong | other).tolist():
+        path, size = path_of(table.paths[shard]), int(sizes[shard])
+        if size < 0:
+            yield Finding(path, f"{what} is missing")
+        elif wrong[shard]:
+            yield wrong_size(path, int(expected_sizes[shard]), size, what=what)
+        else:
+            yield Finding(
+                path,
+                f"{what} is not the file that was written",
+                expected=f"crc32c {expected_crc32cs[shard]:#010x}",
+                got=f"{crc32cs[shard]:#010x}",
+            )

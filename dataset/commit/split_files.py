@@ -17,7 +17,7 @@ from gristmill.dataset.storage.lookup import storage_for, version_of
 
 _SUFFIXES = {
     "": ("",),
-    layout.INDEX_DIR: (".index",),
+    layout.INDEX_DIR: (".index", ".segments"),
     layout.QUARANTINE_DIR: (".jsonl", ".bin"),
 }
 

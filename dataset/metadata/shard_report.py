@@ -59,6 +59,8 @@ class ShardReport:
         spans: Where the records came from, in order.
         packed: What the records hold if they are packed rows, else None. The counts of
             records read, dropped and added are those of documents then.
+        segments_bytes: Size of the segment index of packed rows.
+        segments_crc32c: crc32c of that whole file.
     """
 
     path: str
@@ -75,6 +77,8 @@ class ShardReport:
     quarantined_bytes: int = 0
     spans: tuple[SourceSpan, ...] = ()
     packed: PackedCounts | None = None
+    segments_bytes: int = 0
+    segments_crc32c: int = 0
 
     def to_json(self) -> bytes:
         """Returns the report as compact JSON."""
@@ -82,7 +86,8 @@ class ShardReport:
         if not self.changed_records:  # Most conversions have no function.
             del fields["changed_records"]
         if self.packed is None:
-            del fields["packed"]
+            for name in ("packed", "segments_bytes", "segments_crc32c"):
+                del fields[name]
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod

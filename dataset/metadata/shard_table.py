@@ -52,10 +52,13 @@ _SPAN_COLUMNS = {
     "span_records": "<i8",
     "span_whole": "|b1",
 }
-
+# Those of the shards of packed rows.
+_SEGMENT_COLUMNS = {"segments_bytes": "<i8", "segments_crc32c": "<u4"}
+_ROW_COLUMNS = PACKED_COLUMNS | _SEGMENT_COLUMNS
 
 _SPAN_FIELDS = [field.name for field in dataclasses.fields(SourceSpan)]
 _PACKED_FIELDS = [field.name for field in dataclasses.fields(PackedCounts)]
+_segment_values = operator.attrgetter(*_SEGMENT_COLUMNS)
 _span_values = operator.attrgetter(*_SPAN_FIELDS)
 _report_values = operator.attrgetter(
     *("written.records", "written.raw_bytes", "file_bytes", "file_crc32c"),
@@ -155,12 +158,13 @@ class ShardTable:
             del bounds[0]
         spans = self._spans(bounds[0], bounds[-1])
         packed = self.packed(begin, end)
-        columns = [self.columns[name][begin:end].tolist() for name in _SHARD_COLUMNS]
+        names = [*_SHARD_COLUMNS, *(_SEGMENT_COLUMNS if self.is_packed else ())]
+        columns = [self.columns[name][begin:end].tolist() for name in names]
         rows = zip(*columns, strict=True)
         for path, row, (first, last) in zip(
             self.paths[begin:end], rows, itertools.pairwise(bounds), strict=True
         ):
-            fields = dict(zip(_SHARD_COLUMNS, row, strict=True))
+            fields = dict(zip(names, row, strict=True))
             written = RecordsDigest(
                 records=fields.pop("records"),
                 raw_bytes=fields.pop("raw_bytes"),
@@ -178,7 +182,7 @@ class ShardTable:
     @property
     def is_packed(self) -> bool:
         """Whether the records are packed rows."""
-        return self.columns.keys() >= PACKED_COLUMNS.keys()
+        return self.columns.keys() >= _ROW_COLUMNS.keys()
 
     def packed(self, begin: int, end: int) -> Iterator[PackedCounts | None]:
         """Yields what the rows of shards [begin, end) hold, None if they are none."""
@@ -253,6 +257,7 @@ class ShardTable:
         if packed:
             rows = [dataclasses.astuple(counts) for counts in packed]
             columns |= columns_of(PACKED_COLUMNS, rows)
+            columns |= columns_of(_SEGMENT_COLUMNS, map(_segment_values, reports))
         return cls(paths=[report.path for report in reports], columns=columns)
 
     @classmethod
@@ -316,10 +321,10 @@ class ShardTable:
         ):
             raise invalid("has a column span_ends that does not fit the others")
         numbers = dict(_SHARD_COLUMNS)
-        if found := PACKED_COLUMNS.keys() & arrays.keys():
-            if missing := PACKED_COLUMNS.keys() - found:
+        if found := _ROW_COLUMNS.keys() & arrays.keys():
+            if missing := _ROW_COLUMNS.keys() - found:
                 raise invalid(f"lacks the columns {sorted(missing)}")
-            numbers |= PACKED_COLUMNS
+            numbers |= _ROW_COLUMNS
         for name, dtype in (numbers | _SPAN_COLUMNS).items():
             length = shards if name in numbers else spans
             if arrays[name].shape != (length,) or arrays[name].dtype != dtype:

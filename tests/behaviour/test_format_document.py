@@ -16,6 +16,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Exchange, Split
+from gristmill.dataset.packed.counts import PackedCounts
 from tests.support.shards import report
 
 TEXT = pathlib.Path(__file__).parents[2].joinpath("docs", "format.md").read_text()
@@ -50,14 +51,14 @@ def test_the_example_of_dataset_json_has_all_fields():
     document = json.loads(example)
     assert document.keys() == json.loads(Manifest(name="c4", splits={}).encode()).keys()
     split_fields = {field.name for field in dataclasses.fields(Split)} - {"extra"}
-    optional = {"editions", "features"}
+    optional = {"editions", "features", "packed"}
     assert document["splits"]["train"].keys() == split_fields - optional
     # Totals and digest are right too.
     assert Manifest.decode(example.encode(), where="docs").name == "c4"
 
 
 def test_columns_of_the_table():
-    data = ShardTable.of([report()]).encode()
+    data = ShardTable.of([report(packed=PackedCounts())]).encode()
     with np.load(io.BytesIO(data)) as arrays:
         text = section("Table of shards")
         assert first_cells(text) == set(arrays.files)

@@ -55,7 +55,7 @@ class _Tally:
 
 def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
     """Returns the report of a shard that an earlier run finished, None if none did."""
-    place = ShardPlace.at(prepared.job.output, prepared.shard_path(shard))
+    place = prepared.shard_place(shard)
     return place.finished(prepared.fingerprint)
 
 
@@ -96,7 +96,7 @@ def convert_shard(
     """
     ranges = prepared.plan.ranges(shard)
     if place is None:
-        place = ShardPlace.at(prepared.job.output, prepared.shard_path(shard))
+        place = prepared.shard_place(shard)
     convert = functools.partial(
         _convert,
         prepared,

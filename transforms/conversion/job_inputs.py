@@ -82,7 +82,9 @@ def check_shards_apart(prepared: PreparedJob) -> None:
     Raises InputError if one does.
     """
     first = prepared.shard_path(0)
-    beside = (layout.index_path(first), *layout.quarantine_paths(first))
+    beside = [layout.index_path(first), *layout.quarantine_paths(first)]
+    if prepared.job.pack is not None:
+        beside.append(layout.segments_path(first))
     shards = map(prepared.shard_path, range(prepared.plan.shards))
     written = itertools.chain(shards, beside)
     _check_apart(prepared.job, prepared.files, written)

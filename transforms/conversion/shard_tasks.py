@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
@@ -143,7 +142,7 @@ def make_shard(
     """
     prepared = task.prepared if prepared is None else prepared
     output = prepared.job.output
-    place = ShardPlace.at(output, prepared.shard_path(task.shard))
+    place = prepared.shard_place(task.shard)
     report = place.report()
     if task.aside and output == task.output:
         # Nobody else may be there: what another job has left is replaced.

@@ -20,6 +20,7 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.writing.versions import described_writer
 from gristmill.dataset.columns.arrays import load_arrays
+from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.errors import (
     InputError,
@@ -81,6 +82,11 @@ class PreparedJob:
         if names.strip_extension:
             base = posixpath.splitext(base)[0]
         return base + names.suffix
+
+    def shard_place(self, shard: int) -> ShardPlace:
+        """Returns the place of a shard, with the files that are there now."""
+        path, packed = self.shard_path(shard), self.job.pack is not None
+        return ShardPlace.at(self.job.output, path, packed=packed)
 
     def check_shard_names(self) -> None:
         """Checks that shards have names that readers can open, and no two the same.

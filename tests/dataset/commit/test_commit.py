@@ -6,6 +6,7 @@ Covers: dataset/commit/publish_shard.py, dataset/commit/split_files.py.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import multiprocessing
 import pathlib
 
@@ -21,6 +22,7 @@ from gristmill.dataset.commit.commit import (
     write_table,
 )
 from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import committed_shards, remove_split
 from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.metadata import layout
@@ -33,6 +35,7 @@ from gristmill.dataset.metadata.read_manifest import (
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from tests.support.records import read_array_records, text_records
 
@@ -40,9 +43,19 @@ NAME = "data"
 OPTIONS = WriterOptions()
 
 
-def write_shard(output: str, split: str, shard: int, shards: int) -> ShardReport:
+def write_shard(
+    output: str,
+    split: str,
+    shard: int,
+    shards: int,
+    *,
+    segments: bytes | None = None,
+    place: ShardPlace | None = None,
+) -> ShardReport:
     """Writes one shard of ten records, as a worker does."""
-    place = ShardPlace.at(output, layout.shard_name(NAME, split, shard, shards))
+    path, packed = layout.shard_name(NAME, split, shard, shards), segments is not None
+    if place is None:
+        place = ShardPlace.at(output, path, packed=packed)
     records = text_records(10, seed=shard)
     temporary = layout.temporary_dir(output, NAME, split)
     with storage_for(output).temporary(temporary) as local:
@@ -57,9 +70,9 @@ def write_shard(output: str, split: str, shard: int, shards: int) -> ShardReport
             file_crc32c=written.file_crc32c,
             read=written.digest,
             written=written.digest,
+            packed=PackedCounts() if packed else None,
         )
-        place.publish(local, written, report)
-    return report
+        return place.publish(local, written, report, segments=segments)
 
 
 def finish(output: str, split: str, reports: list[ShardReport]) -> Split:
@@ -165,6 +178,69 @@ def test_a_shard_that_another_writer_published_meanwhile_stays(output: str) -> N
         with pytest.raises(StorageChangedError):
             place.publish(local, other, report)
     assert ShardPlace.at(output, place.path).report() == report
+
+
+def test_a_packed_shard_is_finished_with_its_segment_index(output: str) -> None:
+    whole = write_shard(output, "train", 0, 1, segments=b"of the shard")
+    assert whole.segments_bytes == 12
+    assert whole.segments_crc32c == google_crc32c.value(b"of the shard")
+    place = ShardPlace.at(output, whole.path, packed=True)
+    assert place.finished(whole.job) == whole
+    segments = pathlib.Path(output, layout.segments_path(whole.path))
+    segments.write_bytes(b"of the")
+    assert ShardPlace.at(output, whole.path, packed=True).finished(whole.job) is None
+    segments.unlink()
+    place = ShardPlace.at(output, whole.path, packed=True)
+    assert place.finished(whole.job) is None
+    # A job without rows meets the shard of another one.
+    assert ShardPlace.at(output, whole.path).report() == whole
+    write_shard(output, "train", 0, 1)
+    place = ShardPlace.at(output, whole.path, packed=True)
+    assert place.report() == dataclasses.replace(
+        whole, packed=None, segments_bytes=0, segments_crc32c=0
+    )
+
+
+def test_the_index_of_a_packed_shard_comes_last(output: str) -> None:
+    path = layout.shard_name(NAME, "train", 0, 1)
+    before = ShardPlace.at(output, path, packed=True)
+    write_shard(output, "train", 0, 1, segments=b"first")
+    pathlib.Path(output, path).unlink()
+    index = pathlib.Path(output, layout.index_path(path))
+    index.unlink()
+    # What another worker has written since then stays, and there is no index.
+    with pytest.raises(StorageChangedError, match="segments"):
+        write_shard(output, "train", 0, 1, segments=b"second", place=before)
+    segments = pathlib.Path(output, layout.segments_path(path))
+    assert segments.read_bytes() == b"first"
+    assert not index.exists()
+
+
+def test_a_split_is_removed_with_its_segment_indexes(output: str) -> None:
+    reports = [write_shard(output, "train", n, 2, segments=b"12345") for n in (0, 1)]
+    commit_dataset(output, NAME, {"train": finish(output, "train", reports)})
+    manifest, version = read_versioned_manifest(output)
+    remove_split(output, NAME, "train", manifest=manifest, version=version, shards=())
+    assert not [*pathlib.Path(output, "index").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda path: path.unlink(), "segment index is missing"),
+        (lambda path: path.write_bytes(b"cut"), "segment index has the wrong size"),
+    ],
+)
+def test_a_lost_segment_index_is_found(output: str, damage, what: str) -> None:
+    reports = [write_shard(output, "train", n, 2, segments=b"12345") for n in (0, 1)]
+    split = finish(output, "train", reports)
+    assert not check_split(output, split)
+    damage(pathlib.Path(output, layout.segments_path(reports[1].path)))
+    (finding,) = check_split(output, split).first
+    assert (finding.path, finding.what) == (
+        layout.segments_path(reports[1].path),
+        what,
+    )
 
 
 def test_extra_files_are_written_before_the_manifest(output: str) -> None:

@@ -18,11 +18,14 @@ def named(count: int) -> list[str]:
     return [layout.shard_name("d", "train", shard, count) for shard in range(count)]
 
 
-def files_of(shards: list[str], damaged: list[str], *, age: str) -> Contents:
+def files_of(
+    shards: list[str], damaged: list[str], *, age: str, packed: bool = False
+) -> Contents:
     """Returns the files of a split with what they hold, alike in size."""
     paths = [
         *shards,
         *map(layout.index_path, shards),
+        *map(layout.segments_path, shards if packed else ()),
         *(path for shard in damaged for path in layout.quarantine_paths(shard)),
         layout.table_path("d", "train"),
         layout.job_path("d", "train"),
@@ -34,8 +37,11 @@ def files_of(shards: list[str], damaged: list[str], *, age: str) -> Contents:
 class Model:
     """The files of a dataset, and those that are to replace them."""
 
-    def __init__(self, there: Contents, new: Contents, *, remote: bool):
+    def __init__(
+        self, there: Contents, new: Contents, *, remote: bool, packed: bool = False
+    ):
         self.there, self.new, self.remote = dict(there), dict(new), remote
+        self.packed = packed
 
     def infos(self, directory: str, files: Contents) -> dict[str, FileInfo]:
         """Returns the files as a storage lists them."""
@@ -54,6 +60,7 @@ class Model:
             "train",
             shards=shards,
             damaged=damaged,
+            packed=self.packed,
             is_own=lambda path: not {*old, *shards}.isdisjoint(shards_of(path)),
             new=self.infos(NEW_DIR, self.new),
             there=self.infos("out", self.there),
@@ -91,7 +98,7 @@ class Model:
             for path, text in self.there.items()
         )
         assert not started or not any(
-            text.startswith("old") and text.endswith(".index")
+            text.startswith("old") and text.endswith((".index", ".segments"))
             for text in self.there.values()
         )
 
@@ -102,15 +109,20 @@ class Model:
     [(named(3), named(3)), (named(2), named(4)), (["a"], ["a", "b"])],
     ids=["as many", "more", "names of their own"],
 )
+@pytest.mark.parametrize(
+    ("was", "packed"),
+    [(False, False), (False, True), (True, True), (True, False)],
+    ids=["records", "become rows", "rows", "become records"],
+)
 def test_from_any_state_the_same_files_in_the_end(
-    old: list[str], new: list[str], remote: bool
+    old: list[str], new: list[str], remote: bool, was: bool, packed: bool
 ) -> None:
-    before = files_of(old, old[:2], age="old") | {"other": "of nobody"}
+    before = files_of(old, old[:2], age="old", packed=was) | {"other": "of nobody"}
     marker = layout.write_path("d", "train")
-    made = files_of(new, new[1:2], age="new") | {marker: "new marker"}
+    made = files_of(new, new[1:2], age="new", packed=packed) | {marker: "new marker"}
     wanted = {k: v for k, v in made.items() if k != marker} | {"other": "of nobody"}
     for most in range(100):
-        model = Model(before, made, remote=remote)
+        model = Model(before, made, remote=remote, packed=packed)
         done = model.carry_out(model.plan(new, new[1:2], old), most)
         again = model.plan(new, new[1:2], old)
         assert again.missing == []
@@ -127,11 +139,12 @@ def test_from_any_state_the_same_files_in_the_end(
 
 def test_what_is_nowhere_is_missing() -> None:
     old, new = named(2), named(2)
-    made = files_of(new, [], age="new")
-    lost = [new[1], layout.index_path(new[0]), layout.table_path("d", "train")]
+    made = files_of(new, [], age="new", packed=True)
+    indexes = layout.index_path(new[0]), layout.segments_path(new[1])
+    lost = [new[1], *indexes, layout.table_path("d", "train")]
     for path in lost:
         del made[path]
-    model = Model({}, made, remote=True)
+    model = Model({}, made, remote=True, packed=True)
     assert model.plan(new, [], old).missing == lost
 
 
