@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gristmill.loader.jax_arrays.global_arrays import rows_of
     from gristmill.loader.opening.open_dataset import open as open
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+    from gristmill.loader.packed.packed_rows import PackedRows
     from gristmill.loader.provenance.locate import Location
     from gristmill.loader.provenance.passed_shards import PassedShard
     from gristmill.loader.remote.range_fetcher import ReadCounts
@@ -79,6 +80,7 @@ __all__ = [
     "NoShuffle",
     "NotADatasetError",
     "OutOfRangeError",
+    "PackedRows",
     "PaddedFeature",
     "PassedShard",
     "Ragged",

@@ -20,7 +20,7 @@ MAX_POSITIONS = 1 << 31
 
 _FIRSTS_FOLLOW = 1 << 31
 _WORD_BYTES = 4
-_ID_BYTES = (2, 3, 4)
+_ID_BYTES = {"packed": (2, 3, 4), "example": (2, 3, 4, 8)}
 
 RowsKind = Literal["packed", "example"]
 
@@ -31,7 +31,7 @@ class RowFormat:
 
     Attributes:
         length: Tokens that a row can hold.
-        id_bytes: Bytes of a token: 2, 3 or 4.
+        id_bytes: Bytes of a token: 2, 3 or 4; in examples also 8, as they have int64.
         rows: "packed", or "example" for `tf.train.Example` messages.
     """
 
@@ -40,10 +40,11 @@ class RowFormat:
     rows: RowsKind = "packed"
 
     def __post_init__(self) -> None:
+        known = _ID_BYTES.get(self.rows, ())
         for what, good, expected in (
             ("length", 1 <= self.length <= MAX_POSITIONS, f"1 to {MAX_POSITIONS:,}"),
-            ("id_bytes", self.id_bytes in _ID_BYTES, "2, 3 or 4"),
-            ("rows", self.rows in ("packed", "example"), '"packed" or "example"'),
+            ("rows", self.rows in _ID_BYTES, " or ".join(_ID_BYTES)),
+            ("id_bytes", self.id_bytes in known, " or ".join(map(str, known))),
         ):
             if not good:
                 raise InputError(

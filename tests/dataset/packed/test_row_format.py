@@ -14,39 +14,11 @@ from gristmill.dataset.errors import DecodeError, InputError
 from gristmill.dataset.example import decode_example, encode_example
 from gristmill.dataset.packed.row_format import (
     MAX_POSITIONS,
-    RowBatch,
     RowFormat,
     decode_rows,
     encode_rows,
 )
-
-# A piece is the position of its first token, and its tokens.
-Piece = tuple[int, list[int]]
-
-
-def batch_of(rows: list[list[Piece]]) -> RowBatch:
-    pieces = [piece for row in rows for piece in row]
-    return RowBatch(
-        np.cumsum([len(row) for row in rows], dtype=np.int64),
-        np.array([len(ids) for _, ids in pieces], np.uint32),
-        np.array([first for first, _ in pieces], np.uint32),
-        np.array([token for _, ids in pieces for token in ids], np.uint32),
-    )
-
-
-def rows_of(batch: RowBatch) -> list[list[Piece]]:
-    """Takes a batch apart again, token by token."""
-    rows, piece, at = [], 0, 0
-    for end in batch.row_ends.tolist():
-        row = []
-        while piece < end:
-            count = int(batch.lengths[piece])
-            row.append(
-                (int(batch.firsts[piece]), batch.tokens[at : at + count].tolist())
-            )
-            piece, at = piece + 1, at + count
-        rows.append(row)
-    return rows
+from tests.support.packed_rows import Piece, batch_of, rows_of, some_rows
 
 
 def packed_by_hand(row: list[Piece], id_bytes: int) -> bytes:
@@ -76,22 +48,6 @@ def example_by_hand(row: list[Piece], length: int) -> bytes:
             "inputs_segmentation": segments + padding,
         }
     )
-
-
-@st.composite
-def some_rows(draw: st.DrawFn, length: int, id_bytes: int) -> list[list[Piece]]:
-    ids = st.integers(0, (1 << 8 * id_bytes) - 1)
-    rows = []
-    for _ in range(draw(st.integers(0, 4))):
-        row, left = [], length
-        while left and (not row or draw(st.booleans())):
-            piece = draw(st.lists(ids, min_size=1, max_size=left))
-            most = MAX_POSITIONS - len(piece)
-            first = draw(st.one_of(st.just(0), st.integers(0, most)))
-            row.append((first, piece))
-            left -= len(piece)
-        rows.append(row)
-    return rows
 
 
 @given(st.data(), st.sampled_from([1, 2, 9]), st.sampled_from([2, 3, 4]))
@@ -146,13 +102,22 @@ def test_id_bytes_follow_from_the_vocabulary():
     ("options", "message"),
     [
         ({"length": 0}, "length of packed rows is out of range"),
-        ({"length": 8, "id_bytes": 1}, r"id_bytes(.|\n)*expected: 2, 3 or 4"),
+        ({"length": 8, "id_bytes": 1}, r"id_bytes(.|\n)*expected: 2 or 3 or 4"),
+        ({"length": 8, "id_bytes": 8}, r"id_bytes of packed rows is out of range"),
         ({"length": 8, "rows": "json"}, r"rows of packed(.|\n)*got:      'json'"),
     ],
 )
 def test_formats_that_make_no_sense(options, message):
     with pytest.raises(InputError, match=message):
         RowFormat(**options)
+
+
+def test_examples_hold_ids_of_four_bytes_and_no_more():
+    wide = RowFormat(1, 8, "example")
+    batch = batch_of([[(0, [0xFFFFFFFF])]])
+    assert rows_of(decode_rows(wide, encode_rows(wide, batch))) == rows_of(batch)
+    with pytest.raises(DecodeError, match=r"token out of(.|\n)*got:      4294967296"):
+        decode_rows(wide, [example([1 << 32], [0], [1])])
 
 
 def words(*values: int) -> bytes:

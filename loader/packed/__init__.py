@@ -1,0 +1,1 @@
+"""Packed rows as batches for a trainer."""

@@ -1,0 +1,216 @@
+"""Decodes a batch of packed rows to the arrays of a language model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.row_format import (
+    RowFormat,
+    RowsKind,
+    decode_rows,
+    read_heads,
+    read_tokens,
+)
+from gristmill.loader.dataset import Dataset
+from gristmill.loader.indices import checked_count
+from gristmill.loader.packed.row_arrays import Int32Array, RowLayout
+
+ARRAYS = (
+    "inputs",
+    "targets",
+    "inputs_position",
+    "targets_position",
+    "inputs_segmentation",
+    "targets_segmentation",
+)
+
+_STORED = ("length", "id_bytes", "rows")
+_INT32_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackedRows:
+    """Decodes a batch of packed rows to int32 arrays [rows, length].
+
+    They have the names that MaxText gives them:
+
+    - `inputs`: the tokens; 0 behind the last one of a row.
+    - `targets`: of each token its successor in the same piece of a document; 0 for the
+      last token of a piece and behind it.
+    - `inputs_segmentation`: the number of the piece in its row, from 1 on; 0 for
+      padding. A 0 in `inputs` can be a token: only this tells.
+    - `targets_segmentation`: the same where there is a target, else 0.
+    - `inputs_position`: the number of the token in its piece, from 0 on; 0 for padding.
+    - `targets_position`: the same numbers.
+
+    It is configuration and pickles: give it to `feed(decode=...)`, or call it with a
+    list of records.
+
+    Attributes:
+        length: Columns of the arrays: the tokens that a row can hold.
+        id_bytes: Bytes of a stored token: 2, 3 or 4.
+        rows: How rows are stored: "packed", or "example" for `tf.train.Example`.
+        document_positions: Whether positions are those in the document, also in a piece
+            that does not begin it.
+        names: Other names of arrays, by those above; None leaves an array out.
+    """
+
+    length: int
+    id_bytes: int = 2
+    rows: RowsKind = "packed"
+    document_positions: bool = False
+    names: Mapping[str, str | None] = dataclasses.field(
+        default_factory=dict, hash=False
+    )
+
+    def __post_init__(self) -> None:
+        checked_count(self.length, what="length")
+        RowFormat(self.length, self.id_bytes, self.rows)
+        object.__setattr__(self, "names", dict(self.names))
+        for name in self.names:
+            if name not in ARRAYS:
+                raise InputError(
+                    f"packed rows have no array {name!r}",
+                    expected=f"names for {', '.join(ARRAYS)}",
+                    cure="correct the name",
+                )
+        given = [self.names.get(name, name) for name in ARRAYS]
+        given = [name for name in given if name is not None]
+        if not given or len(set(given)) < len(given):
+            raise InputError(
+                "each array of a batch needs a name of its own",
+                expected="other names, and None for some",
+                got=repr(self.names),
+                cure="choose other names",
+            )
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        *others: Dataset,
+        length: int | None = None,
+        document_positions: bool = False,
+        names: Mapping[str, str | None] | None = None,
+    ) -> Self:
+        """Makes the decoder of a packed dataset, or of all datasets of a mixture.
+
+        Args:
+            dataset: The dataset.
+            others: More of them, whose rows must be stored in the same way.
+            length: The length that they must have; by default that of the first.
+            document_positions: As for the class.
+            names: As for the class.
+
+        Raises:
+            InputError: A dataset holds no packed rows, or they are stored in another
+                way.
+        """
+        first: dict[str, Any] = {}
+        for part, split in _splits_of((dataset, *others)):
+            if split is None or split.packed is None:
+                raise InputError(
+                    "the dataset does not hold packed rows",
+                    where=repr(part),
+                    expected="a dataset that `gristmill pack` made",
+                    cure="pack it, or decode its records with a TokenDecoder or an "
+                    "ExampleDecoder",
+                )
+            stored = {name: split.packed[name] for name in _STORED}
+            first = first or stored
+            expected = first if length is None else {**first, "length": length}
+            if stored != expected:
+                raise InputError(
+                    "the rows of the dataset are stored in another way",
+                    where=repr(part),
+                    expected=_shown(expected),
+                    got=_shown(stored),
+                    cure="give the length that it has, or make rows of another with "
+                    "`gristmill repack`",
+                )
+        return cls(**first, document_positions=document_positions, names=names or {})
+
+    def __call__(self, records: Sequence[bytes]) -> dict[str, Int32Array]:
+        """Decodes a batch.
+
+        Raises:
+            DecodeError: A record is no packed row of this length, or has a token that
+                int32 cannot hold.
+        """
+        inputs, layout, firsts = self._read(records)
+        out = {"inputs": inputs}
+        if self._has("targets"):
+            out["targets"] = layout.successors(inputs)
+        if self._has("inputs_position", "targets_position"):
+            numbers = layout.positions(firsts if self.document_positions else None)
+            out["inputs_position"] = numbers
+            if self._has("targets_position"):
+                out["targets_position"] = numbers.copy()
+        if self._has("inputs_segmentation", "targets_segmentation"):
+            numbers = layout.segments()
+            out["inputs_segmentation"] = numbers
+            if self._has("targets_segmentation"):
+                out["targets_segmentation"] = numbers = numbers.copy()
+                numbers.reshape(-1)[layout.last_tokens] = 0
+        names = {name: self.names.get(name, name) for name in ARRAYS}
+        return {key: out[name] for name, key in names.items() if key is not None}
+
+    def _has(self, *names: str) -> bool:
+        return any(self.names.get(name, name) is not None for name in names)
+
+    def _read(
+        self, records: Sequence[bytes]
+    ) -> tuple[Int32Array, RowLayout, npt.NDArray[np.uint32]]:
+        """Returns the tokens [rows, length], where they are, and the first positions.
+
+        Raises DecodeError as `__call__` does.
+        """
+        row_format = RowFormat(self.length, self.id_bytes, self.rows)
+        tokens = np.empty((len(records), self.length), np.int32)
+        if self.rows == "packed":
+            heads = read_heads(row_format, records)
+            layout = RowLayout.of(
+                self.length, heads.row_ends, heads.lengths, heads.token_counts
+            )
+            starts = np.arange(len(records)) * self.length
+            read_tokens(row_format, records, heads, tokens.reshape(-1), starts)
+            firsts = heads.firsts
+        else:
+            row_ends, lengths, firsts, ids = decode_rows(row_format, records)
+            sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+            counts = np.diff(sums[row_ends], prepend=0)
+            layout = RowLayout.of(self.length, row_ends, lengths, counts)
+            tokens.reshape(-1)[layout.is_token()] = ids.view(np.int32)
+        layout.clear_padding(tokens)
+        # Beyond int32 they have become negative.
+        if self.id_bytes >= _INT32_BYTES and (tokens < 0).any():
+            row = int(np.argmax((tokens < 0).any(axis=1)))
+            raise DecodeError(
+                "row has a token that int32 cannot hold",
+                row=row,
+                expected="ids below 2^31",
+                got=int(tokens[row].view(np.uint32).max()),
+                cure="decode such rows by a function of your own: docs/format.md has "
+                "one",
+            )
+        return tokens, layout, firsts
+
+
+def _splits_of(datasets: Iterable[Dataset]) -> Iterator[tuple[Dataset, Split | None]]:
+    """Yields the editions of each dataset, and of each that was joined to it."""
+    for dataset in datasets:
+        for part in dataset.parts:
+            split = part.committed
+            for edition in (None,) if split is None else split.parts:
+                yield part, edition
+
+
+def _shown(stored: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in stored.items())

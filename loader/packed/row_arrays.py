@@ -1,0 +1,118 @@
+"""Where the pieces of packed rows lie in an array [rows, length], and what tells it.
+
+Padding is laid out as one more span behind the pieces of each row, so that the spans
+fill the array, and all rows are done at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.loader.indices import IntArray
+
+Int32Array = npt.NDArray[np.int32]
+
+
+class RowLayout(NamedTuple):
+    """The spans of an array [rows, length]: pieces, and the padding of each row.
+
+    Attributes:
+        shape: Of the array.
+        spans: int64 [pieces + rows], tokens of each.
+        stops: int64 [pieces + rows], where each ends in the flat array.
+        pieces: int64 [pieces], which spans are pieces.
+        row_ends: int64 [rows], where the pieces of each row end among all.
+    """
+
+    shape: tuple[int, int]
+    spans: IntArray
+    stops: IntArray
+    pieces: IntArray
+    row_ends: IntArray
+
+    @classmethod
+    def of(
+        cls,
+        length: int,
+        row_ends: IntArray,
+        lengths: npt.NDArray[np.uint32],
+        token_counts: IntArray,
+    ) -> Self:
+        """Lays out rows.
+
+        Args:
+            length: Columns of the array.
+            row_ends: int64 [rows], where the pieces of each row end among all.
+            lengths: uint32 [pieces], tokens of each.
+            token_counts: int64 [rows], tokens of each, at most `length`.
+        """
+        rows = np.arange(len(row_ends))
+        pieces = np.arange(len(lengths)) + np.repeat(rows, _widths(row_ends))
+        spans = np.empty(len(lengths) + len(rows), np.int64)
+        spans[pieces] = lengths
+        spans[row_ends + rows] = length - token_counts
+        return cls((len(rows), length), spans, np.cumsum(spans), pieces, row_ends)
+
+    @property
+    def last_tokens(self) -> IntArray:
+        """Where the last token of each piece is in the flat array: int64 [pieces]."""
+        return self.stops[self.pieces] - 1
+
+    def clear_padding(self, array: Int32Array) -> None:
+        """Sets padding to 0."""
+        flat = array.reshape(-1)
+        padding = self.row_ends + np.arange(len(self.row_ends))
+        stops = self.stops[padding]
+        starts = stops - self.spans[padding]
+        # Slices: a mask of all tokens would cost more than the array itself.
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            flat[start:stop] = 0
+
+    def is_token(self) -> npt.NDArray[np.bool_]:
+        """Returns where tokens are in the flat array, bool [rows * length]."""
+        filled = np.zeros(len(self.spans), np.bool_)
+        filled[self.pieces] = True
+        return np.repeat(filled, self.spans)
+
+    def segments(self) -> Int32Array:
+        """Returns the number of each token's piece in its row, from 1 on."""
+        numbers = np.zeros(len(self.spans), np.int32)
+        before = self.row_ends - _widths(self.row_ends)
+        numbers[self.pieces] = np.arange(1, len(self.pieces) + 1) - np.repeat(
+            before, _widths(self.row_ends)
+        )
+        return np.repeat(numbers, self.spans).reshape(self.shape)
+
+    def positions(self, firsts: npt.NDArray[np.uint32] | None) -> Int32Array:
+        """Returns the number of each token in its piece.
+
+        Args:
+            firsts: uint32 [pieces], what is added; None for 0.
+        """
+        rows, length = self.shape
+        # Of each span, the column where its positions begin: not below -2^31.
+        begins = self.stops - self.spans
+        begins -= np.repeat(np.arange(rows) * length, 1 + _widths(self.row_ends))
+        if firsts is not None:
+            begins[self.pieces] -= firsts
+        columns = np.arange(length, dtype=np.int32)
+        out = np.repeat(begins.astype(np.int32), self.spans).reshape(self.shape)
+        np.subtract(columns, out, out=out)
+        self.clear_padding(out)
+        return out
+
+    def successors(self, tokens: Int32Array) -> Int32Array:
+        """Returns the token that follows each one in its piece, 0 for the last."""
+        out = np.empty(self.shape, np.int32)
+        out[:, :-1] = tokens[:, 1:]
+        out[:, -1:] = 0
+        out.reshape(-1)[self.last_tokens] = 0
+        return out
+
+
+def _widths(row_ends: IntArray) -> IntArray:
+    """Returns how many pieces each row has."""
+    return np.diff(row_ends, prepend=0)

@@ -1,0 +1,247 @@
+"""Packed rows as arrays, compared with what each token by itself says.
+
+Covers: loader/packed/row_arrays.py.
+"""
+
+import json
+import pathlib
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset import Writer
+from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.packed.row_format import RowFormat, encode_rows
+from tests.support.packed_rows import Piece, batch_of, some_rows
+
+ARRAYS = (
+    "inputs",
+    "targets",
+    "inputs_position",
+    "targets_position",
+    "inputs_segmentation",
+    "targets_segmentation",
+)
+
+
+def token_by_token(
+    rows: list[list[Piece]], length: int, document_positions: bool
+) -> dict[str, np.ndarray]:
+    out = {name: np.zeros((len(rows), length), np.int64) for name in ARRAYS}
+    for row, pieces in enumerate(rows):
+        column = 0
+        for number, (first, ids) in enumerate(pieces, 1):
+            for at, token in enumerate(ids):
+                position = at + first * document_positions
+                found = {
+                    "inputs": token,
+                    "inputs_position": position,
+                    "targets_position": position,
+                    "inputs_segmentation": number,
+                }
+                if at + 1 < len(ids):
+                    found |= {"targets": ids[at + 1], "targets_segmentation": number}
+                for name, value in found.items():
+                    out[name][row, column] = value
+                column += 1
+    return out
+
+
+def encoded(
+    rows: list[list[Piece]], length: int, id_bytes: int = 2, kind: str = "packed"
+) -> list[bytes]:
+    return encode_rows(RowFormat(length, id_bytes, kind), batch_of(rows))
+
+
+@given(
+    st.data(),
+    st.sampled_from([1, 2, 9]),
+    st.sampled_from([2, 3]),
+    st.sampled_from(["packed", "example"]),
+    st.booleans(),
+)
+def test_every_token_is_where_it_belongs(
+    data, length, id_bytes, kind, document_positions
+):
+    rows = data.draw(some_rows(length, id_bytes))
+    decode = loader.PackedRows(
+        length=length,
+        id_bytes=id_bytes,
+        rows=kind,
+        document_positions=document_positions,
+    )
+    batch = decode(encoded(rows, length, id_bytes, kind))
+    expected = token_by_token(rows, length, document_positions)
+    assert tuple(batch) == ARRAYS
+    for name, array in batch.items():
+        assert (array.dtype, array.shape) == (np.int32, (len(rows), length)), name
+        np.testing.assert_array_equal(array, expected[name], name)
+        array += 1  # It can be written to, and no other changes with it.
+
+
+def test_a_row_by_hand():
+    rows = [[(0, [5, 0, 7]), (40, [0, 0])], [(3, [9])]]
+    batch = loader.PackedRows(length=6, document_positions=True)(encoded(rows, 6))
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        "inputs": [[5, 0, 7, 0, 0, 0], [9, 0, 0, 0, 0, 0]],
+        "targets": [[0, 7, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]],
+        "inputs_position": [[0, 1, 2, 40, 41, 0], [3, 0, 0, 0, 0, 0]],
+        "targets_position": [[0, 1, 2, 40, 41, 0], [3, 0, 0, 0, 0, 0]],
+        "inputs_segmentation": [[1, 1, 1, 2, 2, 0], [1, 0, 0, 0, 0, 0]],
+        "targets_segmentation": [[1, 1, 0, 2, 0, 0], [0, 0, 0, 0, 0, 0]],
+    }
+    targets = np.count_nonzero(batch["targets_segmentation"])
+    assert targets == 6 - 3  # tokens - pieces
+
+
+@given(st.sets(st.sampled_from(ARRAYS), min_size=1), st.booleans())
+def test_arrays_can_have_other_names_and_be_left_out(kept, renamed):
+    names = {name: name.upper() if renamed else name for name in kept}
+    names |= {name: None for name in ARRAYS if name not in kept}
+    records = encoded([[(0, [1, 2]), (4, [3])]], 4)
+    everything = loader.PackedRows(length=4)(records)
+    batch = loader.PackedRows(length=4, names=names)(records)
+    assert list(batch) == [names[name] for name in ARRAYS if name in kept]
+    for name in kept:
+        np.testing.assert_array_equal(batch[names[name]], everything[name])
+
+
+def test_tokens_of_four_bytes():
+    decode = loader.PackedRows(length=2, id_bytes=4)
+    good, bad = encoded([[(0, [2**31 - 1, 70_000])], [(0, [7, 2**31 + 5])]], 2, 4)
+    assert decode([good])["inputs"].tolist() == [[2**31 - 1, 70_000]]
+    with pytest.raises(
+        DecodeError, match=r"int32(.|\n)*got:      2147483653"
+    ) as caught:
+        decode([good, bad])
+    assert caught.value.row == 1
+
+
+@pytest.mark.parametrize("kind", ["packed", "example"])
+def test_rows_that_are_none_are_named(kind):
+    decode = loader.PackedRows(length=4, rows=kind)
+    good, longer = (
+        encoded([[(0, [1])]], 4, 2, kind),
+        encoded([[(0, [1] * 5)]], 5, 2, kind),
+    )
+    for record, message in (
+        (longer[0], "give the length that the dataset was packed with"),
+        (good[0][:-1], "record is no packed row"),
+        (b"some text", "record is no packed row"),
+    ):
+        with pytest.raises(DecodeError, match=message) as caught:
+            decode([*good, *good, record])
+        assert caught.value.row == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 0}, "length is out of range"),
+        ({"length": 2, "id_bytes": 8}, "id_bytes of packed rows is out of range"),
+        ({"length": 2, "rows": "text"}, "rows of packed rows is out of range"),
+        ({"length": 2, "names": {"tokens": "x"}}, "packed rows have no array 'tokens'"),
+        ({"length": 2, "names": {"inputs": "targets"}}, "a name of its own"),
+        ({"length": 2, "names": dict.fromkeys(ARRAYS)}, "a name of its own"),
+    ],
+)
+def test_decoders_that_make_no_sense(options, message):
+    with pytest.raises(InputError, match=message):
+        loader.PackedRows(**options)
+
+
+def test_decoders_pickle():
+    decode = loader.PackedRows(length=2, id_bytes=3, names={"targets": None})
+    assert pickle.loads(pickle.dumps(decode)) == decode
+    assert hash(decode) == hash(loader.PackedRows(length=2, id_bytes=3))
+
+
+def packed_dataset(
+    path: pathlib.Path, rows: list[list[Piece]], length: int, **options: object
+) -> loader.Dataset:
+    """Writes rows as a dataset that says what they are."""
+    with Writer(path, records_per_shard=5) as writer:
+        for record in encoded(rows, length, **options):
+            writer.write(record)
+    return described(path, length=length, id_bytes=2, rows="packed")
+
+
+def described(path: pathlib.Path, **packed: object) -> loader.Dataset:
+    manifest = json.loads((path / "dataset.json").read_text())
+    manifest["splits"]["train"]["packed"] = {"format": 1, **packed}
+    (path / "dataset.json").write_text(json.dumps(manifest))
+    return loader.open(path)
+
+
+ROWS = [[(0, [row, 1]), (row, [2])] for row in range(12)]
+
+
+def test_a_feed_is_elastic_with_packing(tmp_path):
+    dataset = packed_dataset(tmp_path / "packed", ROWS, 4)
+    decode = loader.PackedRows.of(dataset)
+    assert decode == loader.PackedRows(length=4)
+    batches = loader.global_batches(dataset, batch_size=4, seed=3, epochs=2)
+    for step in range(3):
+        expected = token_by_token(
+            [ROWS[record] for record in batches.indices(step)], 4, False
+        )
+        parts = []
+        for host in range(2):
+            with batches.feed(
+                decode=decode, process_index=host, process_count=2, start_step=step
+            ) as feed:
+                parts.append(next(feed))
+        for name in ARRAYS:
+            whole = np.concatenate([part[name] for part in parts])
+            np.testing.assert_array_equal(whole, expected[name], name)
+
+
+def test_a_feed_names_the_record_that_is_no_row(tmp_path):
+    dataset = packed_dataset(tmp_path / "packed", ROWS, 4)
+    batches = loader.global_batches(dataset, batch_size=4, shuffle="none")
+    decode = loader.PackedRows(length=4, id_bytes=3)
+    with (
+        batches.feed(decode=decode, process_index=0, process_count=1) as feed,
+        pytest.raises(DecodeError, match=r"packed, record 0 (.|\n)*of 3 bytes"),
+    ):
+        next(feed)
+
+
+def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
+    dataset = packed_dataset(tmp_path / "packed", ROWS, 4)
+    decode = loader.PackedRows.of(
+        dataset, dataset, document_positions=True, names={"targets": None}
+    )
+    assert decode == loader.PackedRows(
+        length=4, document_positions=True, names={"targets": None}
+    )
+    other = packed_dataset(tmp_path / "other", ROWS, 4)
+    other = described(tmp_path / "other", length=4, id_bytes=3, rows="example")
+    assert loader.PackedRows.of(other, length=4) == loader.PackedRows(
+        length=4, id_bytes=3, rows="example"
+    )
+    packed_dataset(tmp_path / "more", ROWS, 4)
+    joined = loader.open([tmp_path / "packed", tmp_path / "more"])
+    assert loader.PackedRows.of(joined) == loader.PackedRows(length=4)
+    mixed = loader.open([tmp_path / "packed", tmp_path / "other"])
+    for datasets, options, message in (
+        ([dataset], {"length": 8}, r"expected: length 8, (.|\n)*got:      length 4, "),
+        ([dataset, other], {}, r"other(.|\n)*expected: .*rows packed\n.*rows example"),
+        ([mixed], {}, r"other(.|\n)*expected: .*rows packed\n.*rows example"),
+    ):
+        with pytest.raises(InputError, match=message):
+            loader.PackedRows.of(*datasets, **options)
+
+
+def test_a_dataset_of_other_records_is_refused(tmp_path):
+    with Writer(tmp_path / "text") as writer:
+        writer.write(b"text")
+    for path in (tmp_path / "text", sorted((tmp_path / "text").glob("text*"))[0]):
+        with pytest.raises(
+            InputError, match=r"does not hold packed rows(.|\n)*pack it"
+        ):
+            loader.PackedRows.of(loader.open(path))
