@@ -1,0 +1,235 @@
+"""Documents joined from their pieces in rows, to see that all their tokens are there.
+
+It needs the rows and the segment index alone. A document's crc32c follows from those of
+its pieces in whatever order they come, so no token is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import CorruptShardError, DecodeError
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.document_crc32cs import (
+    ID_BYTES,
+    crc32cs_of,
+    followed_by,
+)
+from gristmill.dataset.packed.row_format import RowBatch, RowFormat, decode_rows
+from gristmill.dataset.packed.segment_index import SegmentIndex
+
+RECOUNTED = (
+    "documents",
+    "tokens",
+    "pieces",
+    "padding_tokens",
+    "cut_documents",
+    "digest_low",
+    "digest_high",
+)
+"""Fields of `PackedCounts` that rows and their segment index tell."""
+
+_CHUNK = 1 << 16
+
+Uint32 = npt.NDArray[np.uint32]
+
+
+class JoinedDocuments(NamedTuple):
+    """What the documents of a shard are, as its rows have them.
+
+    Attributes:
+        lengths: uint32 [documents], in tokens; 0 of a document in no row.
+        crc32cs: uint32 [documents], of the ids as little-endian uint32.
+        counts: What the rows hold: the fields in `RECOUNTED`, the others are 0.
+    """
+
+    lengths: Uint32
+    crc32cs: Uint32
+    counts: PackedCounts
+
+
+def join_documents(
+    records: Iterable[Sequence[bytes]], *, row_format: RowFormat, index: SegmentIndex
+) -> JoinedDocuments:
+    """Joins the pieces of every document of a shard.
+
+    Memory: 10 bytes a document, 20 a piece of a document that is cut, and a few times
+    a batch.
+
+    Args:
+        records: The rows of the shard in their order, in batches of any size.
+        row_format: How they are encoded.
+        index: The segment index of the shard.
+
+    Returns:
+        Lengths and checksums of all documents, and what they add up to.
+
+    Raises:
+        CorruptShardError: Rows and index contradict each other, or the pieces of a
+            document are not one after the other. `where` names the row, the document
+            and its place.
+    """
+    joiner = _Joiner(row_format, index)
+    for batch in records:
+        joiner.add(batch)
+    return joiner.finish()
+
+
+class _Joiner:
+    def __init__(self, row_format: RowFormat, index: SegmentIndex) -> None:
+        self._format, self._index = row_format, index
+        self._lengths = np.zeros(index.documents, np.uint32)
+        self._crc32cs = np.zeros(index.documents, np.uint32)
+        # Documents of which not all pieces begin with token 0.
+        self._is_cut = np.zeros(index.documents, bool)
+        for begin in range(0, index.pieces, _CHUNK):
+            chunk = slice(begin, begin + _CHUNK)
+            later = index.piece_firsts[chunk] > 0
+            self._is_cut[index.piece_documents[chunk][later]] = True
+        # Of their pieces: places in the index, lengths, checksums.
+        none = np.zeros(0, np.uint32)
+        self._cut = [(np.zeros(0, np.int64), none, none)]
+        self._rows = self._pieces = self._tokens = self._whole = 0
+
+    def add(self, records: Sequence[bytes]) -> None:
+        index = self._index
+        try:
+            rows = decode_rows(self._format, records)
+        except DecodeError as e:
+            facts = e.facts() | {"where": f"row {self._rows + e.row:,}"}
+            raise CorruptShardError(**facts) from e
+        self._check(rows)
+        begin = self._pieces
+        end = begin + len(rows.lengths)
+        documents = index.piece_documents[begin:end]
+        crc32cs = crc32cs_of(rows.tokens, rows.lengths)
+        is_cut = self._is_cut[documents]
+        whole = ~is_cut
+        self._lengths[documents[whole]] = rows.lengths[whole]
+        self._crc32cs[documents[whole]] = crc32cs[whole]
+        self._whole += int(whole.sum())
+        places = begin + np.flatnonzero(is_cut)
+        self._cut.append((places, rows.lengths[is_cut], crc32cs[is_cut]))
+        self._rows += len(records)
+        self._pieces = end
+        self._tokens += len(rows.tokens)
+
+    def _check(self, rows: RowBatch) -> None:
+        """Checks that a batch has the pieces that the index says."""
+        index, begin = self._index, self._pieces
+        expected = index.row_ends[self._rows : self._rows + len(rows.row_ends)] - begin
+        if len(expected) < len(rows.row_ends):
+            raise CorruptShardError(
+                "there are more rows than the segment index has",
+                where=f"row {index.rows:,}",
+                expected=f"{index.rows:,} rows",
+                got=f"{self._rows + len(rows.row_ends):,} or more",
+            )
+        if (wrong := np.flatnonzero(expected != rows.row_ends)).size:
+            row = int(wrong[0])
+            before = int(expected[row - 1]) if row else 0
+            raise CorruptShardError(
+                "a row does not have the pieces that the segment index has",
+                where=f"row {self._rows + row:,}",
+                expected=f"{int(expected[row]) - before:,} pieces",
+                got=f"{int(rows.row_ends[row]) - before:,}",
+            )
+        firsts = index.piece_firsts[begin : begin + len(rows.firsts)]
+        if (wrong := np.flatnonzero(firsts != rows.firsts)).size:
+            piece = int(wrong[0])
+            raise CorruptShardError(
+                "a piece is not the part of its document that the segment index has",
+                where=piece_place(index, begin + piece),
+                expected=f"from token {int(firsts[piece]):,} of the document on",
+                got=f"from token {int(rows.firsts[piece]):,} on",
+            )
+
+    def finish(self) -> JoinedDocuments:
+        index = self._index
+        if self._rows < index.rows:
+            raise CorruptShardError(
+                "there are fewer rows than the segment index has",
+                where=f"row {self._rows:,}",
+                expected=f"{index.rows:,} rows",
+                got=f"{self._rows:,}",
+            )
+        uncut = int(np.count_nonzero(self._lengths))
+        if uncut < self._whole:
+            begins = np.flatnonzero(index.piece_firsts == 0)
+            documents = index.piece_documents[begins]
+            order = np.argsort(documents, kind="stable")
+            again = np.flatnonzero(np.diff(documents[order]) == 0)[0] + 1
+            raise CorruptShardError(
+                "a document is in rows twice",
+                where=piece_place(index, int(begins[order[again]])),
+            )
+        cut_documents = self._join_cut()
+        counts = PackedCounts(
+            documents=uncut + cut_documents,
+            tokens=self._tokens,
+            pieces=self._pieces,
+            padding_tokens=self._rows * self._format.length - self._tokens,
+            cut_documents=cut_documents,
+        )
+        digest = digest_of(self._lengths, self._crc32cs)
+        counts += PackedCounts(digest_low=digest.low, digest_high=digest.high)
+        return JoinedDocuments(self._lengths, self._crc32cs, counts)
+
+    def _join_cut(self) -> int:
+        """Joins documents of several pieces, and returns how many there are."""
+        index = self._index
+        columns = zip(*self._cut, strict=True)
+        places, lengths, crc32cs = (np.concatenate(column) for column in columns)
+        self._cut.clear()
+        keys = index.piece_documents[places].astype(np.uint64) << np.uint64(32)
+        keys |= index.piece_firsts[places]
+        order = np.argsort(keys)
+        places, lengths, crc32cs = places[order], lengths[order], crc32cs[order]
+        documents = index.piece_documents[places]
+        firsts = index.piece_firsts[places].astype(np.int64)
+        begins = np.append(True, documents[1:] != documents[:-1])[: len(documents)]
+        expected = np.append(0, firsts + lengths)[:-1]
+        expected[begins] = 0
+        if (wrong := np.flatnonzero(firsts != expected)).size:
+            at = int(wrong[0])
+            raise CorruptShardError(
+                "pieces of a document do not follow one another",
+                where=piece_place(index, int(places[at])),
+                expected=f"a piece from token {int(expected[at]):,} on",
+                got=f"from token {int(firsts[at]):,} on",
+            )
+        starts = np.flatnonzero(begins)
+        if not len(starts):
+            return 0
+        sizes = np.add.reduceat(lengths, starts, dtype=np.int64)
+        counts = np.diff(starts, append=len(places))
+        following = np.repeat(sizes, counts) - (firsts + lengths)
+        shares = followed_by(crc32cs, following * ID_BYTES)
+        self._lengths[documents[starts]] = sizes
+        self._crc32cs[documents[starts]] = np.bitwise_xor.reduceat(shares, starts)
+        return len(starts)
+
+
+def piece_place(index: SegmentIndex, piece: int) -> str:
+    """Returns where a piece of a shard is and whose it is, for messages."""
+    row = int(np.searchsorted(index.row_ends, piece, side="right"))
+    document = int(index.piece_documents[piece])
+    place = int(index.document_places[document])
+    span = index.span_of(document)
+    return f"row {row:,}, document {document:,} (place {place:,} of span {span:,})"
+
+
+def digest_of(lengths: Uint32, crc32cs: Uint32) -> RecordsDigest:
+    """Returns the digest of documents; those without a token do not count."""
+    digest = RecordsDigest()
+    for begin in range(0, len(lengths), _CHUNK):
+        chunk = slice(begin, begin + _CHUNK)
+        found = lengths[chunk] > 0
+        sizes = lengths[chunk][found].astype(np.int64) * ID_BYTES
+        digest += RecordsDigest.of(crc32cs[chunk][found], sizes)
+    return digest
