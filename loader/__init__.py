@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.features import FeatureSpec
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.shard_report import SourceSpan
-    from gristmill.loader.api import GlobalBatches, global_batches
+    from gristmill.loader.api import GlobalBatches, global_batches, token_weights
     from gristmill.loader.batches import Batches
     from gristmill.loader.cache.cache_counts import CacheCounts
     from gristmill.loader.content import Content
@@ -99,6 +99,7 @@ __all__ = [
     "read_together",
     "rows_of",
     "to_jax",
+    "token_weights",
 ]
 
 # Imported when first used: a trainer that only opens a dataset needs nothing else.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy.typing as npt
 
@@ -17,9 +18,16 @@ from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray, checked_indices
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
-from gristmill.loader.order.mixture import Mixture, Weight
+from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import Shuffle, ShuffleName, parse_shuffle
+from gristmill.loader.order.token_run import (
+    TokenRun,
+    TokensPerRow,
+    held_tokens,
+    run_of_steps,
+    run_of_tokens,
+)
 from gristmill.loader.provenance.locate import Location, locate
 
 if TYPE_CHECKING:
@@ -55,6 +63,45 @@ class GlobalBatches(Batches):
             InputError: There is no such row.
         """
         return locate(self, step, row)
+
+    def token_run(
+        self,
+        *,
+        tokens: int | None = None,
+        steps: int | None = None,
+        tokens_per_row: TokensPerRow | None = None,
+    ) -> TokenRun:
+        """Returns how many first steps have so many tokens, or what so many steps have.
+
+        Args:
+            tokens: Tokens to train on: the fewest steps that have as many. They are
+                those in the rows of packed datasets, without padding.
+            steps: Instead, how many steps.
+            tokens_per_row: Tokens of each record of the datasets that are not packed
+                rows: a number, or by their names in a mixture.
+
+        Raises:
+            InputError: Neither or both are given, there are not so many, or it is not
+                known how many tokens a dataset holds.
+        """
+        if (tokens is None) == (steps is None):
+            raise InputError(
+                "a run is of so many tokens, or of so many steps",
+                expected="tokens or steps",
+                got=f"tokens={tokens!r}, steps={steps!r}",
+            )
+        held = [
+            held_tokens(
+                dataset,
+                self.names[number] if self.names else "",
+                [content.records for content in self.contents_of(number)],
+                tokens_per_row,
+            )
+            for number, dataset in enumerate(self.datasets)
+        ]
+        if steps is not None:
+            return run_of_steps(self.schedule, held, steps=steps)
+        return run_of_tokens(self.schedule, held, tokens=cast("int", tokens))
 
     def feed(
         self,
@@ -235,6 +282,51 @@ def global_batches(
             drop_remainder=drop_remainder,
         ),
     )
+
+
+def token_weights(
+    datasets: Mapping[str, Dataset],
+    shares: Mapping[str, Weight],
+    *,
+    tokens_per_row: TokensPerRow | None = None,
+) -> dict[str, Fraction]:
+    """Returns the weights with which a mixture has shares of tokens, not of rows.
+
+    They are for `weights` of `global_batches`, and for `with_weights`. Tokens are those
+    in the rows of packed datasets, without padding.
+
+    Args:
+        datasets: The datasets of the mixture, by name.
+        shares: The share of each in the tokens of the mixture, of any sum.
+        tokens_per_row: Tokens of each record of the datasets that are not packed rows:
+            a number, or by their names.
+
+    Returns:
+        The share of each dataset in the rows, by name: exact fractions, together 1.
+
+    Raises:
+        InputError: The names are not those of the datasets, a share is no number, or it
+            is not known how many tokens a dataset holds.
+    """
+    if not isinstance(datasets, Mapping) or not datasets:
+        raise InputError(
+            "shares of tokens are those of the datasets of a mixture",
+            expected='datasets by name: {"a": a, "b": b}',
+            got=f"{datasets!r:.200}",
+        )
+    if not isinstance(shares, Mapping) or shares.keys() != datasets.keys():
+        raise InputError(
+            "the shares are not those of the mixture's datasets",
+            expected=f"a share for each of {', '.join(datasets)}",
+            got=f"{shares!r:.200}",
+            cure="give shares by these names and no others",
+        )
+    rows = []
+    exact = exact_weights([shares[name] for name in datasets])
+    for (name, dataset), share in zip(datasets.items(), exact, strict=True):
+        ((count, tokens, _),) = held_tokens(dataset, name, None, tokens_per_row)
+        rows.append(share * Fraction(count, tokens))
+    return dict(zip(datasets, exact_weights(rows), strict=True))
 
 
 def _length_of(dataset: Dataset) -> int:

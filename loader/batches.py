@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import NamedTuple, Self
 
 from gristmill.dataset.errors import InputError
@@ -47,10 +48,30 @@ class Batches:
             datasets = ", ".join(f"{name}={dataset!r}" for name, dataset in named)
         steps = "without end" if self.steps is None else f"{self.steps:,}"
         first = self.schedule.orders[0]
-        return (
+        text = (
             f"<{type(self).__name__} of {datasets}: batch_size {self.batch_size:,}, "
-            f"steps {steps}, {first.shuffle.kind} shuffle, seed {first.seed}>"
+            f"steps {steps}, {first.shuffle.kind} shuffle, seed {first.seed}"
         )
+        if shares := self._token_shares():
+            parts = zip(self.names, shares, strict=True)
+            told = (f"{name} {float(share):.2%}" for name, share in parts)
+            text += f", of tokens {', '.join(told)}"
+        return text + ">"
+
+    def _token_shares(self) -> list[Fraction]:
+        """Returns the shares of a mixture's datasets in its tokens, as far as known."""
+        counts = [dataset.packed_counts() for dataset in self.datasets]
+        mixture = self.schedule.mixture
+        if mixture is None or None in counts:
+            return []
+        tokens = [
+            weight * Fraction(held.tokens, len(dataset))
+            for weight, held, dataset in zip(
+                mixture.phases[0].weights, counts, self.datasets, strict=True
+            )
+            if held is not None
+        ]
+        return [share / sum(tokens) for share in tokens]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds_features import parse_tfds_features
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.content import Content
 from gristmill.loader.indices import IntArray, checked_index, checked_indices
@@ -245,14 +246,35 @@ class Dataset(Sequence[bytes]):
             for shards in range(first, last + 1)
         )
 
+    def packed_counts(self, records: int | None = None) -> PackedCounts | None:
+        """Returns what its rows hold if they are packed rows, None of other records.
+
+        Args:
+            records: Only of so many first rows, which end where a shard does.
+        """
+        ends = self._shards.ends
+        shards = self.num_shards
+        if records is not None:
+            shards = int(np.searchsorted(ends, records, side="right"))
+        totals = [
+            None if table is None else table.packed_total(rows)
+            for table, rows in self._tables_of(shards)
+        ]
+        found = [total for total in totals if total is not None]
+        return sum(found, PackedCounts()) if len(found) == len(totals) else None
+
+    def _tables_of(self, shards: int) -> list[tuple[ShardTable | None, slice]]:
+        """Returns the tables that have the first shards, and which rows of each."""
+        tables: list[tuple[ShardTable | None, slice]] = []
+        for part in self.parts:
+            if shards > 0 or not tables:
+                tables.append((part._table, slice(shards)))
+            shards -= part.num_shards
+        return tables
+
     def _content_of(self, shards: int) -> Content:
         """Returns the content of the first shards."""
-        tables: list[tuple[ShardTable | None, slice]] = []
-        left = shards
-        for part in self.parts:
-            if left > 0 or not tables:
-                tables.append((part._table, slice(left)))
-            left -= part.num_shards
+        tables = self._tables_of(shards)
         columns = [np.diff(self._shards.ends[:shards], prepend=0)]
         known = [(table, rows) for table, rows in tables if table is not None]
         digest = None

@@ -193,12 +193,12 @@ class ShardTable:
         for row in zip(*columns, strict=True):
             yield PackedCounts(**dict(zip(_PACKED_FIELDS, row, strict=True)))
 
-    def packed_total(self) -> PackedCounts | None:
-        """Returns what the rows of all shards hold, None if they are none."""
+    def packed_total(self, shards: slice = slice(None)) -> PackedCounts | None:
+        """Returns what the rows of all or some shards hold, None if they are none."""
         if not self.is_packed:
             return None
         # Lanes of digests add up modulo 2**64.
-        sums = (int(self.columns[name].sum()) for name in PACKED_COLUMNS)
+        sums = (int(self.columns[name][shards].sum()) for name in PACKED_COLUMNS)
         return PackedCounts(**dict(zip(_PACKED_FIELDS, sums, strict=True)))
 
     def taken(self, shards: Int64) -> ShardTable:

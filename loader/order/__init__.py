@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ShuffleKey,
         ShuffleName,
     )
+    from gristmill.loader.order.token_run import TokenRun, TokensPerRow
 
 __all__ = [
     "BatchSizes",
@@ -51,6 +52,8 @@ __all__ = [
     "ShuffleName",
     "ShuffleQuality",
     "Sighting",
+    "TokenRun",
+    "TokensPerRow",
     "Weight",
     "shuffle_quality",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +125,19 @@ class DatasetOrder:
     def epoch_at(self, position: int) -> int:
         """Returns the epoch of a position."""
         return self._layout.epoch_at(position)
+
+    def epochs_before(self, position: int) -> Fraction:
+        """Returns how many epochs come before a position."""
+        return self._layout.epochs_before(position)
+
+    def records_before(self, position: int) -> list[tuple[range, int]]:
+        """Returns how many records of which ranges come before a position.
+
+        A range is of records that have an order of their own in an epoch: all of them,
+        or the old and the new ones where an epoch was extended. The number is that of
+        all epochs.
+        """
+        return self._layout.records_before(position)
 
     def shuffle_key(self, epochs: IntArray) -> ShuffleKey:
         """Returns what the shuffle of some epochs of the dataset depends on."""

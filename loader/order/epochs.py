@@ -144,6 +144,26 @@ class Epochs:
         run = self._run_of(position)
         return run.first_epoch + (position - run.from_position) // run.num_records
 
+    def epochs_before(self, position: int) -> Fraction:
+        """Returns how many epochs come before a position."""
+        run = self._run_of(position)
+        passed = position - run.from_position
+        return run.first_epoch + Fraction(passed, run.num_records)
+
+    def records_before(self, position: int) -> list[tuple[range, int]]:
+        """Returns how many records of which lanes come before a position."""
+        starts = [run.from_position for run in self.runs]
+        found: list[tuple[range, int]] = []
+        for run, end in zip(self.runs, [*starts[1:], POSITION_LIMIT], strict=True):
+            if run.from_position >= position:
+                break
+            passed = min(end, position) - run.from_position
+            counts = (passed,) if run.mixture is None else run.mixture.counts(passed)
+            for lane, count in zip(run.lanes, counts, strict=True):
+                first, records = self.lanes[lane]
+                found.append((range(first, first + records), count))
+        return found
+
     def start_of(self, epoch: int) -> int:
         """Returns the first position of an epoch."""
         (run, _), *_ = self.runs_of(np.array([epoch], np.int64))

@@ -263,6 +263,10 @@ class Schedule:
         """Returns the dataset at each position, and the position in its own order."""
         return self._mixture.locate_unchecked(positions)
 
+    def counts(self, position: int) -> tuple[int, ...]:
+        """Returns how many records of each dataset come before a position."""
+        return self._mixture.counts(position)
+
     def indices(self, step: int, rows: RowsBySize = ALL_ROWS) -> IntArray | MixedBatch:
         """Returns the records of rows of a step's global batch.
 

@@ -1,0 +1,195 @@
+"""Packed rows in feeds: shares and runs of tokens, any number of hosts."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError, StateMismatchError
+from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from tests.support.datasets import convert
+from tests.support.packed import documents, pack
+
+LENGTH = 32
+HOST = {"process_index": 0, "process_count": 1}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> dict[str, str]:
+    made = {
+        "web": [documents(60, seed=1), documents(40, seed=2)],
+        "week": [documents(50, seed=3, mean=5)],
+        # Each shard ends with a row that is hardly filled.
+        "code": [documents(3, seed=4 + number, mean=10) for number in range(30)],
+    }
+    found = {
+        name: pack(tmp_path_factory.mktemp(name), shards, length=LENGTH)
+        for name, shards in made.items()
+    }
+    plain = [np.arange(n, n + 16, dtype="<u2").tobytes() for n in range(37)]
+    return found | {"plain": convert(tmp_path_factory.mktemp("plain"), [plain])}
+
+
+@pytest.fixture(scope="module")
+def opened(places) -> dict[str, loader.Dataset]:
+    return {name: loader.open(place) for name, place in places.items()}
+
+
+def tokens_of(records) -> np.ndarray:
+    """Tokens of each row."""
+    ends, lengths, _, _ = decode_rows(RowFormat(LENGTH), records)
+    return np.add.reduceat(lengths, np.concatenate([[0], ends[:-1]]), dtype=np.int64)
+
+
+def test_counts_are_those_of_the_rows(opened, places):
+    for name in ("web", "code"):
+        dataset = opened[name]
+        ends, lengths, _, _ = decode_rows(RowFormat(LENGTH), dataset[:])
+        counts = dataset.packed_counts()
+        assert (counts.tokens, counts.pieces) == (lengths.sum(), ends[-1])
+        assert counts.padding_tokens == LENGTH * len(dataset) - counts.tokens
+    joined = loader.open([places["web"], places["week"]])
+    both = opened["web"].packed_counts() + opened["week"].packed_counts()
+    assert joined.packed_counts() == both
+    assert joined.packed_counts(len(opened["web"])) == opened["web"].packed_counts()
+    first = opened["web"].shard(1).first_record
+    tokens = tokens_of(opened["web"][:first])
+    assert opened["web"].packed_counts(first).tokens == tokens.sum()
+    assert opened["plain"].packed_counts() is None
+    assert loader.open([places["web"], places["plain"]]).packed_counts() is None
+
+
+def test_weights_are_shares_of_tokens(opened):
+    datasets = {name: opened[name] for name in ("web", "code")}
+    means = {
+        name: Fraction(dataset.packed_counts().tokens, len(dataset))
+        for name, dataset in datasets.items()
+    }
+    # A row of code holds far fewer tokens.
+    assert means["web"] > 31
+    assert means["code"] < 22
+    weights = loader.token_weights(datasets, {"web": 0.7, "code": "3/10"})
+    assert sum(weights.values()) == 1
+    tokens = {name: weights[name] * means[name] for name in datasets}
+    assert tokens["web"] / sum(tokens.values()) == Fraction(7, 10)
+    # By tokens, code has far more than three rows of ten.
+    assert weights["code"] > Fraction(38, 100)
+
+    batches = loader.global_batches(datasets, batch_size=50, seed=3, weights=weights)
+    assert repr(batches).endswith("seed 3, of tokens web 70.00%, code 30.00%>")
+    by_rows = batches.with_weights({"web": 7, "code": 3}, step=0)
+    assert "of tokens web 78.06%, code 21.94%" in repr(by_rows)
+
+
+def test_tokens_of_a_mixture_are_as_its_weights_promise(opened):
+    datasets = {name: opened[name] for name in ("web", "code")}
+    shares = {"web": Fraction(7, 10), "code": Fraction(3, 10)}
+    weights = loader.token_weights(datasets, shares)
+    batches = loader.global_batches(datasets, batch_size=8, seed=3, weights=weights)
+    each = {name: tokens_of(dataset[:]) for name, dataset in datasets.items()}
+    bounds = batches.schedule.mixture.phases[0].bounds
+    assert max(bounds) <= Fraction(1, 2)
+    seen = {"web": 0, "code": 0}
+    for step in range(200):
+        numbers, records = batches.indices(step)
+        for number, name in enumerate(datasets):
+            seen[name] += int(each[name][records[numbers == number]].sum())
+        rows = 8 * (step + 1)
+        for number, name in enumerate(datasets):
+            # In rows, never more than the mixture's bound from the exact share.
+            counted = batches.schedule.mixture.counts(rows)[number]
+            assert abs(counted - rows * weights[name]) <= bounds[number]
+    run = batches.token_run(steps=200)
+    for number, name in enumerate(datasets):
+        # Whole epochs have exactly their tokens, and the last one mean rows.
+        counts = datasets[name].packed_counts()
+        assert run.epochs[number] >= 2
+        assert abs(seen[name] - run.tokens_of[number]) <= counts.tokens * 0.05
+        # The promise, of mean rows: the share of tokens, but for the bound of rows.
+        off = abs(run.tokens_of[number] - shares[name] * run.tokens)
+        assert off <= 2 * sum(bounds) * LENGTH + 2
+    realised = seen["web"] / sum(seen.values())
+    assert realised == pytest.approx(0.7, abs=0.005)
+
+
+def test_after_whole_epochs_tokens_are_exact(opened):
+    web = opened["web"]
+    batches = loader.global_batches(
+        web, batch_size=7, epochs=3, seed=1, drop_remainder=False
+    )
+    counts = web.packed_counts()
+    run = batches.token_run(tokens=3 * counts.tokens)
+    assert (run.steps, run.epochs) == (batches.steps, (3.0,))
+    assert (run.tokens, run.targets) == (3 * counts.tokens, 3 * counts.targets)
+    seen = sum(tokens_of(batches.read(step)).sum() for step in range(batches.steps))
+    assert seen == run.tokens
+    half = batches.token_run(tokens=counts.tokens // 2)
+    # So many steps have as many tokens, give or take what rows differ by.
+    seen = sum(tokens_of(batches.read(step)).sum() for step in range(half.steps))
+    assert abs(seen - half.tokens) <= 3 * LENGTH
+    assert half == batches.token_run(steps=half.steps)
+    with pytest.raises(InputError, match="fewer tokens"):
+        batches.token_run(tokens=3 * counts.tokens + 1)
+
+
+def test_runs_of_tokens_know_changes(opened, places):
+    web, longer = opened["web"], loader.open([places["web"], places["week"]])
+    batches = loader.global_batches(web, batch_size=8, epochs=1)
+    grown = batches.extended(longer, step=2).resized(16, step=4)
+    run = grown.token_run(steps=grown.steps)
+    assert run.rows == 8 * 4 + 16 * (grown.steps - 4)
+    kept = loader.global_batches(web, batch_size=1, epochs=2).extended(longer, step=5)
+    whole = kept.token_run(steps=kept.steps)
+    assert whole.tokens == 2 * longer.packed_counts().tokens
+    first = kept.token_run(steps=len(longer))
+    assert (first.tokens, first.epochs) == (longer.packed_counts().tokens, (1.0,))
+
+
+def test_token_datasets_that_are_not_packed_say_how_many_a_record_has(opened):
+    datasets = {"web": opened["web"], "plain": opened["plain"]}
+    even = {"web": 1, "plain": 1}
+    with pytest.raises(InputError, match="not known how many tokens") as refused:
+        loader.token_weights(datasets, even)
+    assert "give tokens_per_row" in str(refused.value)
+    weights = loader.token_weights(datasets, even, tokens_per_row={"plain": 16})
+    assert weights == loader.token_weights(datasets, even, tokens_per_row=16)
+    counts = datasets["web"].packed_counts()
+    mean = Fraction(counts.tokens, len(datasets["web"]))
+    assert weights["plain"] / weights["web"] == mean / 16
+    batches = loader.global_batches(datasets, batch_size=8, weights=weights)
+    with pytest.raises(InputError, match="not known how many tokens"):
+        batches.token_run(steps=9)
+    run = batches.token_run(steps=9, tokens_per_row={"plain": 16})
+    assert abs(run.tokens_of[0] - run.tokens_of[1]) <= 2 * LENGTH
+    plain = loader.global_batches(opened["plain"], batch_size=8)
+    assert plain.token_run(tokens=1_000, tokens_per_row=16).steps == 8
+    for wrong in (0, "16", 1.5):
+        with pytest.raises(InputError, match="tokens_per_row"):
+            plain.token_run(tokens=1_000, tokens_per_row=wrong)
+    with pytest.raises(InputError, match="so many tokens, or of so many steps"):
+        plain.token_run()
+    for given in (None, {"web": 1}, 0.5):
+        with pytest.raises(InputError, match="shares are not those"):
+            loader.token_weights(datasets, given)
+    with pytest.raises(InputError, match="datasets of a mixture"):
+        loader.token_weights(opened["web"], {"": 1})
+
+
+def test_a_state_of_other_shares_is_refused_and_shows_them(opened):
+    datasets = {name: opened[name] for name in ("web", "code")}
+
+    def feed_of(*, web):
+        weights = loader.token_weights(datasets, {"web": web, "code": 1})
+        batches = loader.global_batches(datasets, batch_size=8, weights=weights)
+        return batches.feed(**HOST)
+
+    state = json.loads(json.dumps(feed_of(web=2).get_state() | {"step": 4}))
+    same = feed_of(web=2)
+    same.set_state(state)
+    assert same.get_state()["step"] == 4
+    with pytest.raises(StateMismatchError, match="mixture with other weights") as no:
+        feed_of(web=3).set_state(state)
+    exact = loader.token_weights(datasets, {"web": 2, "code": 1})
+    assert f"web {exact['web']}" in str(no.value)

@@ -1,0 +1,149 @@
+"""Tokens of a run, against what its steps hold."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.schedule import Schedule
+from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from gristmill.loader.order.token_run import (
+    HeldTokens,
+    TokenRun,
+    run_of_steps,
+    run_of_tokens,
+)
+
+
+def held(*parts: tuple[int, int]) -> list[HeldTokens]:
+    """Rows and the tokens in each, of the first rows and of each extension."""
+    found = [HeldTokens(0, 0, 0)]
+    for rows, tokens in parts:
+        before = found[-1]
+        found.append(
+            HeldTokens(
+                before.rows + rows,
+                before.tokens + rows * tokens,
+                before.targets + rows * (tokens - 1),
+            )
+        )
+    return found[1:]
+
+
+def counted(schedule: Schedule, parts, steps: int) -> tuple[list[int], int]:
+    """The tokens of each dataset in the first steps, row by row, and all rows."""
+    tokens, rows = [0] * len(parts), 0
+    for step in range(steps):
+        for number, record in zip(*schedule.batch(step), strict=True):
+            ends = 0
+            for count, each in parts[number]:
+                ends += count
+                if record < ends:
+                    tokens[number] += each
+                    break
+            rows += 1
+    return tokens, rows
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_tokens_are_those_of_the_rows_of_the_steps(data: st.DataObject) -> None:
+    draw = data.draw
+    small, each = st.integers(1, 30), st.integers(1, 2048)
+    shuffle = draw(st.sampled_from([GlobalShuffle(), BlockShuffle(block_records=4)]))
+    # All rows of a dataset are alike, so that mean rows are the rows themselves.
+    parts = [[(draw(small), draw(each))] for _ in range(draw(st.integers(1, 3)))]
+    weights = draw(st.lists(st.integers(1, 9), min_size=len(parts)))[: len(parts)]
+    schedule = Schedule(
+        orders=tuple(
+            DatasetOrder(num_records=first[0][0], shuffle=shuffle, name=str(number))
+            for number, first in enumerate(parts)
+        ),
+        mixture=Mixture.of(weights),
+        batch_size=draw(st.integers(1, 9)),
+    )
+    for step in sorted(draw(st.sets(st.integers(0, 12), max_size=3))):
+        number = draw(st.integers(0, len(parts) - 1))
+        parts[number].append((draw(small), parts[number][0][1]))
+        total = sum(rows for rows, _ in parts[number])
+        schedule = schedule.extended(total, step=step, dataset=number)
+    schedule = schedule.resized(draw(st.integers(1, 9)), step=draw(st.integers(0, 12)))
+    known = [held(*dataset) for dataset in parts]
+    steps = draw(st.integers(0, 20))
+    tokens, rows = counted(schedule, parts, steps)
+    found = run_of_steps(schedule, known, steps=steps)
+    assert (found.rows, found.tokens_of, found.tokens) == (
+        rows,
+        tuple(tokens),
+        sum(tokens),
+    )
+    assert run_of_tokens(schedule, known, tokens=sum(tokens)) == found
+    if steps:
+        one_more = run_of_tokens(schedule, known, tokens=sum(tokens) + 1)
+        assert one_more.steps == steps + 1
+
+
+def test_new_rows_with_other_tokens_count_as_they_come() -> None:
+    order = DatasetOrder(num_records=40, epochs=1)
+    schedule = Schedule(orders=(order,), batch_size=5).extended(60, step=3)
+    parts = [[(40, 100), (20, 7)]]
+    for steps in range(13):
+        tokens, _ = counted(schedule, parts, steps)
+        found = run_of_steps(schedule, [held(*parts[0])], steps=steps)
+        assert found.tokens == tokens[0]
+
+
+def test_at_the_end_of_an_epoch_tokens_are_exact_and_in_between_the_mean() -> None:
+    order = DatasetOrder(num_records=1_000, epochs=3)
+    schedule = Schedule(orders=(order,), batch_size=50)
+    known = [[HeldTokens(1_000, 2_047_001, 2_000_999)]]
+    assert run_of_steps(schedule, known, steps=20) == TokenRun(
+        steps=20,
+        rows=1_000,
+        tokens=2_047_001,
+        targets=2_000_999,
+        epochs=(1.0,),
+        tokens_of=(2_047_001,),
+    )
+    half = run_of_tokens(schedule, known, tokens=1_000_000)
+    assert (half.steps, half.rows, half.epochs) == (10, 500, (0.5,))
+    assert (half.tokens, half.targets) == (1_023_500, 1_000_499)
+    assert run_of_tokens(schedule, known, tokens=3 * 2_047_001).steps == 60
+    with pytest.raises(InputError, match="fewer tokens") as refused:
+        run_of_tokens(schedule, known, tokens=3 * 2_047_001 + 1)
+    assert "at most 6,141,003 tokens, which are in 60 steps" in str(refused.value)
+    with pytest.raises(InputError, match="steps is out of range"):
+        run_of_steps(schedule, known, steps=61)
+
+
+def test_a_run_without_an_end_has_any_number_of_tokens() -> None:
+    orders = tuple(
+        DatasetOrder(num_records=10**9 + number, name=str(number))
+        for number in range(10)
+    )
+    schedule = Schedule(
+        orders=orders, mixture=Mixture.of(range(1, 11)), batch_size=1_024
+    )
+    known = [
+        [HeldTokens(10**9 + number, 2_048 * 10**9, 2 * 10**12)] for number in range(10)
+    ]
+    run = run_of_tokens(schedule, known, tokens=10**15)
+    before = run_of_steps(schedule, known, steps=run.steps - 1)
+    assert before.tokens < 10**15 <= run.tokens < 10**15 + 2_048 * 1_024
+    assert run.epochs[9] / run.epochs[0] == pytest.approx(10)
+
+
+def test_stored_order_that_was_extended_ends_with_all_tokens() -> None:
+    order = DatasetOrder(num_records=8, shuffle=NoShuffle())
+    schedule = Schedule(orders=(order,), batch_size=4).extended(12, step=1)
+    known = [held((8, 100), (4, 50))]
+    assert run_of_steps(schedule, known, steps=3).tokens == 1_000
+    assert run_of_steps(schedule, known, steps=6).epochs == (2.0,)
+    short = dataclasses.replace(order, epochs=1, num_records=9)
+    kept = Schedule(orders=(short,), batch_size=4, drop_remainder=False)
+    last = run_of_steps(kept, [held((9, 100))], steps=3)
+    assert (last.rows, last.tokens) == (9, 900)
