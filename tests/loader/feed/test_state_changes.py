@@ -1,11 +1,7 @@
 """Batches that change at steps: fed, resumed, refused where they do not fit."""
 
-import contextlib
 import itertools
 import json
-import pickle
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -20,6 +16,7 @@ from gristmill.dataset.errors import (
     StateMismatchError,
 )
 from gristmill.loader.feed.state import batches_of_state, state_of
+from tests.support import hosts as processes
 from tests.support.datasets import convert
 from tests.support.json_changes import ODD_VALUES, VALUES, changes
 from tests.support.records import text_records
@@ -162,46 +159,10 @@ def test_changed_batches_do_not_depend_on_workers(batches) -> None:
     assert rest == whole[2:]
 
 
-PROGRAM = """
-import json, pickle, sys
-from gristmill import loader
-
-def main():
-    batches, state, host, hosts, stop = pickle.load(sys.stdin.buffer)
-    feed = batches.feed(process_index=host, process_count=hosts)
-    feed.set_state(state)
-    read = []
-    while feed.get_state()["step"] < stop and (batch := next(feed, None)) is not None:
-        read.append(batch)
-    state = json.loads(json.dumps(feed.get_state()))
-    feed.close()
-    sys.stdout.buffer.write(pickle.dumps((read, state)))
-
-if __name__ == "__main__":
-    main()
-"""
-
-
 def run_hosts(batches, state, hosts, stop):
-    """Real processes, one a host, from a state up to a step."""
-    with contextlib.ExitStack() as stack:
-        running = []
-        for host in range(hosts):
-            process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            running.append(stack.enter_context(process))
-            process.stdin.write(pickle.dumps((batches, state, host, hosts, stop)))
-            process.stdin.close()
-        done = [pickle.loads(process.stdout.read()) for process in running]
-    assert [process.returncode for process in running] == [0] * hosts
-    joined = zip(*(read for read, _ in done), strict=True)
-    batches_read = [[record for part in parts for record in part] for parts in joined]
-    state = done[0][1]
-    assert all(other == state for _, other in done)
-    return batches_read, state
+    """The batches that real processes read together, and their state."""
+    steps, state = processes.run_hosts(batches, state, hosts, stop)
+    return [[record for part in parts for record in part] for parts in steps], state
 
 
 @pytest.mark.slow
