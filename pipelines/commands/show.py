@@ -42,15 +42,24 @@ def inspect(*, dataset: str, as_json: bool) -> None:
 def head(*, dataset: str, records: int, split: str, as_json: bool) -> None:
     """Show the first records of a dataset.
 
-    A record that is a tf.train.Example is decoded. With --json, prints one JSON object
-    per line.
+    A record that is a tf.train.Example is decoded, a packed row shown as the ids of its
+    pieces. With --json, prints one JSON object per line.
     """
     from gristmill.dataset.shard_reader import first_records
     from gristmill.pipelines.results.contents import record_json, record_text
+    from gristmill.pipelines.results.packed_rows import (
+        packed_format,
+        row_json,
+        row_text,
+    )
 
-    show = record_json if as_json else record_text
+    row_format = packed_format(dataset, split)
     for number, record in enumerate(first_records(dataset, split, records)):
-        click.echo(show(number, record))
+        if row_format is None:
+            text = (record_json if as_json else record_text)(number, record)
+        else:
+            text = (row_json if as_json else row_text)(number, record, row_format)
+        click.echo(text)
 
 
 @click.command(epilog=EPILOG)

@@ -1,6 +1,7 @@
 """What is in a dataset, shown to people and to scripts.
 
-Covers: pipelines/results/contents.py, pipelines/results/formatting.py.
+Covers: pipelines/results/contents.py, pipelines/results/formatting.py,
+pipelines/results/packed_rows.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.results.contents import _writer_lines, manifest_text
 from tests.support.datasets import convert, describe
+from tests.support.packed import pack
 from tests.support.records import (
     frames_of,
     text_records,
@@ -67,6 +69,26 @@ def test_head_decodes_examples(tmp_path):
     assert "text: 'Hello there'" in text
     assert "ids: [1, -2]" in text
     assert "score: 0.5" in text
+
+
+def test_head_shows_the_pieces_of_packed_rows(tmp_path):
+    documents = [[1, 2, 3], list(range(100, 140)), [7]]
+    packed = pack(tmp_path, [documents], length=32)
+    text = succeeded("head", packed, cwd=tmp_path)
+    assert text.splitlines() == [
+        "record 0: 76 bytes, 32 tokens in 2 pieces",
+        "  1 2 3",
+        "  100 101 102 103 104 105 106 107 ... (29 tokens)",
+        "record 1: 44 bytes, 12 tokens in 2 pieces",
+        "  from token 29 of its document: "
+        "129 130 131 132 133 134 135 136 ... (11 tokens)",
+        "  7",
+    ]
+    lines = succeeded("head", packed, "--json", cwd=tmp_path).splitlines()
+    rows = list(map(json.loads, lines))
+    assert [(row["record"], row["bytes"]) for row in rows] == [(0, 76), (1, 44)]
+    assert rows[0]["pieces"][0] == {"first": 0, "ids": [1, 2, 3]}
+    assert rows[1]["pieces"][0] == {"first": 29, "ids": list(range(129, 140))}
 
 
 def test_inspect_says_what_records_hold(tmp_path):

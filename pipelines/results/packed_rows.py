@@ -1,0 +1,61 @@
+"""Packed rows as `gristmill head` shows them: pieces of documents, as ids."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from gristmill.pipelines.results.formatting import plural
+
+_IDS_SHOWN = 8
+
+
+def packed_format(dataset: str, split: str) -> RowFormat | None:
+    """Returns how the packed rows of a split are stored.
+
+    Returns None for a split of other records, and where there is none. Rows that are
+    `tf.train.Example` are shown as such.
+    """
+    manifest = read_manifest(dataset)
+    committed = None if manifest is None else manifest.splits.get(split)
+    if committed is None or committed.packed is None:
+        return None
+    packed = committed.packed
+    if packed["rows"] != "packed":
+        return None
+    return RowFormat(packed["length"], packed["id_bytes"])
+
+
+def row_text(number: int, record: bytes, row_format: RowFormat) -> str:
+    """Returns a packed row as text: the first ids of each piece."""
+    pieces = _pieces(record, row_format)
+    tokens = plural(sum(len(ids) for _, ids in pieces), "token")
+    head = f"record {number}: {len(record):,} bytes, {tokens} in "
+    lines = [head + plural(len(pieces), "piece")]
+    for first, ids in pieces:
+        shown = " ".join(map(str, ids[:_IDS_SHOWN]))
+        if len(ids) > _IDS_SHOWN:
+            shown += f" ... ({len(ids):,} tokens)"
+        begin = f"from token {first:,} of its document: " if first else ""
+        lines.append(f"  {begin}{shown}")
+    return "\n".join(lines)
+
+
+def row_json(number: int, record: bytes, row_format: RowFormat) -> str:
+    """Returns a packed row as one line of JSON, with all ids of each piece."""
+    pieces = [
+        {"first": first, "ids": ids} for first, ids in _pieces(record, row_format)
+    ]
+    return json.dumps({"record": number, "bytes": len(record), "pieces": pieces})
+
+
+def _pieces(record: bytes, row_format: RowFormat) -> list[tuple[int, list[int]]]:
+    """Returns the position in its document, and the ids, of each piece of a row."""
+    row = decode_rows(row_format, [record])
+    ends = np.cumsum(row.lengths)
+    parts = np.split(row.tokens, ends[:-1])
+    firsts = row.firsts.tolist()
+    return [(first, ids.tolist()) for first, ids in zip(firsts, parts, strict=True)]
