@@ -28,6 +28,7 @@ from gristmill.loader.order.token_run import (
     run_of_steps,
     run_of_tokens,
 )
+from gristmill.loader.packed.check_decode import check_decode
 from gristmill.loader.provenance.locate import Location, locate
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class GlobalBatches(Batches):
         Raises:
             InputError: The host is not given, or given twice; a batch from the first
                 step on does not divide among the hosts; a number is out of range; or
-                decode is not a function.
+                decode is not a function, or not for what the datasets hold.
         """
         if decode is not None and not callable(decode):
             raise InputError(
@@ -142,6 +143,7 @@ class GlobalBatches(Batches):
                 expected="a function of list[bytes], or None for list[bytes] itself",
                 got=f"{type(decode).__name__} {decode!r:.100}",
             )
+        check_decode(decode, self.datasets)
         # Imported here: `global_batches` without a feed needs no Grain.
         with packages_named():
             from gristmill.loader.feed.feed import Feed

@@ -90,7 +90,8 @@ class ExampleDecoder:
                 "the dataset does not say what features its records have",
                 where=repr(dataset),
                 cure="describe them: loader.ExampleDecoder({name: "
-                "loader.FixedFeature(dtype), ...})",
+                "loader.FixedFeature(dtype), ...}); packed rows have none: "
+                "loader.PackedRows.of(dataset)",
             )
         names = [*described] if names is None else names
         for given, known, what in (

@@ -7,9 +7,7 @@ number of hosts and workers is not part of it, because the order does not depend
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from typing import Any, TypeVar
 
 from gristmill.dataset.errors import (
@@ -123,11 +121,9 @@ def batches_as_of(batches: B, state: Mapping[str, Any]) -> B:
 
     What was appended since has no part in them: they are the batches that the feed gave
     when its state was taken. Weights that are the lengths of the datasets, as by
-    default, are those of then, and so are those that give shares of tokens. It raises
-    what `step_of` does, and compares nothing.
+    default, are those of then. It raises what `step_of` does, and compares nothing.
     """
-    fields = _checked(state)
-    entries = fields.objects("datasets")
+    entries = _checked(state).objects("datasets")
     # Batches that are extended say themselves with which edition they begin.
     if len(entries) != len(batches.datasets) or batches.schedule.extensions:
         return batches
@@ -139,23 +135,12 @@ def batches_as_of(batches: B, state: Mapping[str, Any]) -> B:
     mixture = schedule.mixture
     if mixture == Mixture.of([len(dataset) for dataset in batches.datasets]):
         mixture = Mixture.of([len(dataset) for dataset in datasets])
-    elif mixture is not None and state["mixture"] is not None:
-        then, now = (map(_rows_per_token, of) for of in (datasets, batches.datasets))
-        same_tokens = mixture.scaled(list(map(operator.truediv, then, now)))
-        if same_tokens == _mixture(fields):
-            mixture = same_tokens
     orders = tuple(
         dataclasses.replace(order, num_records=len(dataset))
         for order, dataset in zip(schedule.orders, datasets, strict=True)
     )
     schedule = dataclasses.replace(schedule, orders=orders, mixture=mixture)
     return dataclasses.replace(batches, datasets=datasets, schedule=schedule)
-
-
-def _rows_per_token(dataset: Dataset) -> Fraction:
-    """Returns rows of a dataset by their tokens, 1 where these are not known."""
-    counts = dataset.packed_counts()
-    return Fraction(1) if counts is None else Fraction(len(dataset), counts.tokens)
 
 
 def _as_of(dataset: Dataset, entry: StateFields) -> Dataset:

@@ -122,14 +122,6 @@ class Mixture:
         kept = [old for old in self.phases if old.from_position < added.from_position]
         return Mixture((*kept, added))
 
-    def scaled(self, factors: Sequence[Fraction]) -> Mixture:
-        """Returns this mixture with the weights of each dataset times a factor."""
-        phases = []
-        for position, weights in map(dataclasses.astuple, self.phases):
-            scaled = [w * factor for w, factor in zip(weights, factors, strict=True)]
-            phases.append(Phase(position, exact_weights(scaled)))
-        return Mixture(tuple(phases))
-
     @property
     def num_datasets(self) -> int:
         """Number of datasets, those of weight 0 included."""

@@ -114,7 +114,7 @@ class PackedRows:
                 way.
         """
         first: dict[str, Any] = {}
-        for part, split in _splits_of((dataset, *others)):
+        for part, split in splits_of((dataset, *others)):
             if split is None or split.packed is None:
                 raise InputError(
                     "the dataset does not hold packed rows",
@@ -203,7 +203,7 @@ class PackedRows:
         return tokens, layout, firsts
 
 
-def _splits_of(datasets: Iterable[Dataset]) -> Iterator[tuple[Dataset, Split | None]]:
+def splits_of(datasets: Iterable[Dataset]) -> Iterator[tuple[Dataset, Split | None]]:
     """Yields the editions of each dataset, and of each that was joined to it."""
     for dataset in datasets:
         for part in dataset.parts:

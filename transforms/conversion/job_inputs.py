@@ -12,6 +12,7 @@ from gristmill.dataset.commit.output_place import (
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.file_names import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.named_function import load_function
@@ -40,6 +41,8 @@ def list_inputs(job: ConversionJob) -> InputFiles:
     if len(job.inputs) == 1 and is_dataset(job.inputs[0]):
         check_apart(job.output, job.inputs[0])
         split, _ = layout.parse_edition_key(job.split)
+        if job.records.input_format != "packed":
+            _check_records(job.inputs[0], split)
         return find_split(
             job.inputs[0], split, options=job.records, allow_damage=damage
         )
@@ -57,6 +60,20 @@ def list_inputs(job: ConversionJob) -> InputFiles:
     written = (layout.DATASET_JSON, *layout.split_paths(job.name, job.split))
     _check_apart(job, files, written)
     return files
+
+
+def _check_records(directory: str, split: str) -> None:
+    """Raises InputError if a split holds packed rows."""
+    found = open_manifest(directory).splits.get(split)
+    if found is not None and found.packed is not None:
+        raise InputError(
+            "the input holds packed rows: in other shards nothing would tell of which "
+            "document each piece is",
+            where=f"{directory}, split {split}",
+            expected="a dataset of records",
+            cure="pack the documents again, with the number of shards that you want; "
+            "gristmill repack makes rows of another length",
+        )
 
 
 def split_note(job: ConversionJob, files: InputFiles) -> str | None:

@@ -183,6 +183,13 @@ def plan_index(
             cure="look at it with gristmill inspect, or index again with --overwrite",
         )
     if manifest is not None:
+        packed = [each for each in there if manifest.splits[each].packed is not None]
+        if packed:
+            raise InputError(
+                "the split holds packed rows, which an index of files does not know",
+                where=f"{directory}, split {some_of(packed)}",
+                cure="check it with gristmill verify; what is damaged, pack again",
+            )
         check_other_splits(directory, manifest, splits=counts, takes=listing.has)
     return IndexTasks(directory, name, splits, listing, split_of)
 

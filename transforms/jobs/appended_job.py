@@ -41,7 +41,8 @@ def open_to_append(dataset: str, split: str | None) -> tuple[Manifest, str]:
 
     Raises:
         NotADatasetError: There is no committed dataset.
-        InputError: There is no such split, or TFDS's metadata describes it.
+        InputError: There is no such split, TFDS's metadata describes it, or it holds
+            packed rows.
     """
     finish_exchange(dataset)
     manifest = open_manifest(dataset)
@@ -56,6 +57,13 @@ def open_to_append(dataset: str, split: str | None) -> tuple[Manifest, str]:
             expected=f"one of {some_of(names, 20)}",
             got=split,
             cure="give one of these with --split; gristmill convert makes a new one",
+        )
+    if manifest.splits[split].packed is not None:
+        raise InputError(
+            "the split holds packed rows, to which no records can be appended",
+            where=f"{dataset}, split {split}",
+            cure="pack the new documents into a dataset of their own: "
+            "loader.open([old, new]) joins both, for batches.extended too",
         )
     if described_by_tfds(dataset, manifest.name, [split]) is not None:
         raise InputError(

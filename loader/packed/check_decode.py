@@ -1,0 +1,62 @@
+"""Whether a decoder is for what datasets hold: packed rows, or other records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.dataset import Dataset
+from gristmill.loader.decode.examples import ExampleDecoder
+from gristmill.loader.decode.tokens import TokenDecoder
+from gristmill.loader.packed.packed_rows import PackedRows, splits_of
+
+
+def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
+    """Checks that a decoder is for what datasets hold, before anything is read.
+
+    Plain files say nothing of their records, and functions of users nothing of theirs.
+
+    Raises:
+        InputError: A decoder of packed rows is given other records, or rows that are
+            stored in another way; or another decoder packed rows.
+    """
+    if not isinstance(decode, PackedRows | TokenDecoder | ExampleDecoder):
+        return
+    for part, split in splits_of(datasets):
+        if split is None:
+            continue
+        packed = split.packed
+        if not isinstance(decode, PackedRows):
+            if packed is not None and packed["rows"] == "packed":
+                raise InputError(
+                    f"the dataset holds packed rows, which no {type(decode).__name__} "
+                    "decodes",
+                    where=repr(part),
+                    cure="decode them with loader.PackedRows.of(dataset)",
+                )
+        elif packed is None:
+            raise InputError(
+                "the dataset does not hold packed rows",
+                where=repr(part),
+                expected="a dataset that `gristmill pack` made",
+                cure="pack it, or leave it out of the mixture or of what is joined",
+            )
+        else:
+            _check_stored(decode, part, packed)
+
+
+def _check_stored(decode: PackedRows, part: Dataset, packed: Any) -> None:
+    """Raises InputError if the rows of a dataset are stored in another way."""
+    rows, length, id_bytes = (packed[name] for name in ("rows", "length", "id_bytes"))
+    same = rows == decode.rows and (rows == "example" or id_bytes == decode.id_bytes)
+    if not same or length > decode.length:
+        raise InputError(
+            "the rows of the dataset are stored in another way than they are decoded",
+            where=repr(part),
+            expected=f"at most {decode.length:,} tokens a row, {decode.id_bytes} bytes "
+            f"each, rows {decode.rows}",
+            got=f"{length:,} tokens a row, {id_bytes} bytes each, rows {rows}",
+            cure="loader.PackedRows.of(dataset) knows it; for several lengths give "
+            "PackedRows the greatest, or make them one with `gristmill repack`",
+        )

@@ -1,0 +1,137 @@
+"""Packed rows where records are expected, and records where packed rows are.
+
+Covers: loader/packed/check_decode.py.
+"""
+
+import glob
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.pipelines.convert import convert as run
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.transforms.jobs.appended_job import open_to_append
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from tests.support.datasets import convert
+from tests.support.packed import documents, pack
+
+HOST = {"process_index": 0, "process_count": 1}
+EXAMPLES = loader.ExampleDecoder({"inputs": loader.FixedFeature("int64")})
+TOKENS = loader.TokenDecoder(length=32, stored="uint16")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> dict[str, str]:
+    made = documents(60, seed=1)
+    plain = [np.arange(n, n + 32, dtype="<u2").tobytes() for n in range(37)]
+    return {
+        "short": pack(tmp_path_factory.mktemp("short"), [made], length=32),
+        "long": pack(tmp_path_factory.mktemp("long"), [made], length=64),
+        "plain": convert(tmp_path_factory.mktemp("plain"), [plain]),
+    }
+
+
+@pytest.fixture(scope="module")
+def opened(places) -> dict[str, loader.Dataset]:
+    return {name: loader.open(place) for name, place in places.items()}
+
+
+def feed_of(datasets, decode):
+    return loader.global_batches(datasets, batch_size=4).feed(decode=decode, **HOST)
+
+
+def test_an_example_decoder_of_packed_rows_names_the_right_one(opened):
+    with pytest.raises(InputError, match="does not say what features") as refused:
+        loader.ExampleDecoder.of(opened["short"])
+    assert "loader.PackedRows.of(dataset)" in str(refused.value)
+
+
+@pytest.mark.parametrize("decode", [TOKENS, EXAMPLES], ids=["tokens", "examples"])
+def test_decoders_of_other_records_are_refused(decode, opened, places):
+    both = loader.open([places["plain"], places["short"]])
+    mixed = {"a": opened["plain"], "b": opened["short"]}
+    for datasets in (opened["short"], both, mixed):
+        with pytest.raises(InputError, match="packed rows, which no") as refused:
+            feed_of(datasets, decode)
+        assert "loader.PackedRows.of(dataset)" in str(refused.value)
+        assert places["short"] in str(refused.value)
+
+
+def test_packed_rows_of_other_records_are_refused(opened, places):
+    rows = loader.PackedRows(length=32)
+    both = loader.open([places["short"], places["plain"]])
+    mixed = {"a": opened["short"], "b": opened["plain"]}
+    for datasets in (opened["plain"], both, mixed):
+        with pytest.raises(InputError, match="does not hold packed rows") as refused:
+            feed_of(datasets, rows)
+        assert places["plain"] in str(refused.value)
+    with pytest.raises(InputError, match="does not hold packed rows"):
+        loader.PackedRows.of(both)
+    # Files say nothing of their records: the first of them does.
+    files = loader.open(glob.glob(f"{places['plain']}/*.array_record*"))
+    with (
+        feed_of(files, rows) as feed,
+        pytest.raises(DecodeError, match="no packed row"),
+    ):
+        next(feed)
+
+
+def test_rows_of_several_lengths_need_the_greatest(opened, places):
+    joined = loader.open([places["short"], places["long"]])
+    for datasets in (joined, {"a": opened["short"], "b": opened["long"]}):
+        with pytest.raises(InputError, match="stored in another way") as refused:
+            feed_of(datasets, loader.PackedRows(length=32))
+        assert "64 tokens a row" in str(refused.value)
+        with feed_of(datasets, loader.PackedRows(length=64)) as feed:
+            batch = next(feed)
+        assert batch["inputs"].shape == (4, 64)
+        rows = loader.PackedRows(length=64, id_bytes=3)
+        with pytest.raises(InputError, match="stored in another way"):
+            feed_of(datasets, rows)
+    for datasets in ([joined], [opened["short"], opened["long"]]):
+        with pytest.raises(InputError, match="stored in another way"):
+            loader.PackedRows.of(*datasets)
+
+
+def test_files_of_packed_rows_are_decoded_by_who_knows_them(opened, places):
+    files = loader.open(sorted(glob.glob(f"{places['short']}/*.array_record*")))
+    with feed_of(files, loader.PackedRows(length=32)) as feed:
+        found = next(feed)
+    with feed_of(opened["short"], loader.PackedRows.of(opened["short"])) as feed:
+        expected = next(feed)
+    np.testing.assert_array_equal(found["targets"], expected["targets"])
+
+
+def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
+    place = {"output": str(tmp_path / "out"), "name": "d"}
+    job = ConversionJob(inputs=(places["short"],), **place)
+    with pytest.raises(InputError, match="the input holds packed rows") as refused:
+        run([job], workers=1)
+    assert "pack the documents again" in str(refused.value)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="no records can be appended") as refused:
+        open_to_append(places["short"], None)
+    assert "loader.open([old, new])" in str(refused.value)
+    run([ConversionJob(inputs=(places["plain"],), **place)], workers=1)
+
+
+def test_packed_rows_are_not_indexed_in_their_place(places, tmp_path):
+    copy = pathlib.Path(shutil.copytree(places["short"], tmp_path / "copy"))
+    before = (copy / "dataset.json").read_bytes()
+    for overwrite in (False, True):
+        with pytest.raises(InputError) as refused:
+            index(IndexOptions(files=(str(copy),), overwrite=overwrite), workers=1)
+        said = "index of files does not know" if overwrite else "already"
+        assert said in str(refused.value)
+    assert (copy / "dataset.json").read_bytes() == before
+    # Alone, they are files like others.
+    (copy / "dataset.json").unlink()
+    index(IndexOptions(files=(str(copy),)), workers=1)
+    with feed_of(loader.open(str(copy)), None) as feed:
+        decoded = loader.PackedRows(length=32)(next(feed))
+    assert decoded["inputs"].shape == (4, 32)
