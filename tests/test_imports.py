@@ -27,7 +27,7 @@ MOST_FLOORS = {"dataset": 12, "loader": 10, "pipelines": 10, "transforms": 10}
 # Package -> setup.py's extras that it may use.
 EXTRAS = {
     "dataset": {"gcs", "parquet"},
-    "transforms": {"beam", "gcs", "parquet", "tf"},
+    "transforms": {"beam", "gcs", "gigatoken", "parquet", "tf", "tokenizers"},
     "loader": {"gcs", "loader", "metrics"},
     "pipelines": {"beam", "gcs", "loader", "tf"},
 }

@@ -214,11 +214,13 @@ def test_metadata() -> None:
         "beam",
         "dev",
         "gcs",
+        "gigatoken",
         "jsonl",
         "loader",
         "metrics",
         "parquet",
         "tf",
+        "tokenizers",
     }
     required = [Requirement(r) for r in metadata.get_all("Requires-Dist", [])]
     core = {canonicalize_name(r.name) for r in required if r.marker is None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable
 
@@ -24,6 +25,7 @@ from gristmill.transforms.sources.shards.source_split import (
     is_dataset,
 )
 from gristmill.transforms.tfds.directory import is_tfds_directory
+from gristmill.transforms.tokens.document_records import document_records
 
 _MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
 
@@ -46,9 +48,14 @@ def list_inputs(job: ConversionJob) -> InputFiles:
         return find_split(
             job.inputs[0], split, options=job.records, allow_damage=damage
         )
+    adapt = None
+    if job.pack is not None:
+        mapped = job.map is not None
+        adapt = functools.partial(document_records, pack=job.pack, mapped=mapped)
     files = find_inputs(
         job.inputs,
         options=job.records,
+        adapt=adapt,
         allow_empty_files=job.allow_empty_files or damage,
         allow_other_formats=damage,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,6 +27,7 @@ def find_inputs(
     patterns: Sequence[str],
     *,
     options: RecordOptions | None = None,
+    adapt: Callable[[RecordOptions], RecordOptions] | None = None,
     allow_empty_files: bool = False,
     allow_other_formats: bool = False,
 ) -> InputFiles:
@@ -37,6 +38,8 @@ def find_inputs(
     Args:
         patterns: Paths and glob patterns; a directory stands for the files in it.
         options: What the user says of the records, if anything.
+        adapt: Gets these options with the format that the files have, and returns what
+            to make of them.
         allow_empty_files: Whether a file of 0 bytes counts as one without records.
         allow_other_formats: Whether some files may be of another format.
 
@@ -68,6 +71,7 @@ def find_inputs(
         noted_ns=np.array(list(map(_noted_ns, files)), np.int64),
     )
     options = dataclasses.replace(options, input_format=chosen)
+    options = options if adapt is None else adapt(options)
     spec = source_module(chosen).find_spec(listed, options)
     return dataclasses.replace(listed, spec=spec)
 

@@ -1,0 +1,336 @@
+"""Documents of records: their tokens, what is counted, and every error with its place.
+
+Covers: transforms/tokens/compared_encoder.py,
+transforms/tokens/document_column.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+from gristmill.dataset.errors import (
+    FastTokenizerDiffersError,
+    InputError,
+    UserFunctionError,
+)
+from gristmill.dataset.example import encode_example
+from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
+from gristmill.transforms.tokens import compared_encoder
+from gristmill.transforms.tokens.documents import DocumentReader, Documents
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.tokenizers import Encoded, find_tokenizer, load
+from tests.support.examples import bytes_list, message
+from tests.support.tokenizer_files import TEXTS, tokenizer_json
+
+TEXT = SourceSpec("text", "line")
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(tokenizer_json())
+    return path
+
+
+def place_of(number: int) -> str:
+    return f"a.tfrecord, byte offset {number:,}"
+
+
+def reader_of(
+    tokenizer: pathlib.Path | str | None,
+    source: SourceSpec = TFRECORD,
+    *,
+    mapped: bool = False,
+    use_fast: bool = True,
+    **given: Any,
+) -> DocumentReader:
+    name = None if tokenizer is None else str(tokenizer)
+    options = PackOptions(length=64, tokenizer=name, **given)
+    options = dataclasses.replace(options, found=find_tokenizer(options))
+    return DocumentReader(options, source, mapped=mapped, fast=use_fast)
+
+
+def read(records: Sequence[bytes], *given: Any, **options: Any) -> Documents:
+    found = reader_of(*given, **options).read(records, place_of)
+    assert found.ids.dtype == np.uint32
+    assert found.lengths.dtype == np.int64
+    assert found.lengths.sum() == len(found.ids)
+    return found
+
+
+def parts(documents: Documents) -> list[list[int]]:
+    stops = np.cumsum(documents.lengths)[:-1]
+    return [part.tolist() for part in np.split(documents.ids, stops)]
+
+
+def refused(records: Sequence[bytes], *given: Any, **options: Any) -> InputError:
+    with pytest.raises(InputError) as raised:
+        read(records, *given, **options)
+    return raised.value
+
+
+EXAMPLES = [encode_example({"text": text, "id": [7]}) for text in TEXTS]
+LINES = [text.encode() for text in TEXTS]
+
+
+@pytest.mark.parametrize(
+    ("records", "source", "options"),
+    [
+        (EXAMPLES, TFRECORD, {}),
+        (LINES, TFRECORD, {"column": ""}),
+        (LINES, TEXT, {}),
+        (LINES, SourceSpec("parquet", "column:text"), {}),
+        (LINES, SourceSpec("jsonl", "line"), {"column": ""}),
+        (EXAMPLES, SourceSpec("jsonl", "line"), {"mapped": True}),
+        (EXAMPLES, TEXT, {"mapped": True}),
+        (EXAMPLES, SourceSpec("parquet", "column:text"), {"mapped": True}),
+    ],
+)
+@pytest.mark.parametrize("fast", [False, True])
+def test_text(file, records, source, options, fast):
+    plain = tokenizers.Tokenizer.from_file(str(file))
+    expected = [plain.encode(text, add_special_tokens=False).ids for text in TEXTS]
+    found = read(records, file, source, fast=fast, **options)
+    assert parts(found) == expected
+    assert found.text_bytes == sum(map(len, LINES))
+    assert found.special_tokens == 0
+    # Cut into batches in any way.
+    reader = reader_of(file, source, fast=fast, **options)
+    found = [parts(reader.read(records[at : at + 4], place_of)) for at in (0, 4, 8)]
+    assert [*found[0], *found[1], *found[2]] == expected
+
+
+def test_bos_and_eos_are_added_to_what_has_tokens(file):
+    found = read(EXAMPLES, file, bos="0", eos="<|endoftext|>")
+    plain = parts(read(EXAMPLES, file))
+    assert parts(found) == [[0, *ids, 5_000] if ids else [] for ids in plain]
+    assert [] in plain
+    assert found.special_tokens == 2 * (len(TEXTS) - 1)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_special_tokens_of_the_tokenizer_are_counted(file, fast):
+    file.write_bytes(tokenizer_json(template=["<s>", "$A"]))
+    found = read(EXAMPLES, file, add_special_tokens=True, eos="1", fast=fast)
+    plain = parts(read(EXAMPLES, file))
+    assert parts(found) == [[5_000, *ids, 1] if ids else [] for ids in plain]
+    assert found.special_tokens == 2 * (len(TEXTS) - 1)
+
+
+def test_tokens_that_are_there_already():
+    lists = [[5, 300, 70_000], [], [(1 << 32) - 1], list(range(200))]
+    records = [encode_example({"ids": np.array(ids, np.int64)}) for ids in lists]
+    records.append(encode_example({"ids": []}))
+    found = read(records, None, column="ids")
+    assert parts(found) == [*lists, []]
+    assert (found.text_bytes, found.special_tokens) == (0, 0)
+    found = read(records, None, column="ids", eos="2")
+    assert parts(found) == [[*ids, 2] if ids else [] for ids in (*lists, [])]
+    assert found.special_tokens == 3
+    assert parts(read([], None, column="ids"))[0] == []
+
+
+def test_unusual_encodings_are_read(file):
+    value = message(2, bytes_list([b"hello"]))
+    turned = message(1, message(1, value + message(1, b"text")))
+    assert parts(read([turned], file)) == parts(read([b"hello"], file, TEXT))
+    unpacked = message(3, b"\x08\x05\x08\x06")
+    entry = message(1, message(1, b"ids") + message(2, unpacked))
+    assert parts(read([message(1, entry)], None, column="ids")) == [[5, 6]]
+
+
+BAD = b"caf\xe9 au lait"
+
+
+@pytest.mark.parametrize(
+    ("record", "options", "what", "fact"),
+    [
+        (encode_example({"text": BAD}), {}, "not UTF-8", "byte 3 of the text"),
+        (encode_example({"a": 1, "b": 2}), {}, "no feature 'text'", "one of a, b"),
+        (encode_example({}), {}, "no feature 'text'", "without features"),
+        (encode_example({"text": [1, 2]}), {}, "tokens already", "--tokenizer"),
+        (encode_example({"text": [0.5]}), {}, "holds no document", "floats"),
+        (encode_example({"text": ["a", "b"]}), {}, "several values", "2 values"),
+        (b"\xff\xff", {}, "no tf.train.Example", '--column ""'),
+        (BAD, {"column": ""}, "not UTF-8", r"b'\xe9 au lai'"),
+    ],
+)
+def test_records_that_hold_no_text(file, record, options, what, fact):
+    good = encode_example({"text": "good"})
+    error = refused([good, record], file, **options)
+    assert what in error.what
+    assert fact in str(error)
+    assert error.where.startswith("a.tfrecord, byte offset 1")
+    assert error.cure
+
+
+@pytest.mark.parametrize(
+    ("record", "what", "fact"),
+    [
+        (
+            encode_example({"ids": "text"}),
+            "is text, and there is no tok",
+            "--tokenizer",
+        ),
+        (encode_example({"ids": [3, -1]}), "no token", "a negative number"),
+        (encode_example({"ids": [3, 1 << 32]}), "no token", "0 to 4,294,967,295"),
+        (encode_example({"ids": [3, 1 << 62]}), "no token", "0 to 4,294,967,295"),
+        (encode_example({"other": [3]}), "no feature 'ids'", "one of other"),
+    ],
+)
+def test_records_that_hold_no_tokens(record, what, fact):
+    good = encode_example({"ids": [1]})
+    error = refused([good, record], None, column="ids")
+    assert what in error.what
+    assert fact in str(error)
+    assert error.where == place_of(1)
+
+
+def test_text_without_a_tokenizer():
+    error = refused([b"text"], None, TEXT)
+    assert error.what == "the records are text, and there is no tokenizer"
+    assert error.where == place_of(0)
+
+
+MODULE = """
+def encode(texts):
+    if b"fail" in "".join(texts).encode():
+        raise SystemExit(3)
+    if any("wrong" in text for text in texts):
+        return [["a"] for _ in texts]
+    if len(texts) > 1 and "together" in texts[0]:
+        raise ValueError("not both")
+    return [[ord(c) for c in text] for text in texts]
+encode.vocabulary_size = 256
+"""
+
+
+@pytest.fixture
+def function(tmp_path, monkeypatch):
+    name = f"documents_of_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return f"{name}:encode"
+
+
+def test_a_tokenizer_that_fails_names_the_document(function):
+    with pytest.raises(UserFunctionError) as raised:
+        read([b"good", b"fail"], function, TEXT)
+    assert raised.value.what == "the tokenizer failed: SystemExit: 3"
+    assert raised.value.where == place_of(1)
+    assert raised.value.got == "a document of 4 bytes"
+    with pytest.raises(UserFunctionError) as raised:
+        read([b"good", b"good", b"wrong"], function, TEXT)
+    assert raised.value.where == f"{function}, for {place_of(2)}"
+    with pytest.raises(UserFunctionError) as raised:
+        read([b"together", b"good"], function, TEXT)
+    assert raised.value.where == f"{place_of(0)}, or a document after it"
+
+
+def test_tokens_beyond_the_vocabulary(function):
+    error = refused([b"good", b"", "go€od".encode()], function, TEXT)
+    assert error.what == "a token is not in the vocabulary"
+    assert (error.expected, error.got) == ("ids below 256", "8,364")
+    assert error.where == place_of(2)
+
+
+def test_a_fast_path_that_differs_is_noticed(file):
+    """The library leaves out a step of this tokenizer, and does not say so."""
+    file.write_bytes(tokenizer_json(digits=True))
+    records = [b"no digit in here"] * 15 + [b"the number is 1234 here"]
+    reader = reader_of(file, TEXT, fast=True)
+    with pytest.raises(FastTokenizerDiffersError) as raised:
+        reader.read(records, place_of)
+    error = raised.value
+    assert error.what == (
+        f"gigatoken 0.10.0 gives other tokens than tokenizers {tokenizers.__version__}"
+    )
+    assert error.where == f"document 15 of the shard, {place_of(15)}"
+    assert "from token 4 on" in error.expected
+    assert error.expected != error.got
+    # The shard is done again without it.
+    found = read(records, file, TEXT, fast=True, use_fast=False)
+    plain = tokenizers.Tokenizer.from_file(str(file))
+    assert parts(found)[15] == plain.encode(records[15].decode()).ids
+
+
+class Wrong:
+    """The fast path, with other tokens in some documents, as if it were wrong."""
+
+    library = "wrong 1.0"
+
+    def __init__(self, fast, documents):
+        self.fast, self.documents, self.seen = fast, documents, 0
+
+    def encode(self, texts):
+        ids, lengths = self.fast.encode(texts)
+        ids, starts = ids.copy(), np.cumsum(lengths) - lengths
+        for number in self.documents:
+            if 0 <= number - self.seen < len(texts):
+                ids[starts[number - self.seen]] += 1
+        self.seen += len(texts)
+        return Encoded(ids, lengths)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "batch", "noticed"),
+    [
+        (range(100, 3000, 100), 70, 500),
+        ([15], 7, 15),
+        ([16, 499, 501, 999], 450, None),
+        ([1500], 1000, 1500),
+    ],
+)
+def test_which_documents_are_compared(file, monkeypatch, wrong, batch, noticed):
+    """The first 16 of a shard and one in 500 after these, in batches of any size."""
+    fast = load.load_fast(PackOptions(length=8, tokenizer=str(file)))
+    stand_in = Wrong(fast, wrong)
+    tokenizer = load.load_tokenizer(PackOptions(length=8, tokenizer=str(file)))
+    encoder = compared_encoder.ComparedEncoder(tokenizer, stand_in)
+    texts = [b"document %d" % number for number in range(2000)]
+
+    def run() -> None:
+        for at in range(0, len(texts), batch):
+            encoder.encode(
+                texts[at : at + batch], lambda number, at=at: f"place {at + number}"
+            )
+
+    if noticed is None:
+        run()
+        return
+    with pytest.raises(FastTokenizerDiffersError) as raised:
+        run()
+    assert raised.value.where == f"document {noticed:,} of the shard, place {noticed}"
+
+
+class Failing:
+    library = "failing 1.0"
+
+    def __init__(self, error):
+        self.error = error
+
+    def encode(self, texts):
+        if isinstance(self.error, BaseException):
+            raise self.error
+        return self.error
+
+
+class Panic(BaseException):
+    """What the libraries in Rust raise is no Exception."""
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), Panic("no"), "too few"])
+def test_a_fast_path_that_fails(file, error):
+    tokenizer = load.load_tokenizer(PackOptions(length=8, tokenizer=str(file)))
+    if error == "too few":
+        error = tokenizer.encode([b"a"])
+    encoder = compared_encoder.ComparedEncoder(tokenizer, Failing(error))
+    with pytest.raises(FastTokenizerDiffersError, match=r"^failing 1\.0 gives"):
+        encoder.encode([b"a", b"b"], place_of)

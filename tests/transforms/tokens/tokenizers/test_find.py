@@ -1,0 +1,378 @@
+"""Tokenizers are found by their content, and give what their libraries give.
+
+Covers: transforms/tokens/tokenizers/content.py,
+transforms/tokens/tokenizers/giga.py,
+transforms/tokens/tokenizers/hugging_face.py,
+transforms/tokens/tokenizers/load.py,
+transforms/tokens/tokenizers/rank_files.py,
+transforms/tokens/tokenizers/sentence_piece.py,
+transforms/tokens/tokenizers/tiktoken_ranks.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pathlib
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+import tiktoken
+import tiktoken.load
+import tiktoken_ext.openai_public
+import tokenizers
+import toktok
+
+from gristmill.dataset.errors import (
+    InputError,
+    StorageMissingError,
+)
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.tokenizers import (
+    find_tokenizer,
+    load_fast,
+    load_tokenizer,
+    rank_files,
+)
+from tests.support.gcs_server import GcsServer
+from tests.support.tokenizer_files import (
+    END,
+    TEXTS,
+    published,
+    published_ranks,
+    rank_file,
+    sentence_piece_model,
+    tokenizer_json,
+)
+
+
+def options_of(path: pathlib.Path | str, **options: Any) -> PackOptions:
+    return PackOptions(length=64, tokenizer=str(path), **options)
+
+
+def written(folder: pathlib.Path, name: str, content: bytes) -> pathlib.Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def encoded(
+    options: PackOptions, texts=TEXTS, *, fast: bool = False
+) -> list[list[int]]:
+    """Returns the ids of texts one by one, as found for a job."""
+    found = dataclasses.replace(options, found=find_tokenizer(options))
+    tokenizer = load_fast(found) if fast else load_tokenizer(found)
+    ids, lengths = tokenizer.encode([text.encode() for text in texts])
+    assert ids.dtype == np.uint32
+    assert lengths.dtype == np.int64
+    assert len(lengths) == len(texts)
+    assert lengths.sum() == len(ids)
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+def some_text(seed: int, count: int = 60) -> list[str]:
+    """Returns texts of letters, digits, blanks and signs in any order."""
+    rng = random.Random(seed)
+    alphabet = "aAbé日 \n\t\r'slt019.,!-_  \u00a0\u017f\u212a"
+    return ["".join(rng.choices(alphabet, k=rng.randrange(80))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_hugging_face(tmp_path, fast):
+    path = written(tmp_path, "any.name", tokenizer_json())
+    options = options_of(path, fast=fast)
+    plain = tokenizers.Tokenizer.from_file(str(path))
+    texts = [*TEXTS, *some_text(1)]
+    expected = [plain.encode(text, add_special_tokens=False).ids for text in texts]
+    assert encoded(options, texts, fast=fast) == expected
+    assert [5_000] in [ids[-3:-2] for ids in expected]  # END in a text is the token.
+    spec = find_tokenizer(options)
+    assert spec.kind == "huggingface"
+    assert spec.digest == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    assert spec.library == f"tokenizers {tokenizers.__version__}"
+    assert spec.fast_library == ("gigatoken 0.10.0" if fast else "")
+    assert spec.vocabulary_size == 5_001
+    assert spec.special_ids == {END: 5_000}
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_sentence_piece(tmp_path, kind, fast):
+    path = written(tmp_path, "tokenizer.model", sentence_piece_model(kind))
+    options = options_of(path, bos="<s>", eos="</s>", fast=fast)
+    if fast and kind == "unigram":
+        with pytest.raises(InputError, match="no fast path"):
+            find_tokenizer(options)
+        return
+    plain = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    texts = [*TEXTS, *some_text(2)]
+    assert encoded(options, texts, fast=fast) == plain.encode(texts, out_type=int)
+    spec = find_tokenizer(options)
+    assert spec.kind == "sentencepiece"
+    assert spec.library == f"sentencepiece {sentencepiece.__version__}"
+    assert spec.vocabulary_size == len(plain)
+    assert spec.special_ids == {"<unk>": 0, "<s>": 1, "</s>": 2}
+    assert (spec.bos_id, spec.eos_id) == (1, 2)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_tiktoken(tmp_path, fast):
+    path = written(tmp_path, "renamed.model", published("cl100k_base"))
+    options = options_of(path, eos=END, fast=fast)
+    texts = [*TEXTS, *some_text(3)]
+    known = toktok._encoding("cl100k_base")
+    expected = [list(known.encode_ordinary(text)) for text in texts]
+    assert encoded(options, texts, fast=fast) == expected
+    spec = find_tokenizer(options)
+    assert spec.kind == "tiktoken"
+    assert spec.library == f"tiktoken {tiktoken.__version__}"
+    assert spec.vocabulary_size == 100_277
+    assert spec.eos_id == 100_257
+
+
+def test_the_same_text_by_three_libraries(tmp_path):
+    """The published pattern and the one that is written for speed split alike."""
+    ranks = published_ranks("cl100k_base")[:5_000]
+    plain = tiktoken.Encoding(
+        "x",
+        pat_str=rank_files.ENCODINGS["cl100k_base"].pattern,
+        mergeable_ranks={token: rank for rank, token in enumerate(ranks)},
+        special_tokens={},
+    )
+    path = written(tmp_path, "tokenizer.json", tokenizer_json())
+    texts = [text for text in (*TEXTS, *some_text(4, 400)) if END not in text]
+    assert encoded(options_of(path), texts) == [
+        plain.encode_ordinary(text) for text in texts
+    ]
+
+
+@pytest.mark.parametrize("name", rank_files.ENCODINGS)
+def test_encodings_are_those_of_the_library(name, monkeypatch):
+    """Pattern, special tokens and size are what tiktoken has for the same digest."""
+    ours = rank_files.ENCODINGS[name]
+    if name == "llama3":
+        assert ours.pattern == rank_files.ENCODINGS["cl100k_base"].pattern
+        return
+    digests = []
+
+    def ranks(url: str, expected_hash: str) -> dict[bytes, int]:
+        digests.append(expected_hash)
+        return {}
+
+    module = tiktoken_ext.openai_public
+    monkeypatch.setattr(module, "load_tiktoken_bpe", ranks)
+    theirs = module.ENCODING_CONSTRUCTORS[name]()
+    assert digests == [ours.sha256]
+    assert theirs["special_tokens"] == ours.special_ids
+    size = theirs.get("explicit_n_vocab", max(ours.special_ids.values()) + 1)
+    assert size == ours.vocabulary_size
+    assert theirs["pat_str"] == ours.pattern
+
+
+def test_lines_of_ranks_may_end_otherwise():
+    content = published("o200k_base").replace(b"\n", b"\r\n") + b"\r\n"
+    assert rank_files.find_encoding(content, "x").name == "o200k_base"
+
+
+def test_ranks_of_no_known_encoding(tmp_path):
+    path = written(
+        tmp_path,
+        "cl100k_base.tiktoken",
+        rank_file(published_ranks("cl100k_base")[:500]),
+    )
+    with pytest.raises(InputError) as raised:
+        find_tokenizer(options_of(path))
+    error = raised.value
+    assert "r50k_base, p50k_base, cl100k_base, o200k_base, llama3" in error.expected
+    assert error.got.startswith("500 ranks, sha256:")
+    assert "module:function" in error.cure
+    assert error.where == str(path)
+
+
+PIECE = sentence_piece_model()
+
+
+@pytest.mark.parametrize(
+    ("content", "got", "cure"),
+    [
+        (b"PAR1" + bytes(40), "Parquet", "check the path"),
+        (b'{"a": 1, "b": 2}', "JSON with the fields a, b", "give the file tokenizer"),
+        (b'{"model": {', "JSON that is damaged", "check the path"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS", "fetch the file"),
+        (b"\n\x02ab", "begin with", "check the path"),
+        (b"", "begin with b''", "check the path"),
+    ],
+)
+def test_files_of_something_else(tmp_path, content, got, cure):
+    path = written(tmp_path, "tokenizer.json", content)
+    with pytest.raises(InputError, match="not the file of a tokenizer") as raised:
+        find_tokenizer(options_of(path))
+    assert got in raised.value.got
+    assert raised.value.cure.startswith(cure)
+    assert raised.value.where == str(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"model": {"type": "no such"}}', PIECE[: len(PIECE) // 2 + 1]],
+)
+def test_files_that_the_library_cannot_read(tmp_path, content):
+    path = written(tmp_path, "tokenizer", content)
+    with pytest.raises(InputError, match="the tokenizer cannot be used: "):
+        find_tokenizer(options_of(path))
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(StorageMissingError, match="no such tokenizer"):
+        find_tokenizer(options_of("meta-llama/Llama-3.1-8B"))
+    written(tmp_path, "tokenizer.json", tokenizer_json())
+    with pytest.raises(InputError, match="is a directory") as raised:
+        find_tokenizer(options_of(tmp_path))
+    assert raised.value.cure == f"give {tmp_path}/tokenizer.json"
+
+
+def test_a_limit_of_length_in_the_file_cuts_no_text(tmp_path):
+    content = tokenizer_json(
+        truncation={
+            "direction": "Right",
+            "max_length": 2,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        },
+        padding={
+            "strategy": {"Fixed": 64},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+            "pad_id": 0,
+            "pad_type_id": 0,
+            "pad_token": "!",
+        },
+    )
+    path = written(tmp_path, "cut.json", content)
+    plain = written(tmp_path, "plain.json", tokenizer_json())
+    assert encoded(options_of(path)) == encoded(options_of(plain))
+
+
+def test_bos_and_eos(tmp_path):
+    path = written(tmp_path, "t.json", tokenizer_json(template=["<s>", "$A", "</s>"]))
+    spec = find_tokenizer(options_of(path, bos="<s>", eos="5001"))
+    assert (spec.bos_id, spec.eos_id) == (5_000, 5_001)
+    spec = find_tokenizer(options_of(path, bos="0"))
+    assert (spec.bos_id, spec.eos_id) == (0, None)
+    with pytest.raises(InputError, match="no token for --eos") as raised:
+        find_tokenizer(options_of(path, eos="<|s|>"))
+    assert "<s>" in raised.value.expected
+    assert "an id below 5,002" in raised.value.expected
+    with pytest.raises(InputError, match="--bos is not in the vocabulary") as raised:
+        find_tokenizer(options_of(path, bos="5002"))
+    assert raised.value.got == "5002"
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_special_tokens_of_the_tokenizer(tmp_path, fast):
+    path = written(tmp_path, "t.json", tokenizer_json(template=["<s>", "$A", "</s>"]))
+    options = options_of(path, add_special_tokens=True, fast=fast)
+    plain = tokenizers.Tokenizer.from_file(str(path))
+    texts = [text for text in TEXTS if text]
+    expected = [plain.encode(text).ids for text in texts]
+    assert (expected[0][0], expected[0][-1]) == (5_000, 5_001)
+    assert encoded(options, texts, fast=fast) == expected
+    for option, token in (("bos", "<s>"), ("eos", "</s>")):
+        twice = dataclasses.replace(options, **{option: token})
+        with pytest.raises(InputError, match=f"--{option} would be added twice"):
+            find_tokenizer(twice)
+
+
+def test_special_tokens_that_are_none(tmp_path):
+    path = written(tmp_path, "t.json", tokenizer_json())
+    with pytest.raises(InputError, match="adds none"):
+        find_tokenizer(options_of(path, add_special_tokens=True))
+    path = written(tmp_path, "t.model", sentence_piece_model())
+    with pytest.raises(InputError, match=r"is for a tokenizer\.json"):
+        find_tokenizer(options_of(path, add_special_tokens=True))
+
+
+def test_no_fast_path(tmp_path):
+    lower = {"type": "Lowercase"}
+    path = written(tmp_path, "t.json", tokenizer_json(normalizer=lower))
+    with pytest.raises(InputError, match="no fast path") as raised:
+        find_tokenizer(options_of(path, fast=True))
+    assert "Lowercase" in raised.value.got
+    assert raised.value.cure == "leave out --fast"
+
+
+def test_tokens_that_are_there_already():
+    spec = find_tokenizer(PackOptions(length=8, bos="1", eos="2"))
+    assert (spec.kind, spec.digest, spec.library) == ("ids", "", "")
+    assert (spec.bos_id, spec.eos_id, spec.vocabulary_size) == (1, 2, 1 << 32)
+    with pytest.raises(InputError, match="and there is no tokenizer"):
+        find_tokenizer(PackOptions(length=8, eos="</s>"))
+
+
+def test_another_file_or_library_than_planned(tmp_path):
+    path = written(tmp_path, "t.json", tokenizer_json())
+    options = options_of(path, fast=True)
+    spec = find_tokenizer(options)
+    path.write_bytes(tokenizer_json(4_000))
+    other = dataclasses.replace(spec, digest="sha256:00")
+    with pytest.raises(InputError, match="not the one that the job") as raised:
+        load_tokenizer(dataclasses.replace(options, found=other))
+    assert raised.value.expected == "sha256:00"
+    path.write_bytes(tokenizer_json())
+    for load, library in ((load_tokenizer, "library"), (load_fast, "fast_library")):
+        other = dataclasses.replace(spec, **{library: "tokenizers 0.1"})
+        with pytest.raises(InputError, match="another version") as raised:
+            load(dataclasses.replace(options, found=other))
+        assert raised.value.expected == "tokenizers 0.1"
+
+
+def test_it_is_made_once(tmp_path):
+    path = written(tmp_path, "t.json", tokenizer_json())
+    options = options_of(path)
+    options = dataclasses.replace(options, found=find_tokenizer(options))
+    path.unlink()
+    assert load_tokenizer(options) is load_tokenizer(options)
+
+
+def test_a_tokenizer_in_a_bucket(monkeypatch):
+    with GcsServer("models") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("models", "a/tokenizer.json", tokenizer_json())
+        spec = find_tokenizer(options_of("gs://models/a/tokenizer.json"))
+        assert spec.vocabulary_size == 5_001
+        with pytest.raises(InputError, match="is a directory"):
+            find_tokenizer(options_of("gs://models/a"))
+
+
+@pytest.mark.parametrize(
+    ("package", "content", "fast", "extra"),
+    [
+        ("tokenizers", tokenizer_json, False, "tokenizers"),
+        ("sentencepiece", sentence_piece_model, False, "tokenizers"),
+        ("tiktoken", lambda: published("cl100k_base"), False, "tokenizers"),
+        ("gigatoken", tokenizer_json, True, "gigatoken"),
+    ],
+)
+def test_missing_packages(tmp_path, package, content, fast, extra):
+    path = written(tmp_path, "file", content())
+    program = f"""
+import sys
+sys.modules[{package!r}] = None
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.tokenizers import find_tokenizer
+from gristmill.dataset.errors import MissingPackageError
+try:
+    find_tokenizer(PackOptions(length=8, tokenizer={str(path)!r}, fast={fast}))
+except MissingPackageError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert f"the package {package} is not installed" in done.stdout, done.stderr
+    assert f"pip install 'gristmill[{extra}]'" in done.stdout

@@ -1,0 +1,114 @@
+"""A function of the user's as a tokenizer: what it must tell and return."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from gristmill.dataset.errors import InputError, UserFunctionError
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.tokenizers import find_tokenizer, load_tokenizer
+
+MODULE = """
+import numpy as np
+
+def letters(texts):
+    return [[ord(c) for c in text] for text in texts]
+letters.vocabulary_size = 300
+letters.special_ids = {"<s>": 256}
+
+class Words:
+    vocabulary_size = 1 << 17
+    special_ids = {}
+    def __call__(self, texts):
+        return [np.arange(len(text.split()), dtype=np.int64) for text in texts]
+
+class NeedsMore:
+    def __init__(self, path):
+        pass
+
+def silent(texts):
+    return letters(texts)
+
+def too_few(texts):
+    return letters(texts)[1:]
+def floats(texts):
+    return [[0.5] for _ in texts]
+def negative(texts):
+    return [[-1] for _ in texts]
+def nested(texts):
+    return [[[1]] for _ in texts]
+def nothing(texts):
+    return None
+for wrong in (too_few, floats, negative, nested, nothing):
+    wrong.vocabulary_size = 300
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    name = f"tokenizer_of_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_a_function(module):
+    options = PackOptions(length=8, tokenizer=f"{module}:letters", bos="<s>", eos="0")
+    spec = find_tokenizer(options)
+    assert spec.kind == "function"
+    assert spec.digest.startswith("sha256:")
+    assert spec.library == f"{module}:letters"
+    assert spec.vocabulary_size == 300
+    assert (spec.bos_id, spec.eos_id) == (256, 0)
+    tokenizer = load_tokenizer(dataclasses.replace(options, found=spec))
+    ids, lengths = tokenizer.encode([b"ab", b"", "é".encode()])
+    assert ids.tolist() == [97, 98, 233]
+    assert lengths.tolist() == [2, 0, 1]
+
+
+def test_a_class_is_called_once(module):
+    options = PackOptions(length=8, tokenizer=f"{module}:Words")
+    ids, lengths = load_tokenizer(options).encode([b"a b c", b"a"])
+    assert ids.dtype == np.uint32
+    assert ids.tolist() == [0, 1, 2, 0]
+    assert lengths.tolist() == [3, 1]
+    options = PackOptions(length=8, tokenizer=f"{module}:NeedsMore")
+    with pytest.raises(InputError, match="class of the tokenizer") as raised:
+        find_tokenizer(options)
+    assert raised.value.got.startswith("TypeError: ")
+
+
+def test_it_must_tell_how_large_its_vocabulary_is(module):
+    with pytest.raises(InputError, match="how large") as raised:
+        find_tokenizer(PackOptions(length=8, tokenizer=f"{module}:silent"))
+    assert raised.value.cure == "add a line: silent.vocabulary_size = 50257"
+
+
+def test_no_fast_path_and_no_special_tokens_of_its_own(module):
+    options = PackOptions(length=8, tokenizer=f"{module}:letters", fast=True)
+    with pytest.raises(InputError, match="no fast path"):
+        find_tokenizer(options)
+    options = dataclasses.replace(options, fast=False, add_special_tokens=True)
+    with pytest.raises(InputError, match=r"is for a tokenizer\.json"):
+        find_tokenizer(options)
+
+
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("too_few", "1 sequences"),
+        ("floats", "float64 of shape (1,)"),
+        ("negative", "ids from -1 to -1"),
+        ("nested", "int64 of shape (1, 1)"),
+        ("nothing", "TypeError: "),
+    ],
+)
+def test_what_it_must_return(module, name, got):
+    options = PackOptions(length=8, tokenizer=f"{module}:{name}")
+    with pytest.raises(UserFunctionError, match="no tokens") as raised:
+        load_tokenizer(options).encode([b"a", b"b"])
+    assert raised.value.got.startswith(got)
+    assert raised.value.where == f"{module}:{name}"

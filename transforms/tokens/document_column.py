@@ -1,0 +1,178 @@
+"""The document of each record: its text, or tokens that it holds already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.example import BYTES, INTS, NO_KIND, RawFeature, raw_features
+from gristmill.dataset.varints import decode_varints
+from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.tokens.one_feature import OneFeature
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.tokenizers import Encoded
+
+PlaceOf = Callable[[int], str]
+
+_MOST_ID = (1 << 32) - 1
+_ANOTHER = "choose another feature with --column"
+
+
+class DocumentColumn:
+    """Takes documents out of records.
+
+    Args:
+        options: Which feature holds them.
+        source: How the records are made.
+        mapped: Whether a function of the user's made them of those of the source.
+    """
+
+    def __init__(
+        self, options: PackOptions, source: SourceSpec, *, mapped: bool = False
+    ) -> None:
+        self._name = options.column
+        kept = "line" if source.format == "text" else f"column:{options.column}"
+        self._whole = not options.column or (not mapped and source.record == kept)
+        self._feature = OneFeature(options.column)
+
+    def texts(self, records: Sequence[bytes], place_of: PlaceOf) -> Sequence[bytes]:
+        """Returns the text of each record, in UTF-8.
+
+        Args:
+            records: The records.
+            place_of: Returns where a record is, by its place among these.
+
+        Raises:
+            InputError: A record holds no text.
+        """
+        texts = records
+        if not self._whole:
+            texts = [
+                self._text(record, number, place_of)
+                for number, record in enumerate(records)
+            ]
+        for number, text in enumerate(texts):
+            try:
+                text.decode()
+            except UnicodeDecodeError as e:
+                raise InputError(
+                    "the text of a document is not UTF-8",
+                    where=f"{place_of(number)}, byte {e.start:,} of the text",
+                    got=f"{text[e.start : e.start + 8]!r}: {e.reason}",
+                    cure="decode the text where it is made, or with --map",
+                ) from e
+        return texts
+
+    def tokens(self, records: Sequence[bytes], place_of: PlaceOf) -> Encoded:
+        """Returns the tokens that each record holds; arguments are as for `texts`.
+
+        Raises:
+            InputError: A record holds no tokens.
+        """
+        if self._whole and records:
+            raise _no_tokenizer("the records are text", place_of(0))
+        payloads = [
+            self._packed(record, number, place_of)
+            for number, record in enumerate(records)
+        ]
+        data = np.frombuffer(b"".join(payloads), np.uint8)
+        counts = np.concatenate(([0], np.cumsum(data < 0x80)))
+        stops = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
+        if not _are_ids(data):
+            number = next(
+                number
+                for number, payload in enumerate(payloads)
+                if not _are_ids(np.frombuffer(payload, np.uint8))
+            )
+            raise InputError(
+                f"the feature {self._name!r} holds a number that is no token",
+                where=place_of(number),
+                expected=f"0 to {_MOST_ID:,}",
+                got="a negative number, or a larger one",
+                cure="correct the tokens where they are made, or with --map",
+            )
+        ids = decode_varints(data).astype(np.uint32)
+        return Encoded(ids, np.diff(counts[stops], prepend=0))
+
+    def _text(self, record: bytes, number: int, place_of: PlaceOf) -> bytes:
+        found = self._feature.find(record)
+        if found is None or found.kind != BYTES:
+            found = self._in_any_encoding(record, place_of(number))
+            if found.kind == INTS:
+                raise InputError(
+                    f"the feature {self._name!r} holds tokens already",
+                    where=place_of(number),
+                    expected="text, as there is a tokenizer",
+                    got="integers",
+                    cure=f"leave out --tokenizer, or {_ANOTHER}",
+                )
+            if len(found.parts) > 1:
+                raise InputError(
+                    f"the feature {self._name!r} has several values",
+                    where=place_of(number),
+                    expected="one text",
+                    got=f"{len(found.parts):,} values",
+                    cure=f"join them with --map, or {_ANOTHER}",
+                )
+        return found.parts[0] if found.parts else b""
+
+    def _packed(self, record: bytes, number: int, place_of: PlaceOf) -> bytes:
+        """Returns the numbers of a record as varints, one after the other."""
+        found = self._feature.find(record)
+        if found is None or found.kind != INTS:
+            found = self._in_any_encoding(record, place_of(number))
+            if found.kind == BYTES:
+                raise _no_tokenizer(
+                    f"the feature {self._name!r} is text", place_of(number)
+                )
+        return b"".join(found.parts)
+
+    def _in_any_encoding(self, record: bytes, place: str) -> RawFeature:
+        try:
+            features = raw_features(record)
+        except ValueError as e:
+            raise InputError(
+                "the record is no tf.train.Example",
+                where=place,
+                got=str(e),
+                cure='give --column "" if the records are the text itself, or make '
+                "examples of them with --map",
+            ) from e
+        found = features.get(self._name.encode())
+        if found is None:
+            names = [name.decode(errors="replace") for name in features]
+            raise InputError(
+                f"the record has no feature {self._name!r}",
+                where=place,
+                expected=f"one of {some_of(names, 20)}" if names else "a feature",
+                got=None if names else "an example without features",
+                cure=f"{_ANOTHER}, or leave out such records with --map",
+            )
+        if found.kind not in (NO_KIND, BYTES, INTS):
+            raise InputError(
+                f"the feature {self._name!r} holds no document",
+                where=place,
+                expected="text, or integers that are its tokens",
+                got="floats",
+                cure=_ANOTHER,
+            )
+        return found
+
+
+def _are_ids(varints: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> bool:
+    try:
+        # A negative number takes ten bytes, and is refused.
+        return int(decode_varints(varints).max(initial=0)) <= _MOST_ID
+    except ValueError:
+        return False
+
+
+def _no_tokenizer(what: str, place: str) -> InputError:
+    return InputError(
+        f"{what}, and there is no tokenizer",
+        where=place,
+        expected="integers, the tokens of a document",
+        cure=f"give --tokenizer, or {_ANOTHER}",
+    )

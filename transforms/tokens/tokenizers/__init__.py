@@ -1,0 +1,16 @@
+"""Tokenizers of several libraries, each behind the same few methods."""
+
+from __future__ import annotations
+
+from gristmill.transforms.tokens.tokenizers.find import find_tokenizer
+from gristmill.transforms.tokens.tokenizers.load import load_fast, load_tokenizer
+from gristmill.transforms.tokens.tokenizers.protocol import Encoded, Encoder, Tokenizer
+
+__all__ = [
+    "Encoded",
+    "Encoder",
+    "Tokenizer",
+    "find_tokenizer",
+    "load_fast",
+    "load_tokenizer",
+]

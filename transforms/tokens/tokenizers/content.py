@@ -1,0 +1,98 @@
+"""What the file of a tokenizer is, by its content."""
+
+from __future__ import annotations
+
+import json
+
+from gristmill.dataset.errors import InputError, StorageMissingError, some_of
+from gristmill.dataset.file_formats import HEAD_BYTES, format_of
+from gristmill.dataset.metadata.layout import join
+from gristmill.dataset.protobuf import message_fields
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.tokens.tokenizers.rank_files import is_rank_file
+
+_MOST_BYTES = 1 << 30
+_EXPECTED = (
+    "a tokenizer.json of Hugging Face, a .model of SentencePiece, a .tiktoken file of "
+    "ranks, or module:function"
+)
+
+
+def read_content(path: str) -> bytes:
+    """Returns the file of a tokenizer, local or in a bucket.
+
+    Raises:
+        InputError: It is a directory, or too large to be one.
+        StorageMissingError: There is no such file.
+    """
+    storage = storage_for(path)
+    inside = join(path, "tokenizer.json")
+    if storage.stat(inside) is not None:
+        raise InputError(
+            "--tokenizer is a directory",
+            where=path,
+            expected="a file",
+            cure=f"give {inside}",
+        )
+    found = storage.stat(path)
+    if found is None:
+        raise StorageMissingError(
+            "there is no such tokenizer",
+            where=path,
+            expected=_EXPECTED,
+            cure="check the path; nothing is downloaded by name",
+        )
+    if found.size_bytes > _MOST_BYTES:
+        raise InputError(
+            "not the file of a tokenizer: it is too large",
+            where=path,
+            expected=f"at most {_MOST_BYTES:,} bytes",
+            got=f"{found.size_bytes:,}",
+            cure="check the path",
+        )
+    return storage.read(path)
+
+
+def kind_of(content: bytes, path: str) -> str:
+    """Returns `huggingface`, `sentencepiece` or `tiktoken`.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    if is_rank_file(content):
+        return "tiktoken"
+    if _is_sentence_piece(content):
+        return "sentencepiece"
+    known = format_of(content[:HEAD_BYTES])
+    got = f"{known.name}" if known else f"bytes that begin with {content[:16]!r}"
+    cure = "check the path"
+    if content.lstrip()[:1] == b"{":
+        try:
+            fields = json.loads(content)
+        except ValueError as e:
+            got = f"JSON that is damaged: {e}"
+        else:
+            if isinstance(fields.get("model"), dict):
+                return "huggingface"
+            got = f"JSON with the fields {some_of(fields, 4)}"
+            cure = "give the file tokenizer.json, which is usually beside it"
+    elif content.startswith(b"version https://git-lfs"):
+        got = "a pointer of Git LFS, in place of the file"
+        cure = "fetch the file: git lfs pull"
+    raise InputError(
+        "not the file of a tokenizer",
+        where=path,
+        expected=_EXPECTED,
+        got=got,
+        cure=cure,
+    )
+
+
+def _is_sentence_piece(content: bytes) -> bool:
+    """Tells whether a file begins with a piece: its text, and its score as a float."""
+    try:
+        number, _, piece = next(message_fields(content))
+        wires = {field: wire for field, wire, _ in message_fields(piece)}
+    except (StopIteration, IndexError, ValueError):
+        return False
+    return number == 1 and wires.get(1) == 2 and wires.get(2) == 5

@@ -1,0 +1,103 @@
+"""Tokenizers of Hugging Face: a `tokenizer.json`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import tokenizers
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.tokens.tokenizers.protocol import (
+    Encoded,
+    Ends,
+    Tokenizer,
+    end_to_end,
+    without_ends_alone,
+)
+
+# Encoded at once: what the library returns takes some hundred bytes a token.
+_GROUP_BYTES = 256 << 10
+
+
+class HuggingFaceTokenizer:
+    """A `tokenizer.json`; see `Tokenizer`.
+
+    Its limits of length and its padding are switched off: they are for models, and
+    texts would lose their ends without a word.
+
+    Args:
+        content: The file.
+        add_special_tokens: Whether its post-processor adds what it is configured to.
+
+    Raises:
+        ValueError: The library cannot read the file.
+    """
+
+    def __init__(self, content: bytes, *, add_special_tokens: bool = False) -> None:
+        # The library looks at this before each batch. Workers are processes, as many
+        # as there are cores.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
+        except Exception as e:  # The library raises this class itself.
+            raise ValueError(str(e)) from e
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._add_special_tokens = add_special_tokens
+        self.library = f"tokenizers {tokenizers.__version__}"
+        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        self.vocabulary_size = max(ids, default=-1) + 1
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_ids: Mapping[str, int] = {
+            token.content: number for number, token in added.items() if token.special
+        }
+        self.own_ends = self._own_ends() if add_special_tokens else Ends()
+
+    def _own_ends(self) -> Ends:
+        found = self._tokenizer.encode("a")
+        mask = found.special_tokens_mask
+        if not any(mask):
+            raise InputError(
+                "--add-special-tokens has no effect: the tokenizer adds none",
+                expected="a tokenizer.json with a post-processor that adds some",
+                cure="leave it out, or name the tokens with --bos and --eos",
+            )
+        before = len(list(itertools.takewhile(bool, mask)))
+        after = sum(mask) - before
+        return Ends(tuple(found.ids[:before]), tuple(found.ids[len(mask) - after :]))
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        """Returns the tokens of texts."""
+        encoded = end_to_end(
+            encoding.ids
+            for group in _groups(texts)
+            for encoding in self._tokenizer.encode_batch_fast(
+                group, add_special_tokens=self._add_special_tokens
+            )
+        )
+        return without_ends_alone(encoded, self.own_ends)
+
+    def id_of(self, token: str) -> int | None:
+        """Returns the id of a token's text."""
+        return self._tokenizer.token_to_id(token)
+
+
+def _groups(texts: Sequence[bytes]) -> Iterator[list[str]]:
+    group: list[str] = []
+    size_bytes = 0
+    for text in texts:
+        group.append(text.decode())
+        size_bytes += len(text)
+        if size_bytes >= _GROUP_BYTES:
+            yield group
+            group, size_bytes = [], 0
+    if group:
+        yield group
+
+
+def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
+    """Returns the tokenizer of a file."""
+    del name
+    return HuggingFaceTokenizer(content, add_special_tokens=add_special_tokens)

@@ -1,0 +1,173 @@
+"""A tokenizer is made once in a process: the one that the job was planned with."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gristmill.dataset.errors import InputError, MissingPackageError
+from gristmill.transforms.named_function import code_digest
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.tokenizers.content import kind_of, read_content
+from gristmill.transforms.tokens.tokenizers.protocol import Encoder, Tokenizer
+
+T = TypeVar("T")
+
+_HERE = "gristmill.transforms.tokens.tokenizers"
+# By kind: each has `make`. They import the libraries, which are optional.
+_MODULES = {
+    "huggingface": f"{_HERE}.hugging_face",
+    "sentencepiece": f"{_HERE}.sentence_piece",
+    "tiktoken": f"{_HERE}.tiktoken_ranks",
+    "function": f"{_HERE}.user_function",
+}
+
+
+def is_function(tokenizer: str) -> bool:
+    """Tells whether a tokenizer is given as `module:function`, not as a file.
+
+    >>> is_function("my.module:encode"), is_function("gs://bucket/tokenizer.json")
+    (True, False)
+    """
+    module, colon, name = tokenizer.partition(":")
+    parts = (*module.split("."), *name.split("."))
+    return bool(colon) and all(map(str.isidentifier, parts))
+
+
+def load_tokenizer(options: PackOptions) -> Tokenizer:
+    """Returns the tokenizer of a job, made at the first call in a process.
+
+    Args:
+        options: With a tokenizer.
+
+    Raises:
+        InputError: It is not the one that was found when the job was planned, or none
+            that can be used.
+        MissingPackageError: Its library is not installed.
+        StorageError: Its file cannot be read.
+    """
+    name, digest, own_ends = _key(options)
+    tokenizer = _tokenizer(name, digest, own_ends)
+    if options.found is not None:
+        _check_library(tokenizer.library, options.found.library)
+    return tokenizer
+
+
+def load_fast(options: PackOptions) -> Encoder:
+    """Returns the fast path of the tokenizer of a job, likewise.
+
+    Raises:
+        InputError: It has none, or not the one that was found.
+        MissingPackageError: The library is not installed.
+        StorageError: Its file cannot be read.
+    """
+    name, digest, own_ends = _key(options)
+    fast = _fast(name, digest, own_ends)
+    if options.found is not None:
+        _check_library(fast.library, options.found.fast_library)
+    return fast
+
+
+def _key(options: PackOptions) -> tuple[str, str, bool]:
+    name, found = options.tokenizer, options.found
+    if name is None:
+        raise ValueError("no tokenizer is given")
+    digest = content_digest(name) if found is None else found.digest
+    return name, digest, options.add_special_tokens
+
+
+def content_digest(name: str) -> str:
+    """Returns the digest of the file of a tokenizer, or of the code of a function."""
+    return code_digest(name) if is_function(name) else _digest(read_content(name))
+
+
+def find_kind(name: str) -> str:
+    """Returns the kind of a tokenizer, as in `TokenizerSpec`."""
+    return "function" if is_function(name) else kind_of(read_content(name), name)
+
+
+def _digest(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+# Most jobs have one tokenizer; a process may meet the next job's.
+@functools.lru_cache(maxsize=2)
+def _tokenizer(name: str, digest: str, add_special_tokens: bool) -> Tokenizer:
+    kind, content = _kind_and_content(name, digest)
+    if add_special_tokens and kind != "huggingface":
+        raise InputError(
+            "--add-special-tokens is for a tokenizer.json, which says what to add",
+            where=name,
+            got=f"a tokenizer of kind {kind}",
+            cure="leave it out, and name the tokens with --bos and --eos",
+        )
+    make = functools.partial(
+        _module(_MODULES[kind]).make,
+        content,
+        name,
+        add_special_tokens=add_special_tokens,
+    )
+    tokenizer: Tokenizer = _usable(make, name)
+    return tokenizer
+
+
+@functools.lru_cache(maxsize=2)
+def _fast(name: str, digest: str, add_special_tokens: bool) -> Encoder:
+    kind, content = _kind_and_content(name, digest)
+    ends = _tokenizer(name, digest, add_special_tokens).own_ends
+    module = _module(f"{_HERE}.giga")
+    fast: Encoder = _usable(
+        functools.partial(module.make, kind, content, name, ends=ends), name
+    )
+    return fast
+
+
+def _kind_and_content(name: str, digest: str) -> tuple[str, bytes]:
+    content = b"" if is_function(name) else read_content(name)
+    got = code_digest(name) if is_function(name) else _digest(content)
+    if got != digest:
+        raise InputError(
+            "the tokenizer is not the one that the job was planned with",
+            where=name,
+            expected=digest,
+            got=got,
+            cure="leave it as it is while the job runs, and run the same command again",
+        )
+    return find_kind(name) if is_function(name) else kind_of(content, name), content
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        missing = MissingPackageError.of(e)
+        if missing is None:
+            raise
+        raise missing from e
+
+
+def _usable(make: Callable[[], T], name: str) -> T:
+    try:
+        return make()
+    except InputError:
+        raise
+    except ValueError as e:
+        raise InputError(
+            f"the tokenizer cannot be used: {e}",
+            where=name,
+            cure="check the file, and whether this version of the library reads it",
+        ) from e
+
+
+def _check_library(got: str, expected: str) -> None:
+    if got != expected:
+        raise InputError(
+            "another version of the tokenizer's library than the job was planned with: "
+            "its tokens may differ",
+            expected=expected,
+            got=got,
+            cure="install the same version wherever the job runs",
+        )

@@ -1,0 +1,161 @@
+"""Which encoding the ranks of a tiktoken file are of.
+
+Such a file holds tokens and their ranks alone. The pattern that splits text and the
+special tokens are in the code that published it, so encodings are known by the digest
+of their ranks, whatever the file is called.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gristmill.dataset.errors import InputError
+
+# Split text as the publishers do. Possessive quantifiers change no result: with them
+# the library is faster, and does not run out of memory.
+_R50K = (
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$"
+    r"|\s+(?!\S)|\s"
+)
+_CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+_SUFFIX = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+"
+    rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{_SUFFIX}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_END = "<|endoftext|>"
+
+
+class Encoding(NamedTuple):
+    """What a file of ranks does not hold.
+
+    Attributes:
+        name: How its publisher calls it.
+        sha256: Of the file of its ranks, as it was published.
+        pattern: Splits text into the parts that are encoded on their own.
+        special_ids: Special tokens by their text.
+        vocabulary_size: Ids are below it.
+        fast: The name that gigatoken has for the pattern, "" for none.
+    """
+
+    name: str
+    sha256: str
+    pattern: str
+    special_ids: Mapping[str, int]
+    vocabulary_size: int
+    fast: str = ""
+
+
+_KNOWN = (
+    Encoding(
+        "r50k_base",
+        "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+        _R50K,
+        {_END: 50256},
+        50257,
+        "gpt2",
+    ),
+    Encoding(
+        "p50k_base",
+        "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
+        _R50K,
+        {_END: 50256},
+        50281,
+    ),
+    Encoding(
+        "cl100k_base",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        _CL100K,
+        {
+            _END: 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+        100277,
+        "gpt4",
+    ),
+    Encoding(
+        "o200k_base",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        _O200K,
+        {_END: 199999, "<|endofprompt|>": 200018},
+        200019,
+        "o200k",
+    ),
+    # The same file for Llama 3, 3.1, 3.2 and 3.3. These tokens have the same names in
+    # all of them; any other can be given by its id.
+    Encoding(
+        "llama3",
+        "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55",
+        _CL100K,
+        {
+            "<|begin_of_text|>": 128000,
+            "<|end_of_text|>": 128001,
+            "<|start_header_id|>": 128006,
+            "<|end_header_id|>": 128007,
+            "<|eot_id|>": 128009,
+        },
+        128256,
+        "gpt4",
+    ),
+)
+ENCODINGS = {encoding.name: encoding for encoding in _KNOWN}
+
+_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
+
+
+def is_rank_file(content: bytes) -> bool:
+    """Tells whether a file begins as one of ranks: a token in base64, and a number."""
+    return _LINE.match(content) is not None
+
+
+def find_encoding(content: bytes, path: str) -> Encoding:
+    """Returns the encoding that a file of ranks is of.
+
+    Raises:
+        InputError: Its ranks are of none that is known.
+    """
+    lines = [line for line in content.splitlines() if line]
+    digest = hashlib.sha256(b"".join(b"%b\n" % line for line in lines)).hexdigest()
+    for encoding in _KNOWN:
+        if encoding.sha256 == digest:
+            return encoding
+    raise InputError(
+        "a tiktoken file of ranks that are of no known encoding: it does not say "
+        "how text is split",
+        where=path,
+        expected=f"the ranks of {', '.join(ENCODINGS)}",
+        got=f"{len(lines):,} ranks, sha256:{digest}",
+        cure="give --tokenizer module:function, which makes a tiktoken.Encoding "
+        "with its pattern; or the tokenizer.json of the same model",
+    )
+
+
+def ranks_of(content: bytes) -> dict[bytes, int]:
+    """Returns the rank of each token.
+
+    Raises:
+        ValueError: A line is not a token and its rank.
+    """
+    ranks = {}
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error) as e:
+            raise ValueError(f"line {number:,} is not a token and its rank") from e
+    return ranks

@@ -1,0 +1,99 @@
+"""Tokenizers of the user's: a function that is imported by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gristmill.dataset.errors import InputError, UserFunctionError
+from gristmill.transforms.named_function import load_function
+from gristmill.transforms.tokens.tokenizers.protocol import (
+    Encoded,
+    Ends,
+    Tokenizer,
+    end_to_end,
+)
+
+
+class FunctionTokenizer:
+    """A function of a list of texts, which returns a sequence of ids for each.
+
+    Its attribute `vocabulary_size` says what ids are below, `special_ids`, if it has
+    that, which special tokens there are. A class is called once, without arguments,
+    and gives the function.
+
+    Args:
+        name: `module:function`.
+
+    Raises:
+        InputError: There is no such function, or it has no such attribute.
+    """
+
+    own_ends = Ends()
+
+    def __init__(self, name: str) -> None:
+        function: Any = load_function(name)
+        if inspect.isclass(function):
+            try:
+                function = function()
+            except Exception as e:  # The user's code can raise anything.
+                raise InputError(
+                    "the class of the tokenizer cannot be used",
+                    where=name,
+                    expected="one that is called without arguments",
+                    got=f"{type(e).__name__}: {e}",
+                    cure="fix it",
+                ) from e
+        self._name, self._function = name, function
+        self.library = name
+        size = getattr(function, "vocabulary_size", None)
+        if not isinstance(size, int) or not 0 < size <= 1 << 32:
+            raise InputError(
+                "the function of the tokenizer does not say how large its vocabulary "
+                "is",
+                where=name,
+                expected="an attribute vocabulary_size: ids are below it",
+                got=repr(size),
+                cure=f"add a line: {name.rpartition(':')[2]}.vocabulary_size = 50257",
+            )
+        self.vocabulary_size = size
+        self.special_ids: Mapping[str, int] = dict(getattr(function, "special_ids", {}))
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        """Returns the tokens of texts."""
+        decoded = [text.decode() for text in texts]
+        found = self._function(decoded)
+        try:
+            arrays = [np.asarray(ids) for ids in found]
+        except (TypeError, ValueError) as e:
+            raise self._wrong(f"{type(e).__name__}: {e}") from e
+        if len(arrays) != len(texts):
+            raise self._wrong(f"{len(arrays):,} sequences")
+        for ids in arrays:
+            if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "ui"):
+                raise self._wrong(f"{ids.dtype} of shape {ids.shape}")
+            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 1 << 32:
+                raise self._wrong(f"ids from {ids.min()} to {ids.max()}")
+        return end_to_end(arrays)
+
+    def _wrong(self, got: str) -> UserFunctionError:
+        return UserFunctionError(
+            "the function of the tokenizer returned what are no tokens",
+            where=self._name,
+            expected="for each text of the list a sequence of ids, from 0 on",
+            got=got,
+            cure="fix the function",
+        )
+
+    def id_of(self, token: str) -> int | None:
+        """Returns the id of a special token's text."""
+        return self.special_ids.get(token)
+
+
+def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
+    """Returns the tokenizer of a function."""
+    del content, add_special_tokens
+    return FunctionTokenizer(name)
