@@ -74,13 +74,15 @@ def join_documents(
             document are not one after the other. `where` names the row, the document
             and its place.
     """
-    joiner = _Joiner(row_format, index)
+    joiner = DocumentJoiner(row_format, index)
     for batch in records:
         joiner.add(batch)
     return joiner.finish()
 
 
-class _Joiner:
+class DocumentJoiner:
+    """Joins documents while the rows of a shard come: see `join_documents`."""
+
     def __init__(self, row_format: RowFormat, index: SegmentIndex) -> None:
         self._format, self._index = row_format, index
         self._lengths = np.zeros(index.documents, np.uint32)
@@ -97,6 +99,7 @@ class _Joiner:
         self._rows = self._pieces = self._tokens = self._whole = 0
 
     def add(self, records: Sequence[bytes]) -> None:
+        """Takes the next rows; raises CorruptShardError, and is of no use then."""
         index = self._index
         try:
             rows = decode_rows(self._format, records)
@@ -150,6 +153,7 @@ class _Joiner:
             )
 
     def finish(self) -> JoinedDocuments:
+        """Returns the documents after all rows; raises CorruptShardError."""
         index = self._index
         if self._rows < index.rows:
             raise CorruptShardError(

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 
 from gristmill.dataset.findings import Finding
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.results.formatting import plural, size_text
 
@@ -34,6 +35,7 @@ class Verification:
             1,000.
         more_findings: How many others there are.
         more_leftovers: How many others there are.
+        packed: What packed rows hold; None if there are none.
         seconds: Duration, 0 if not known.
     """
 
@@ -46,6 +48,7 @@ class Verification:
     leftovers: Sequence[str] = ()
     more_findings: int = 0
     more_leftovers: int = 0
+    packed: PackedCounts | None = None
     seconds: float = 0.0
 
     @property
@@ -58,7 +61,11 @@ class Verification:
         """What was compared with `dataset.json` and the tables of shards."""
         names = ("metadata", "names of files", "sizes of shards")
         if not self.quick:
-            return (*names, "every byte of shards and indexes", "every record")
+            documents = ("every document",) * (self.packed is not None)
+            return (
+                *(*names, "every byte of shards and indexes", "every record"),
+                *documents,
+            )
         # The listing of a bucket has the checksum of every object.
         return (*names, "checksums of shards") if self._in_bucket else names
 
@@ -89,6 +96,8 @@ class Verification:
             records = plural(self.records, "record")
             what = f"{records} ({size_text(self.raw_bytes)}) in {what}, every byte"
         lines.append(f"{self.dataset}: {verdict}; {what} in {self.seconds:,.1f} s")
+        if self.packed is not None:
+            lines += _packed_lines(self.packed)
         if self.quick:
             lines.append(f"  checked      {', '.join(self.checked)}")
             lines.append(
@@ -110,9 +119,25 @@ class Verification:
         """Returns the result as one JSON object."""
         fields = dataclasses.asdict(self)
         fields |= {"checked": self.checked, "not_checked": self.not_checked}
+        if self.packed is not None:
+            fields["packed"] = self.packed.as_dict() | {"targets": self.packed.targets}
         return json.dumps(fields, ensure_ascii=False)
 
     def write(self, path: str) -> None:
         """Writes the result to a file, as JSON."""
         data = self.json() + "\n"
         storage_for(path).write(path, data.encode("utf-8", "surrogateescape"))
+
+
+def _packed_lines(counts: PackedCounts) -> list[str]:
+    """Returns what packed rows hold, for a person."""
+    places = counts.tokens + counts.padding_tokens
+    padding = 100 * counts.padding_tokens / max(places, 1)
+    return [
+        f"  tokens       targets {counts.targets:,} = tokens {counts.tokens:,} - "
+        f"pieces {counts.pieces:,}; {padding:.2f} % padding",
+        f"  documents    {counts.documents:,}, {counts.cut_documents:,} of them cut; "
+        f"{counts.truncated_documents:,} truncated by "
+        f"{plural(counts.truncated_tokens, 'token')}; {counts.empty_documents:,} "
+        "dropped without a token",
+    ]

@@ -340,7 +340,9 @@ def test_tasks_are_small_and_made_on_access():
     dataset, shards = "gs://bucket/datasets/c4", 10_000
     table = table_of(shards)
     with peak_memory() as peak:
-        tasks = VerifyTasks(dataset, "sha256:" + "5c" * 32, [table, table])
+        tasks = VerifyTasks(
+            dataset, "sha256:" + "5c" * 32, [table, table], [None, None]
+        )
         assert len(tasks) == 2 * shards
         for number, task in enumerate(tasks):
             assert task.path == table.paths[number % shards]

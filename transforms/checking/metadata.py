@@ -6,8 +6,11 @@ Continues after the first finding, as a repair needs all of them. Opens no shard
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -24,7 +27,7 @@ from gristmill.dataset.commit.split_check import (
     read_checked_table,
 )
 from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.errors import InputError, InvalidDatasetError
 from gristmill.dataset.findings import UNREADABLE, Finding, Findings, finding_of
 from gristmill.dataset.first_of import FirstOf
 from gristmill.dataset.metadata import layout
@@ -32,12 +35,24 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import check_in_place, read_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.row_format import RowFormat, RowsKind
+from gristmill.transforms.checking.rows import PackedShard
 
 _BLOCK_TASKS = 4096
 _LEFTOVERS_KEPT = 1_000
 _COLUMNS = (
     *("file_bytes", "file_crc32c"),
     *("records", "raw_bytes", "digest_low", "digest_high"),
+)
+
+
+_PACKED_COLUMNS = (
+    *PACKED_COLUMNS,
+    *("segments_bytes", "segments_crc32c"),
+    *("span_ends", "span_start_bytes", "span_stop_bytes"),
 )
 
 
@@ -54,6 +69,7 @@ class VerifyTask(NamedTuple):
         raw_bytes: Their size.
         low: The first lane of their digest.
         high: The second lane.
+        packed: What the table says of packed rows, None of other records.
     """
 
     dataset: str
@@ -65,6 +81,7 @@ class VerifyTask(NamedTuple):
     raw_bytes: int
     low: int
     high: int
+    packed: PackedShard | None = None
 
     @property
     def digest(self) -> RecordsDigest:
@@ -83,39 +100,79 @@ class VerifyTasks(Sequence[VerifyTask]):
     Takes a hundred bytes a shard, beside the names of the shards.
     """
 
-    def __init__(self, dataset: str, content_digest: str, tables: list[ShardTable]):
+    def __init__(
+        self,
+        dataset: str,
+        content_digest: str,
+        tables: Sequence[ShardTable],
+        row_formats: Sequence[RowFormat | None],
+    ):
         self._head = dataset, bytes.fromhex(content_digest.removeprefix("sha256:"))
         self._tables = [
-            (table.paths, [table.columns[name] for name in _COLUMNS])
-            for table in tables
+            (_slim(table, packed=row_format is not None), row_format)
+            for table, row_format in zip(tables, row_formats, strict=True)
         ]
         self.file_bytes = sum(table.total("file_bytes") for table in tables)
 
     def __len__(self) -> int:
-        return sum(len(paths) for paths, _ in self._tables)
+        return sum(len(table) for table, _ in self._tables)
 
     def __getitem__(self, index: Any) -> Any:
         rows = range(len(self))[index]
         if not isinstance(rows, int):
             return [self[row] for row in rows]
-        for paths, columns in self._tables:
-            if rows < len(paths):
-                return next(self._rows(paths, columns, rows, rows + 1))
-            rows -= len(paths)
+        for table, row_format in self._tables:
+            if rows < len(table):
+                return next(self._rows(table, row_format, rows, rows + 1))
+            rows -= len(table)
         raise IndexError(index)
 
     def __iter__(self) -> Iterator[VerifyTask]:
-        for paths, columns in self._tables:
-            for begin in range(0, len(paths), _BLOCK_TASKS):
-                yield from self._rows(paths, columns, begin, begin + _BLOCK_TASKS)
+        for table, row_format in self._tables:
+            for begin in range(0, len(table), _BLOCK_TASKS):
+                yield from self._rows(table, row_format, begin, begin + _BLOCK_TASKS)
 
     def _rows(
-        self, paths: Sequence[str], columns: list[Any], begin: int, end: int
+        self, table: ShardTable, row_format: RowFormat | None, begin: int, end: int
     ) -> Iterator[VerifyTask]:
         dataset, content = self._head
-        values = [column[begin:end].tolist() for column in columns]
-        for path, *row in zip(paths[begin:end], *values, strict=True):
-            yield VerifyTask(dataset, path, content, *row)
+        values = [table.columns[name][begin:end].tolist() for name in _COLUMNS]
+        packed = _packed_shards(table, row_format, begin, end)
+        for path, rows, *row in zip(
+            table.paths[begin:end], packed, *values, strict=True
+        ):
+            task = VerifyTask(dataset, path, content, *row)
+            yield task if rows is None else task._replace(packed=rows)
+
+
+def _slim(table: ShardTable, *, packed: bool) -> ShardTable:
+    """Returns a table without the columns that no task has: they take most memory."""
+    kept = (*_COLUMNS, *(_PACKED_COLUMNS if packed else ()))
+    columns = {name: table.columns[name] for name in kept}
+    return dataclasses.replace(table, columns=columns)
+
+
+def _packed_shards(
+    table: ShardTable, row_format: RowFormat | None, begin: int, end: int
+) -> Iterator[PackedShard | None]:
+    """Yields what a table says of the packed rows of shards [begin, end)."""
+    if row_format is None:
+        yield from itertools.repeat(None, min(end, len(table)) - begin)
+        return
+    columns = table.columns
+    first = int(columns["span_ends"][begin - 1]) if begin else 0
+    ends = columns["span_ends"][begin:end].tolist()
+    names = "segments_bytes", "segments_crc32c"
+    segments = (columns[name][begin:end].tolist() for name in names)
+    for counts, last, size, crc32c in zip(
+        table.packed(begin, end), ends, *segments, strict=True
+    ):
+        assert counts is not None  # There is a format.
+        spans = [
+            columns[f"span_{name}_bytes"][first:last] for name in ("start", "stop")
+        ]
+        yield PackedShard(row_format, counts, size, crc32c, np.stack(spans, axis=1))
+        first = last
 
 
 class VerifyPlan(NamedTuple):
@@ -128,11 +185,13 @@ class VerifyPlan(NamedTuple):
         tasks: One for every shard of all splits whose table can be read: for those of
             the others there is a finding.
         leftovers: Files of commands that were killed, or that still run.
+        packed: What packed rows hold, as the tables say; None if there are none.
     """
 
     findings: Findings
     tasks: VerifyTasks
     leftovers: FirstOf[str]
+    packed: PackedCounts | None = None
 
 
 def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
@@ -162,6 +221,15 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
             tables[name] = read_checked_table(dataset, split)
         except UNREADABLE as error:
             findings.add([finding_of(split.table, error)])
+    formats = dict.fromkeys(tables)
+    packed: PackedCounts | None = None
+    for name, table in tables.items():
+        try:
+            formats[name] = _row_format(manifest.editions[name], table, dataset)
+        except UNREADABLE as error:
+            findings.add([finding_of(layout.DATASET_JSON, error)])
+        if (counts := table.packed_total()) is not None:
+            packed = counts + (packed or PackedCounts())
     findings.add(_owned_twice_or_never(manifest, tables, listings))
     for table in tables.values() if shards_too else ():
         findings.add(compare_shards(table, listings))
@@ -170,8 +238,44 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     leftovers.add(find_leftovers(dataset, manifest, listings))
     if findings:
         check_same(dataset, manifest.content_digest)
-    tasks = VerifyTasks(dataset, manifest.content_digest, [*tables.values()])
-    return VerifyPlan(findings, tasks, leftovers)
+    tasks = VerifyTasks(
+        dataset, manifest.content_digest, [*tables.values()], [*formats.values()]
+    )
+    return VerifyPlan(findings, tasks, leftovers, packed)
+
+
+def _row_format(split: Split, table: ShardTable, dataset: str) -> RowFormat | None:
+    """Returns how the rows of a split are encoded, None if its records are no rows.
+
+    Raises InvalidDatasetError or FormatVersionError if `dataset.json` has it wrong.
+    """
+    total, where = table.packed_total(), layout.join(dataset, layout.DATASET_JSON)
+    counts = None
+    if split.packed is not None:
+        packed = PackedSplit.parse(split.packed, where=where)
+        counts = packed.counts
+    if counts != total:
+        raise InvalidDatasetError(
+            f"dataset.json and {split.table} disagree about packed rows",
+            where=where,
+            expected=str(total and total.as_dict()),
+            got=str(counts and counts.as_dict()),
+        )
+    if split.packed is None:
+        return None
+    return _format_of(packed, where)
+
+
+def _format_of(packed: PackedSplit, where: str) -> RowFormat:
+    with contextlib.suppress(InputError):
+        rows = cast("RowsKind", packed.rows)
+        return RowFormat(packed.length, packed.id_bytes, rows)
+    raise InvalidDatasetError(
+        "packed rows of an unknown kind",
+        where=where,
+        got=f"{packed.rows}, {packed.length:,} tokens, ids of {packed.id_bytes} bytes",
+        cure="restore dataset.json from a copy",
+    )
 
 
 def _owned_twice_or_never(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gristmill.dataset.findings import Finding, Findings
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.transforms.checking.metadata import VerifyPlan
 from gristmill.transforms.checking.shard import ShardCheck
 
@@ -23,6 +24,7 @@ class VerifyResult(NamedTuple):
             1,000.
         more_findings: How many others there are.
         more_leftovers: How many others there are.
+        packed: What packed rows hold; None if there are none.
     """
 
     dataset: str
@@ -33,6 +35,7 @@ class VerifyResult(NamedTuple):
     leftovers: tuple[str, ...] = ()
     more_findings: int = 0
     more_leftovers: int = 0
+    packed: PackedCounts | None = None
 
 
 class GatheredChecks:
@@ -51,17 +54,20 @@ class GatheredChecks:
         self._findings = Findings()
         self._leftovers: tuple[str, ...] = ()
         self._more_leftovers = 0
+        self._packed: PackedCounts | None = None
         if plan is not None:
             self._shards = len(plan.tasks) if quick else 0
             self._findings = plan.findings
             self._leftovers = plan.leftovers.first
             self._more_leftovers = plan.leftovers.more
+            self._packed = plan.packed if quick else None
 
     def add(self, check: ShardCheck) -> None:
         """Takes the result of a shard."""
         self._shards += 1
         self._records += check.records
         self._raw_bytes += check.raw_bytes
+        self._add_packed(check.packed)
         self._findings.add(check.findings, more=check.more_findings)
 
     def merge(self, other: GatheredChecks) -> None:
@@ -73,6 +79,11 @@ class GatheredChecks:
         self._findings.merge(other._findings)
         self._leftovers += other._leftovers
         self._more_leftovers += other._more_leftovers
+        self._add_packed(other._packed)
+
+    def _add_packed(self, counts: PackedCounts | None) -> None:
+        if counts is not None:
+            self._packed = counts + (self._packed or PackedCounts())
 
     def result(self, dataset: str) -> VerifyResult:
         """Returns all of it.
@@ -89,4 +100,5 @@ class GatheredChecks:
             self._leftovers,
             self._findings.more,
             self._more_leftovers,
+            self._packed,
         )

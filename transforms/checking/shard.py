@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
 
 import google_crc32c
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.chunks import (
     CHUNK_ERRORS,
+    EncodedChunks,
     damaged_chunks,
 )
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
@@ -35,9 +36,11 @@ from gristmill.dataset.findings import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.base import FileInfo, Storage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.checking.metadata import VerifyTask, check_same
+from gristmill.transforms.checking.rows import RowsCheck
 
 _SHOWN_RECORDS = 10  # A finding for each of the first; the others are counted.
 _KEPT = 100  # Findings of a shard, in the order of its records; likewise.
@@ -53,6 +56,8 @@ class ShardCheck(NamedTuple):
         findings: What is wrong, the first of it.
         file_bytes: What the size of the shard should be.
         more_findings: How many others there are.
+        packed: What packed rows hold, None of others, and where documents could not be
+            joined.
     """
 
     path: str
@@ -61,6 +66,7 @@ class ShardCheck(NamedTuple):
     findings: tuple[Finding, ...]
     file_bytes: int = 0
     more_findings: int = 0
+    packed: PackedCounts | None = None
 
 
 class _Findings:
@@ -84,10 +90,12 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
 
     Compared are: size and crc32c of the file, the crc32c of every decoded record with
     the index, the digest of all records with the table, and the index's chunk offsets
-    with the shard's own footer.
+    with the shard's own footer. Of packed rows every document is joined from its
+    pieces, and compared with the table.
 
     Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
-    some 20 bytes a record.
+    some 20 bytes a record; of packed rows also their segment index, and some 10 bytes a
+    document.
 
     Args:
         task: Which shard.
@@ -98,7 +106,10 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
     findings = _Findings()
     digest = RecordsDigest()
     storage = storage_for(task.dataset)
+    rows = counts = None
     try:
+        if task.packed is not None:
+            rows = RowsCheck(task.dataset, task.path, task.packed, findings.append)
         index = _open_index(storage, task, findings)
         info = storage.stat(layout.join(task.dataset, task.path))
         if info is None:
@@ -106,7 +117,8 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
         else:
             if info.size_bytes != task.file_bytes:
                 findings.append(wrong_size(task.path, task.file_bytes, info.size_bytes))
-            digest = _read_shard(storage, task, info, index, findings)
+            digest = _read_shard(storage, task, info, index, findings, rows)
+            counts = None if rows is None else rows.finish()
     except StorageError as error:
         findings.append(finding_of(task.path, error))
     # Reported only without a finding that says more.
@@ -128,6 +140,7 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
         tuple(findings.first),
         task.file_bytes,
         findings.count - len(findings.first),
+        counts,
     )
 
 
@@ -166,6 +179,7 @@ def _read_shard(
     info: FileInfo,
     index: ShardIndex | None,
     findings: _Findings,
+    rows: RowsCheck | None,
 ) -> RecordsDigest:
     """Reads a whole shard; returns the digest of the records that can be decoded."""
     path = layout.join(task.dataset, task.path)
@@ -194,11 +208,17 @@ def _read_shard(
         for data, chunks in walk:
             file_crc = google_crc32c.extend(file_crc, data)
             hashed = index is None
-            for part in () if chunks is None else _decode(chunks, task.path, hashed):
+            if chunks is None:
+                continue
+            for part in _decode(chunks, task.path, hashed, kept=rows is not None):
                 if isinstance(part, Finding):
                     findings.append(part)
+                    if rows is not None:
+                        rows.lose()
                     continue
-                number, crcs, lengths = part
+                number, crcs, lengths, records = part
+                if rows is not None:
+                    rows.add(records)
                 digest += RecordsDigest.of(crcs, lengths)
                 if index is not None:
                     stored = index.crc32cs[number : number + len(crcs)]
@@ -224,26 +244,48 @@ def _same_chunks(index: ShardIndex, footer: Footer) -> bool:
     ) and np.array_equal(index.chunk_records(numbers[:-1]), footer.chunk_records)
 
 
-_Decoded = tuple[int, npt.NDArray[np.uint32], npt.NDArray[np.int64]]
+class _Decoded(NamedTuple):
+    """Records of a shard: the number of the first, and of each checksum and length.
+
+    The records themselves are there only where they are asked for.
+    """
+
+    number: int
+    crc32cs: npt.NDArray[np.uint32]
+    lengths: npt.NDArray[np.int64]
+    records: Sequence[bytes] = ()
+
+    @classmethod
+    def of(cls, number: int, records: Sequence[bytes]) -> Self:
+        crcs = np.fromiter(map(google_crc32c.value, records), "<u4", len(records))
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        return cls(number, crcs, lengths, records)
 
 
 def _decode(
-    chunks: ChunkRange, shard: str, hashed: bool
+    chunks: ChunkRange, shard: str, hashed: bool, *, kept: bool
 ) -> Iterator[_Decoded | Finding]:
-    """Yields record number, checksums and lengths; findings for damaged chunks.
+    """Yields what is in chunks, and findings for those that are damaged.
 
-    Where no index has the checksums to compare with, chunks are `hashed`.
+    Where no index has the checksums to compare with, chunks are `hashed`. Records are
+    `kept`, or not made.
     """
     try:
-        yield chunks.first_record, *chunks.encoded(hashed=hashed).checksum()
+        yield _decoded(chunks.first_record, chunks.encoded(hashed=hashed), kept)
     except TransposedChunkError:
         yield from _decode_transposed(chunks, shard)
     except CorruptShardError:
-        yield from _decode_singly(chunks, shard, hashed)
+        yield from _decode_singly(chunks, shard, hashed, kept)
+
+
+def _decoded(number: int, encoded: EncodedChunks, kept: bool) -> _Decoded:
+    if kept:
+        return _Decoded.of(number, encoded.decode())
+    return _Decoded(number, *encoded.checksum())
 
 
 def _decode_singly(
-    chunks: ChunkRange, shard: str, hashed: bool
+    chunks: ChunkRange, shard: str, hashed: bool, kept: bool
 ) -> Iterator[_Decoded | Finding]:
     """Decodes chunks one at a time, so that the good ones are compared."""
     counts = chunks.chunk_records
@@ -252,13 +294,13 @@ def _decode_singly(
 
     def decode(chunk: int) -> None:
         one = chunks.encoded(slice(chunk, chunk + 1), hashed=hashed)
-        decoded[chunk] = one.checksum()
+        decoded[chunk] = _decoded(int(firsts[chunk]), one, kept)
 
     damaged = dict(damaged_chunks(len(counts), decode, errors=CHUNK_ERRORS))
     offsets = chunks.footer.chunk_offsets[chunks.first_chunk :]
     for chunk, first in enumerate(firsts.tolist()):
         if chunk in decoded:
-            yield first, *decoded[chunk]
+            yield decoded[chunk]
             continue
         records, count = f"record {first:,}", int(counts[chunk])
         if count != 1:
@@ -276,8 +318,7 @@ def _decode_transposed(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Fi
     end = begin + int(chunks.chunk_records.sum())
     try:
         for batch in chunks.decode_officially():
-            crcs = np.array([google_crc32c.value(record) for record in batch], "<u4")
-            yield begin, crcs, np.array([len(record) for record in batch], np.int64)
+            yield _Decoded.of(begin, batch)
             begin += len(batch)
     except GristmillError as error:
         found = finding_of(shard, error)

@@ -1,0 +1,85 @@
+"""What `dataset.json` says of a split of packed rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.packed.counts import PackedCounts
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackedSplit:
+    """A split of packed rows.
+
+    Attributes:
+        rows: `packed`, rows as docs/format.md describes them; `example`, a
+            `tf.train.Example` each.
+        length: Most tokens of a row.
+        id_bytes: Bytes of a token in a row, before compression; 8 in an example.
+        vocabulary_size: Ids are below it.
+        method: How documents were put into rows, such as `best-fit`.
+        counts: What the rows of all shards hold.
+    """
+
+    rows: str
+    length: int
+    id_bytes: int
+    vocabulary_size: int
+    method: str
+    counts: PackedCounts
+
+    def encode(self) -> dict[str, Any]:
+        """Returns the description as `dataset.json` has it."""
+        own = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "counts"
+        }
+        return {"format": FORMAT, **own, **self.counts.as_dict()}
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any], *, where: str) -> Self:
+        """Parses a description.
+
+        Args:
+            fields: What `dataset.json` has.
+            where: The dataset, for messages.
+
+        Raises:
+            FormatVersionError: Its format is unknown.
+            InvalidDatasetError: It makes no sense.
+        """
+        if fields.get("format") != FORMAT:
+            raise FormatVersionError.unknown(
+                "packed rows", where=where, expected=FORMAT, got=fields.get("format")
+            )
+        try:
+            found = cls(
+                rows=str(fields["rows"]),
+                length=int(fields["length"]),
+                id_bytes=int(fields["id_bytes"]),
+                vocabulary_size=int(fields["vocabulary_size"]),
+                method=str(fields["method"]),
+                counts=PackedCounts.of_dict(fields),
+            )
+        except (KeyError, TypeError, ValueError) as e:
+            raise _invalid(where, f"{type(e).__name__}: {e}") from e
+        if wrong := {k: v for k, v in found.encode().items() if fields[k] != v}:
+            raise _invalid(where, f"values of another kind: {sorted(wrong)}")
+        if found.length < 1:
+            raise _invalid(where, f"rows of {found.length} tokens")
+        return found
+
+
+def _invalid(where: str, got: str) -> InvalidDatasetError:
+    return InvalidDatasetError(
+        "description of packed rows cannot be read",
+        where=where,
+        got=got,
+        cure="restore dataset.json from a copy, or pack the documents again",
+    )

@@ -1,0 +1,313 @@
+"""Verifying packed rows: no token of a document is lost, doubled or another's.
+
+Covers: transforms/checking/rows.py, dataset/packed/packed_split.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import pathlib
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.join_documents import RECOUNTED
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.row_format import RowBatch
+from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.pipelines.verify import verify as verify_all
+from gristmill.transforms.verify_dataset import VerifyDataset
+from tests.support.packed_shards import (
+    FORMAT,
+    PackedShard,
+    commit_packed,
+    packed_shard,
+    packed_split,
+)
+from tests.support.pipelines import run
+from tests.support.shell import gristmill
+
+SHARDS = 2
+BAD = 1
+
+
+def documents(shard: int) -> list[list[int]]:
+    """Some are longer than rows, some are empty."""
+    chance = random.Random(shard)
+    lengths = [chance.choice((0, 3, 7, 11, 20, 32, 75, 140)) for _ in range(60)]
+    return [[chance.randrange(1 << 16) for _ in range(n)] for n in lengths]
+
+
+WHOLE = [packed_shard(documents(shard)) for shard in range(SHARDS)]
+
+
+def verify(output: pathlib.Path, *, quick: bool = False):
+    return verify_all(str(output), workers=1, quick=quick)
+
+
+def without_row(shard: PackedShard, row: int) -> RowBatch:
+    """Returns the rows without one of them."""
+    ends, lengths, firsts, tokens = shard.rows
+    counts = np.diff(ends, prepend=0)
+    row_of = np.repeat(np.arange(len(ends)), counts)
+    kept = row_of != row
+    return RowBatch(
+        np.cumsum(np.delete(counts, row)),
+        lengths[kept],
+        firsts[kept],
+        tokens[np.repeat(kept, lengths)],
+    )
+
+
+def rows_exchanged(shard: PackedShard) -> RowBatch:
+    """Returns the rows with two of one piece each in the place of one another."""
+    _, lengths, _, tokens = shard.rows
+    full = np.flatnonzero((lengths == FORMAT.length) & (shard.rows.firsts > 0))
+    first, second = full[:2]
+    begins = np.cumsum(lengths) - lengths
+    tokens = tokens.copy()
+    parts = [slice(begins[at], begins[at] + FORMAT.length) for at in (first, second)]
+    tokens[parts[0]], tokens[parts[1]] = tokens[parts[1]], tokens[parts[0]].copy()
+    return shard.rows._replace(tokens=tokens)
+
+
+def tokens_changed(shard: PackedShard) -> RowBatch:
+    tokens = shard.rows.tokens.copy()
+    tokens[100] ^= 1
+    return shard.rows._replace(tokens=tokens)
+
+
+def token_moved(shard: PackedShard) -> RowBatch:
+    """Returns the rows with the last token of a piece in the next piece."""
+    lengths = shard.rows.lengths.copy()
+    inner = np.setdiff1d(np.arange(len(lengths) - 1), shard.rows.row_ends - 1)
+    at = inner[(lengths[inner] > 1) & (shard.rows.firsts[inner] == 0)][0]
+    lengths[at] -= 1
+    lengths[at + 1] += 1
+    return shard.rows._replace(lengths=lengths)
+
+
+ROWS: dict[str, Callable[[PackedShard], RowBatch]] = {
+    "a row is lost": lambda shard: without_row(shard, 3),
+    "the last row is lost": lambda shard: without_row(shard, len(shard.rows[0]) - 1),
+    "pieces are exchanged": rows_exchanged,
+    "a token is another": tokens_changed,
+    "a token is in the next piece": token_moved,
+}
+
+
+@pytest.mark.parametrize("fault", ROWS)
+def test_rows_that_are_changed_with_all_above_them(tmp_path, fault: str) -> None:
+    """Shard, index, table and dataset.json fit one another: documents do not."""
+    shards = [*WHOLE]
+    shards[BAD] = dataclasses.replace(WHOLE[BAD], rows=ROWS[fault](WHOLE[BAD]))
+    commit_packed(str(tmp_path), shards)
+    assert not verify(tmp_path, quick=True).findings
+    found = verify(tmp_path)
+    shard = layout.shard_name("d", "train", BAD, SHARDS)
+    assert {finding.path for finding in found.findings} == {shard}
+    (finding,) = found.findings
+    if fault.endswith("lost"):
+        assert "row " in finding.what
+    assert finding.expected
+    assert finding.expected != finding.got
+
+
+def test_whole_rows(tmp_path) -> None:
+    commit_packed(str(tmp_path), WHOLE)
+    found = verify(tmp_path)
+    assert not found.findings
+    counts = WHOLE[0].counts + WHOLE[1].counts
+    assert found.packed == verify(tmp_path, quick=True).packed == counts
+    assert counts.cut_documents
+    assert counts.empty_documents
+    text = found.text()
+    assert (
+        f"targets {counts.tokens - counts.pieces:,} = tokens {counts.tokens:,} - "
+        f"pieces {counts.pieces:,}; " in text
+    )
+    padding = counts.padding_tokens / (found.records * FORMAT.length)
+    assert f"; {100 * padding:.2f} % padding\n" in text
+    assert f"  documents    {counts.documents:,}, {counts.cut_documents:,} " in text
+    assert f"{counts.empty_documents} dropped without a token" in text
+    assert "every document" in found.checked
+    fields = json.loads(found.json())["packed"]
+    assert fields["targets"] == counts.targets
+    assert PackedCounts.of_dict(fields) == counts
+
+
+def test_through_beam(tmp_path) -> None:
+    shards = [*WHOLE]
+    shards[BAD] = dataclasses.replace(WHOLE[BAD], rows=tokens_changed(WHOLE[BAD]))
+    for name, made in (("good", WHOLE), ("bad", shards)):
+        commit_packed(str(tmp_path / name), made)
+        (found,) = run(VerifyDataset(tmp_path / name))
+        here = verify(tmp_path / name)
+        assert list(found.findings) == list(here.findings)
+        assert bool(found.findings) == (name == "bad")
+        assert found.packed == here.packed
+
+
+@pytest.mark.slow
+def test_as_a_command(tmp_path) -> None:
+    commit_packed(str(tmp_path), WHOLE)
+    done = gristmill("verify", ".", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "targets" in done.stdout
+
+
+class TestSegmentIndex:
+    """A segment index that is not the one of its shard."""
+
+    PATH = layout.segments_path(layout.shard_name("d", "train", BAD, SHARDS))
+
+    def test_missing_or_cut(self, tmp_path) -> None:
+        commit_packed(str(tmp_path), WHOLE)
+        place = tmp_path / self.PATH
+        data = place.read_bytes()
+        place.write_bytes(data[:-1])
+        for quick in (True, False):
+            found = verify(tmp_path, quick=quick).findings
+            assert {finding.path for finding in found} == {self.PATH}
+            assert "segment index has the wrong size" in str(found)
+        place.unlink()
+        for quick in (True, False):
+            (finding,) = verify(tmp_path, quick=quick).findings
+            assert str(finding) == f"{self.PATH}: segment index is missing"
+
+    def test_every_byte_of_it_is_compared(self, tmp_path) -> None:
+        commit_packed(str(tmp_path), WHOLE)
+        place = tmp_path / self.PATH
+        data = place.read_bytes()
+        for at in (3, 9, 20, 70, len(data) // 2, len(data) - 1):
+            place.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            found = verify(tmp_path).findings
+            assert {finding.path for finding in found} == {self.PATH}
+
+    def test_another_that_is_whole(self, tmp_path) -> None:
+        """Two documents have changed places: only the table's checksum tells."""
+        commit_packed(str(tmp_path), WHOLE)
+        index = WHOLE[BAD].index
+        places = index.document_places.copy()
+        places[-1] += 1
+        other = dataclasses.replace(index, document_places=places).encode()
+        (tmp_path / self.PATH).write_bytes(other)
+        (finding,) = verify(tmp_path).findings
+        assert finding.path == self.PATH
+        assert "not the file that was written" in finding.what
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda index: {"piece_documents": swapped(index).piece_documents},
+            lambda index: {"document_places": index.document_places + 100},
+            lambda index: {
+                "document_places": np.append(index.document_places, 9_000),
+                "span_documents": index.span_documents + 1,
+            },
+            lambda index: {"span_documents": np.append(index.span_documents, 0)},
+        ],
+        ids=["owners", "places", "more documents", "spans"],
+    )
+    def test_changed_with_all_above_it(self, tmp_path, change) -> None:
+        index = WHOLE[BAD].index
+        other = dataclasses.replace(index, **change(index))
+        segments = [WHOLE[0].index.encode(), other.encode()]
+        commit_packed(str(tmp_path), WHOLE, segments=segments)
+        found = verify(tmp_path).findings
+        assert found
+        assert {f.path.removeprefix("index/").partition(".seg")[0] for f in found} == {
+            layout.shard_name("d", "train", BAD, SHARDS)
+        }
+
+
+def swapped(index: SegmentIndex) -> SegmentIndex:
+    """Returns the last pieces of two documents given to one another."""
+    later = np.flatnonzero(index.piece_firsts > 0)
+    for first, second in itertools.combinations(later.tolist(), 2):
+        owners = index.piece_documents.copy()
+        owners[[first, second]] = owners[[second, first]]
+        other = dataclasses.replace(index, piece_documents=owners)
+        with contextlib.suppress(ValueError):
+            other.encode()
+            if (owners != index.piece_documents).any():
+                return other
+    raise AssertionError
+
+
+class TestCounts:
+    """Counts that are not those of the rows."""
+
+    @pytest.mark.parametrize("name", RECOUNTED)
+    def test_in_table_and_dataset_json(self, tmp_path, name: str) -> None:
+        counts = WHOLE[BAD].counts
+        wrong = dataclasses.replace(counts, **{name: getattr(counts, name) + 1})
+        shards = [WHOLE[0], dataclasses.replace(WHOLE[BAD], counts=wrong)]
+        commit_packed(str(tmp_path), shards)
+        found = verify(tmp_path).findings
+        assert found
+        shard = layout.shard_name("d", "train", BAD, SHARDS)
+        assert {finding.path for finding in found} <= {
+            shard,
+            layout.segments_path(shard),
+        }
+        if not name.startswith("digest"):
+            assert name.replace("_", " ") in str(found)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"counts": WHOLE[0].counts},
+            {"rows": "other"},
+            {"id_bytes": 9},
+            {"length": FORMAT.length - 1},
+            {"id_bytes": 3},
+            {"rows": "example"},
+        ],
+    )
+    def test_in_dataset_json(self, tmp_path, change) -> None:
+        counts = WHOLE[0].counts + WHOLE[1].counts
+        described = dataclasses.replace(packed_split(counts), **change)
+        commit_packed(str(tmp_path), WHOLE, described=described)
+        found = verify(tmp_path).findings
+        assert found
+        if {*change} & {"counts"} or change in ({"rows": "other"}, {"id_bytes": 9}):
+            assert [finding.path for finding in found] == ["dataset.json"]
+
+    def test_rows_that_dataset_json_does_not_know(self, tmp_path) -> None:
+        commit_packed(str(tmp_path), WHOLE)
+        manifest = open_manifest(str(tmp_path))
+        split = dataclasses.replace(manifest.splits["train"], packed=None)
+        data = dataclasses.replace(manifest, splits={"train": split}).encode()
+        (tmp_path / "dataset.json").write_bytes(data)
+        (finding,) = verify(tmp_path).findings
+        assert finding.path == "dataset.json"
+        assert "disagree about packed rows" in finding.what
+        assert read_table(str(tmp_path), split).is_packed
+
+
+def test_damage_that_leaves_rows_unread(tmp_path) -> None:
+    """Documents are not joined over a gap: there is a finding for it already."""
+    commit_packed(str(tmp_path), WHOLE)
+    shard = tmp_path / layout.shard_name("d", "train", BAD, SHARDS)
+    data = bytearray(shard.read_bytes())
+    data[90:96] = b"\xff" * 6  # How many records the first chunk has.
+    shard.write_bytes(data)
+    found = verify(tmp_path)
+    (finding,) = found.findings
+    assert "cannot be decoded" in finding.what
+    assert found.packed == WHOLE[0].counts
+
+
+def test_what_dataset_json_says_comes_back() -> None:
+    split = packed_split(WHOLE[0].counts)
+    assert PackedSplit.parse(split.encode(), where="here") == split

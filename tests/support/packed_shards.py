@@ -1,0 +1,164 @@
+"""Committed datasets of packed rows, of shards that tests can change before.
+
+All that stands above a shard is made to fit what was changed: its index, the table of
+shards and `dataset.json`. So only a ledger of documents can tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import google_crc32c
+import numpy as np
+
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.commit.commit import commit_dataset, write_table
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
+from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.tokens.packing import plan_rows
+
+FORMAT = RowFormat(32)
+PLACE_BYTES = 100  # From one document to the next.
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedShard:
+    """A shard that is not written yet.
+
+    Attributes:
+        rows: Its pieces and their tokens.
+        index: Of which documents they are.
+        counts: What is said of them.
+    """
+
+    rows: RowBatch
+    index: SegmentIndex
+    counts: PackedCounts
+
+
+def packed_shard(documents: Sequence[Sequence[int]]) -> PackedShard:
+    """Packs documents, of which some may be empty."""
+    lengths = np.array([len(document) for document in documents], np.uint32)
+    plan = plan_rows(lengths, length=FORMAT.length, method="best-fit")
+    tokens = [
+        documents[document][first : first + length]
+        for document, first, length in zip(*plan[1:], strict=True)
+    ]
+    ids = [np.array(document, "<u4").tobytes() for document in documents if document]
+    digest = RecordsDigest.of(
+        np.array([google_crc32c.value(each) for each in ids], np.uint32),
+        np.array([len(each) for each in ids], np.int64),
+    )
+    total = int(lengths.sum())
+    held = np.bincount(plan.documents, minlength=len(documents))
+    return PackedShard(
+        RowBatch(
+            plan.row_ends,
+            plan.lengths,
+            plan.firsts,
+            np.concatenate([np.zeros(0, np.uint32), *tokens]).astype(np.uint32),
+        ),
+        SegmentIndex(
+            row_ends=plan.row_ends,
+            piece_documents=plan.documents,
+            piece_firsts=plan.firsts,
+            document_places=PLACE_BYTES * np.arange(len(documents)),
+            span_documents=np.array([len(documents)]),
+        ),
+        PackedCounts(
+            documents=len(ids),
+            empty_documents=len(documents) - len(ids),
+            tokens=total,
+            pieces=len(plan.lengths),
+            padding_tokens=len(plan.row_ends) * FORMAT.length - total,
+            cut_documents=int((held > 1).sum()),
+            digest_low=digest.low,
+            digest_high=digest.high,
+        ),
+    )
+
+
+def commit_packed(
+    output: str,
+    shards: Sequence[PackedShard],
+    *,
+    segments: Sequence[bytes] | None = None,
+    described: PackedSplit | None = None,
+) -> None:
+    """Commits a dataset `d` of one split of these shards.
+
+    Args:
+        output: Its directory.
+        shards: The shards.
+        segments: Their segment indexes; by default as the shards have them.
+        described: What `dataset.json` says; by default what is true.
+    """
+    reports = []
+    for number, shard in enumerate(shards):
+        path = layout.shard_name("d", "train", number, len(shards))
+        place = ShardPlace.at(output, path, packed=True)
+        documents = shard.counts.documents + shard.counts.empty_documents
+        stop = PLACE_BYTES * documents
+        span = SourceSpan(
+            file_index=number,
+            begin_bytes=0,
+            end_bytes=stop,
+            start_bytes=0,
+            stop_bytes=stop,
+            records=documents,
+        )
+        rows = encode_rows(FORMAT, shard.rows)
+        temporary = layout.temporary_dir(output, "d", "train")
+        with storage_for(output).temporary(temporary) as local:
+            with ShardWriter(local, options=WriterOptions()) as writer:
+                writer.write(rows, [google_crc32c.value(row) for row in rows])
+                written = writer.finish()
+            report = ShardReport(
+                path=path,
+                shard_index=number,
+                job="made by a test",
+                file_bytes=written.file_bytes,
+                file_crc32c=written.file_crc32c,
+                read=RecordsDigest(records=documents),
+                written=written.digest,
+                spans=(span,),
+                packed=shard.counts,
+            )
+            data = shard.index.encode() if segments is None else segments[number]
+            reports.append(place.publish(local, written, report, segments=data))
+    total = sum((shard.counts for shard in shards), PackedCounts())
+    if described is None:
+        described = packed_split(total)
+    split = write_table(
+        output,
+        "d",
+        "train",
+        ShardTable.of(reports),
+        replaces="",
+        writer_options=WriterOptions().described,
+        source={"made": "by a test"},
+    )
+    split = dataclasses.replace(split, packed=described.encode())
+    commit_dataset(output, "d", {"train": split})
+
+
+def packed_split(counts: PackedCounts) -> PackedSplit:
+    """Returns what `dataset.json` says of such rows."""
+    return PackedSplit(
+        rows=FORMAT.rows,
+        length=FORMAT.length,
+        id_bytes=FORMAT.id_bytes,
+        vocabulary_size=1 << 16,
+        method="best-fit",
+        counts=counts,
+    )
