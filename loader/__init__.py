@@ -48,8 +48,10 @@ if TYPE_CHECKING:
     from gristmill.loader.opening.open_dataset import open as open
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.packed.packed_rows import PackedRows
+    from gristmill.loader.provenance.find_document import DocumentPiece, FoundDocument
     from gristmill.loader.provenance.locate import Location
     from gristmill.loader.provenance.passed_shards import PassedShard
+    from gristmill.loader.provenance.source_fields import Piece, SourcePlace
     from gristmill.loader.remote.range_fetcher import ReadCounts
     from gristmill.loader.remote.read_options import ReadOptions
 
@@ -62,12 +64,14 @@ __all__ = [
     "CorruptShardError",
     "Dataset",
     "DecodeError",
+    "DocumentPiece",
     "ExampleDecoder",
     "Feature",
     "FeatureSpec",
     "Feed",
     "FeedStats",
     "FixedFeature",
+    "FoundDocument",
     "GlobalBatches",
     "GlobalShuffle",
     "GristmillError",
@@ -83,11 +87,13 @@ __all__ = [
     "PackedRows",
     "PaddedFeature",
     "PassedShard",
+    "Piece",
     "Ragged",
     "RaggedFeature",
     "ReadCounts",
     "ReadOptions",
     "ShardInfo",
+    "SourcePlace",
     "SourceSpan",
     "StateMismatchError",
     "SystemLimitError",

@@ -29,6 +29,7 @@ from gristmill.loader.order.token_run import (
     run_of_tokens,
 )
 from gristmill.loader.packed.check_decode import check_decode
+from gristmill.loader.provenance.find_document import FoundDocument, find_document
 from gristmill.loader.provenance.locate import Location, locate
 
 if TYPE_CHECKING:
@@ -53,17 +54,58 @@ class GlobalBatches(Batches):
                 "a batch that there is with drop_remainder=False",
             )
 
-    def locate(self, step: int, row: int) -> Location:
+    def locate(self, step: int, row: int, token: int | None = None) -> Location:
         """Returns where a row of a step's global batch comes from.
 
         That is the record, its shard and, where the dataset knows it, the file that it
-        was converted from and its place there; see `Location`.
+        was converted from and its place there; see `Location`. Of a packed row, it is
+        the file and the place of every piece.
+
+        Args:
+            step: Number of the step.
+            row: Row of the global batch.
+            token: Of a packed row, only the piece that has this token of the row; none
+                if that is padding.
 
         Raises:
             OutOfRangeError: There is no such step.
-            InputError: There is no such row.
+            InputError: There is no such row or token.
         """
-        return locate(self, step, row)
+        return locate(self, step, row, token)
+
+    def find_document(
+        self,
+        path: str,
+        place: int,
+        dataset: str | None = None,
+        *,
+        first_epoch: int = 0,
+        stop_epoch: int | None = None,
+    ) -> list[FoundDocument]:
+        """Returns the documents that were made of a record of a source file.
+
+        Each has the rows of packed tokens that it is in, and the steps and rows of the
+        global batch where these are seen.
+
+        Args:
+            path: The file, as it was given to `gristmill pack`.
+            place: The place of the record: a byte offset, or the number of a row or
+                record, as `locate` gives it.
+            dataset: Name of a dataset of a mixture; by default all are searched.
+            first_epoch: First epoch of a dataset to look in for its rows.
+            stop_epoch: First epoch not to look in. None for all, if there is an end.
+
+        Returns:
+            Several if a function made several documents of the record, or if the file
+            is in several datasets or editions.
+
+        Raises:
+            InputError: There is no such file, no document begins there (the nearest are
+                named), or the rows are not packed.
+        """
+        return find_document(
+            self, path, place, dataset, first_epoch=first_epoch, stop_epoch=stop_epoch
+        )
 
     def token_run(
         self,

@@ -418,3 +418,13 @@ class Dataset(Sequence[bytes]):
 def shards_of(dataset: Dataset) -> ShardList:
     """Returns the shards of a dataset, for what opens them."""
     return dataset._shards
+
+
+def reader_of(dataset: Dataset) -> BatchReader:
+    """Returns what reads the records of a dataset."""
+    return dataset._reader
+
+
+def table_of(dataset: Dataset) -> ShardTable | None:
+    """Returns the table of the shards of a dataset that is not joined of others."""
+    return dataset._table

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
+
+from gristmill.dataset.errors import InputError
 from gristmill.loader.batches import Batches, row_at
+from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import checked_count
-from gristmill.loader.provenance.passed_shards import PassedShard
+from gristmill.loader.provenance.document_source import document_source
+from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
+from gristmill.loader.provenance.passed_shards import PassedShard as PassedShard
 from gristmill.loader.provenance.recorded_source import recorded_source
+from gristmill.loader.provenance.source_fields import Piece, SourcePlace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Location:
+class Location(SourcePlace):
     """Where a row of a global batch comes from.
 
-    What is not known is None; nothing is guessed.
+    A packed row has `pieces`, each with a source of its own.
 
     Attributes:
         epoch: The epoch of its dataset in which the record is seen here.
@@ -23,23 +32,7 @@ class Location:
         shard: The file that holds it.
         record_in_shard: Its number in that file.
         offset_bytes: Offset in that file of the chunk that holds the record.
-        source_path: The file it was converted from, as given to the conversion. Of a
-            dataset that was made of another one, the file that this one was made of.
-        source_format: The format of that file, such as `tfrecord`.
-        source_record: The number of the record or row in that file, of a format that
-            numbers them: ArrayRecord, Parquet. The fields in bytes are None then.
-        source_offset_bytes: Offset of the record's frame in that file, or of the first
-            header of its sample; in the decompressed file where `source_compression`
-            is not `none`.
-        source_sample: The name of the sample in a tar of WebDataset.
-        source_range_bytes: The half-open range of that file, counted likewise, in
-            which the frame lies.
-        source_record_in_range: Its number among the records of that range, without
-            those in quarantine.
-        source_compression: `none`, `gzip`, `zlib` or `zstd`.
-        source_note: Why part of the source is not known.
-        passed: The shards of other datasets that it was read from on the way, the
-            nearest first. They need not be there any more.
+        pieces: The pieces of documents in a packed row, in its order.
     """
 
     epoch: int
@@ -48,23 +41,17 @@ class Location:
     shard: str
     record_in_shard: int
     offset_bytes: int
-    source_path: str | None = None
-    source_format: str | None = None
-    source_record: int | None = None
-    source_offset_bytes: int | None = None
-    source_sample: str | None = None
-    source_range_bytes: tuple[int, int] | None = None
-    source_record_in_range: int | None = None
-    source_compression: str | None = None
-    source_note: str | None = None
-    passed: tuple[PassedShard, ...] = ()
+    pieces: tuple[Piece, ...] = ()
 
 
-def locate(batches: Batches, step: int, row: int) -> Location:
+def locate(batches: Batches, step: int, row: int, token: int | None = None) -> Location:
     """Returns where a row of a step's global batch comes from.
 
+    With a token of a packed row, `pieces` is the one that has it; none has padding.
+
     It reads the index and the footer of the shard; where several records share a chunk,
-    also the record's chunk and a few others. Of source files it reads tars alone, if
+    also the record's chunk and a few others. Of a packed row it reads the segment index
+    and the index of the shard, and the row. Of source files it reads tars alone, if
     they are there: from the begin of the range to the sample.
     """
     rows = len(batches.schedule.positions(step))
@@ -74,12 +61,61 @@ def locate(batches: Batches, step: int, row: int) -> Location:
     shards, in_shard = dataset.find([record])
     part, number = dataset.part_of(int(shards[0]))
     info = part.shard(number)
+    row_in_shard = int(in_shard[0])
+    packed = packed_of(part, info)
+    if token is not None:
+        token = _checked_token(token, packed, info.path)
+    if packed is None:
+        offset_bytes = dataset.offset_bytes(record)
+        fields = recorded_source(part, info, row_in_shard)
+    else:
+        opened = PackedShard(part, number)
+        offset_bytes = opened.offset_bytes(row_in_shard)
+        fields = {"pieces": pieces_of(part, opened, row_in_shard, token)}
     return Location(
         epoch=seen.epoch,
         dataset=seen.name if batches.names else part.path,
         record=record,
         shard=info.path,
-        record_in_shard=int(in_shard[0]),
-        offset_bytes=dataset.offset_bytes(record),
-        **recorded_source(part, info, int(in_shard[0])),
+        record_in_shard=row_in_shard,
+        offset_bytes=offset_bytes,
+        **fields,
+    )
+
+
+def _checked_token(token: int, packed: Mapping[str, Any] | None, shard: str) -> int:
+    if packed is None:
+        raise InputError(
+            "the row has no tokens: it is not packed",
+            where=shard,
+            got=f"token {token}",
+            cure="leave the token out",
+        )
+    most = int(packed["length"]) - 1
+    return checked_count(token, what="token", least=0, most=most)
+
+
+def pieces_of(
+    dataset: Dataset, shard: PackedShard, row: int, token: int | None = None
+) -> tuple[Piece, ...]:
+    """Returns the pieces of a row of a shard, or the one that has a token of the row.
+
+    Args:
+        dataset: One that is not joined of others.
+        shard: The shard.
+        row: Its row.
+        token: Number of the token in the row; none of the pieces has padding.
+    """
+    return tuple(
+        Piece(
+            begin_token=begin,
+            end_token=end,
+            document=document,
+            first_token=first,
+            **document_source(dataset, shard, document),
+        )
+        for document, first, begin, end in zip(
+            *map(np.ndarray.tolist, shard.pieces(row)), strict=True
+        )
+        if token is None or begin <= token < end
     )

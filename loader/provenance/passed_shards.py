@@ -24,7 +24,12 @@ class PassedShard:
 
 
 def follow(
-    found: Found, ancestors: Sequence[Ancestor], *, records: int, begin: int
+    found: Found,
+    ancestors: Sequence[Ancestor],
+    *,
+    records: int,
+    begin: int,
+    number: int | None = None,
 ) -> tuple[Found, dict[str, Any]]:
     """Follows a record through the datasets that it was read from.
 
@@ -34,6 +39,7 @@ def follow(
         records: How many records the last edition has, -1 if some were lost on the
             way into it.
         begin: Number, in the last dataset, of the first of them.
+        number: Its number in the file where it was found, if that is known.
 
     Returns:
         Where it was found last, and fields of its location.
@@ -41,7 +47,7 @@ def follow(
     passed: list[PassedShard] = []
     fields: dict[str, Any] = {}
     for ancestor in ancestors:
-        number = record_number(found)
+        number = record_number(found) if number is None else number
         if number is None:
             break
         shard = found.span.file_index
@@ -72,6 +78,7 @@ def follow(
             begin + taken.first_record if same else None,
             taken.regions,
         )
+        number = None
     return found, fields | {"passed": tuple(passed)}
 
 

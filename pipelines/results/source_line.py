@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 from gristmill.dataset.errors import GristmillError
@@ -12,7 +12,11 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import read_lineage
 from gristmill.dataset.metadata.provenance import read_source_files
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.inflated_stream import Compression, InflatedStream
+from gristmill.dataset.streams.inflated_stream import (
+    Compression,
+    InflatedStream,
+    Readable,
+)
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.provenance.locate import Location
 from gristmill.transforms.planning.shard_plan import SourceRange
@@ -21,7 +25,7 @@ from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source_of import source_of
 
-_FORMATS = ("csv", "jsonl", "text", "tsv")
+LINE_FORMATS = ("csv", "jsonl", "text", "tsv")
 _BLOCK_BYTES = 1 << 20
 
 
@@ -52,24 +56,37 @@ def source_line(location: Location, datasets: Iterable[Dataset]) -> SourceLine |
         it had.
     """
     wanted = location.source_record_in_range
-    if location.source_format not in _FORMATS or wanted is None:
+    if location.source_format not in LINE_FORMATS or wanted is None:
         return None
     if location.source_range_bytes is None:
         return None
-    files = {
+    found = set()
+    for file in source_files(location, datasets):
+        with contextlib.suppress(GristmillError, OSError):
+            offset = _offset(file, *location.source_range_bytes, wanted)
+            if offset is not None:
+                (line,) = lines_at(file, [offset])
+                found.add(SourceLine(line, offset))
+    # Several, if a dataset on the way was made of the file twice, in different ways.
+    return found.pop() if len(found) == 1 else None
+
+
+def source_files(location: Location, datasets: Iterable[Dataset]) -> set[InputFile]:
+    """Returns the file that a record was made of, as it was read then.
+
+    There are several if a dataset on the way was made of it in different ways, none if
+    that is not known.
+
+    Args:
+        location: Where the record is.
+        datasets: Those that it can be in.
+    """
+    return {
         file
         for dataset in datasets
         if location.shard.startswith(dataset.path)
         for file in _files(dataset, location)
     }
-    found = set()
-    for file in files:
-        with contextlib.suppress(GristmillError, OSError):
-            offset = _offset(file, *location.source_range_bytes, wanted)
-            if offset is not None:
-                found.add(SourceLine(1 + _newlines(file, offset), offset))
-    # Several, if a dataset on the way was made of the file twice, in different ways.
-    return found.pop() if len(found) == 1 else None
 
 
 def _files(dataset: Dataset, location: Location) -> Iterable[InputFile]:
@@ -118,18 +135,48 @@ def _offset(file: InputFile, begin: int, end: int, number: int) -> int | None:
     return found if same else None
 
 
-def _newlines(file: InputFile, end: int) -> int:
-    """Returns how many newlines are before an offset of the (decompressed) file."""
-    count = 0
+def lines_at(file: InputFile, offsets: Sequence[int]) -> list[int]:
+    """Returns the numbers, from 1, of the lines that begin at rising offsets.
+
+    Reads the file to the last of them, which count bytes of the decompressed file.
+    """
+    found, line, at = [], 1, 0
+    with _opened(file, end=offsets[-1]) as stream:
+        for offset in offsets:
+            while at < offset and (
+                piece := stream.read(min(offset - at, _BLOCK_BYTES))
+            ):
+                line += piece.count(b"\n")
+                at += len(piece)
+            found.append(line)
+    return found
+
+
+def line_begin(file: InputFile, line: int) -> int | None:
+    """Returns where a line, counted from 1, begins; None if there is none."""
+    left, at = line - 1, 0
+    with _opened(file) as stream:
+        while left and (piece := stream.read(_BLOCK_BYTES)):
+            count = piece.count(b"\n")
+            if count >= left:
+                end = -1
+                for _ in range(left):
+                    end = piece.index(b"\n", end + 1)
+                return at + end + 1
+            left -= count
+            at += len(piece)
+    return None if left else at
+
+
+@contextlib.contextmanager
+def _opened(file: InputFile, *, end: int | None = None) -> Iterator[Readable]:
+    """Opens the version of a file that was read, decompressed."""
+    plain = file.compression == "none"
     with storage_for(file.path).open(
-        file.path, end=end, version=file.version
+        file.path, end=end if plain else None, version=file.version
     ) as opened:
-        stream = (
+        yield (
             opened
-            if file.compression == "none"
+            if plain
             else InflatedStream(opened, path=file.path, compression=file.compression)
         )
-        while end > 0 and (piece := stream.read(min(end, _BLOCK_BYTES))):
-            count += piece.count(b"\n")
-            end -= len(piece)
-    return count

@@ -1,0 +1,284 @@
+"""The rows in which the documents of a place of a source file are seen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.metadata.lineage import read_lineage
+from gristmill.dataset.metadata.provenance import SourceFile, read_source_files
+from gristmill.dataset.metadata.splits import Split
+from gristmill.loader.batches import Batches
+from gristmill.loader.dataset import Dataset, table_of
+from gristmill.loader.indices import IntArray, checked_count
+from gristmill.loader.order.schedule import Sighting
+from gristmill.loader.provenance.document_source import offset_between
+from gristmill.loader.provenance.packed_shard import PackedShard
+from gristmill.loader.provenance.places_behind import places_of
+
+_SHOWN_FILES = 3
+_TRIED_SPANS = 4  # That have no document near, before none is named.
+_SPAN_COLUMNS = ("file", "start_bytes", "stop_bytes")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DocumentPiece:
+    """A piece of a document: its row, and where that row is seen.
+
+    Attributes:
+        record: Number of the row among the records of the dataset.
+        begin_token: The piece's first token in the row.
+        end_token: The token of the row after its last.
+        first_token: The number, in the document, of the piece's first token.
+        sightings: The steps and rows of global batches in which it is seen.
+    """
+
+    record: int
+    begin_token: int
+    end_token: int
+    first_token: int
+    sightings: tuple[Sighting, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FoundDocument:
+    """A document of packed rows, by the place that it comes from.
+
+    Attributes:
+        dataset: The dataset's name in a mixture, its path otherwise.
+        shard: The file that has its rows.
+        document: Its number among the documents of the shard.
+        pieces: Its pieces, in the order of its tokens; none if it has no token.
+    """
+
+    dataset: str
+    shard: str
+    document: int
+    pieces: tuple[DocumentPiece, ...]
+
+
+class _Edition(NamedTuple):
+    """An edition of a dataset that has packed rows."""
+
+    name: str  # Of the dataset, as `FoundDocument` has it.
+    number: int  # Of the dataset in the batches.
+    first_record: int  # Of the part in that dataset.
+    part: Dataset
+    split: Split
+    shards: range
+
+
+def find_document(
+    batches: Batches,
+    path: str,
+    place: int,
+    dataset: str | None = None,
+    *,
+    first_epoch: int = 0,
+    stop_epoch: int | None = None,
+) -> list[FoundDocument]:
+    """Returns the documents that were made of a record of a source file.
+
+    It reads the segment index of each shard that has one of them, the shard's index,
+    and one row for a document that is not cut.
+
+    Args:
+        batches: Where to look.
+        path: The file, as it was given to the conversion.
+        place: The record's place there: a byte offset, or the number of a row or
+            record, as `Piece` has it.
+        dataset: Name of a dataset of a mixture; by default all are searched.
+        first_epoch: First epoch of a dataset to look in for its rows.
+        stop_epoch: First epoch not to look in. None for all, if there is an end.
+
+    Returns:
+        Several if a function made several documents of the record, or if the file is in
+        several datasets or editions.
+
+    Raises:
+        InputError: There is no such file, no document begins there, or the rows are
+            not packed.
+    """
+    place = checked_count(place, what="place", least=0)
+    editions = list(_editions(batches, dataset))
+    if not editions:
+        raise InputError(
+            "the rows are not packed: no document is in several of them",
+            where=repr(batches),
+            cure="find the number of the record, then its rows, by find(record)",
+        )
+    found: list[FoundDocument] = []
+    near: list[int] = []
+    known: list[Sequence[SourceFile]] = []
+    for edition in editions:
+        files = read_source_files(edition.part.path, edition.split)
+        ancestors = read_lineage(edition.part.path, edition.split)
+        known += [files, *(ancestor.files for ancestor in ancestors)]
+        for file, own in places_of(files, ancestors, path, place, offset_between):
+            for shard, document in _documents_at(edition, file, own, near):
+                found.append(
+                    _found(batches, edition, shard, document, first_epoch, stop_epoch)
+                )
+    if not found:
+        raise _not_found(path, place, known, near)
+    return found
+
+
+def _editions(batches: Batches, dataset: str | None) -> Iterator[_Edition]:
+    numbers = range(len(batches.datasets))
+    if dataset is not None:
+        number = batches.number_of(dataset)
+        numbers = range(number, number + 1)
+    for number in numbers:
+        whole, first = batches.datasets[number], 0
+        for part in whole.parts:
+            shard = 0
+            for split in part.committed.parts if part.committed else ():
+                if split.packed is not None:
+                    yield _Edition(
+                        batches.names[number] if batches.names else part.path,
+                        number,
+                        first,
+                        part,
+                        split,
+                        range(shard, shard + split.shards),
+                    )
+                shard += split.shards
+            first += len(part)
+
+
+def _documents_at(
+    edition: _Edition, file: int, place: int, near: list[int]
+) -> Iterator[tuple[PackedShard, int]]:
+    """Yields the documents of a place, each with its shard."""
+    table = table_of(edition.part)
+    if table is None:
+        return
+    ends = table.columns["span_ends"]
+    shards = edition.shards
+    first = int(ends[shards.start - 1]) if shards.start else 0
+    rows = slice(first, int(ends[shards.stop - 1]) if shards else first)
+    columns = [table.columns[f"span_{name}"][rows] for name in _SPAN_COLUMNS]
+    of_file = np.flatnonzero((columns[0] == file) & (columns[1] >= 0))
+    of_file = of_file[np.argsort(columns[1][of_file], kind="stable")]
+    at = int(np.searchsorted(columns[1][of_file], place, side="right")) - 1
+    spans = (of_file + first).tolist()
+
+    def opened(number: int) -> tuple[PackedShard, int]:
+        """Returns the shard of one of these spans, and the span's number there."""
+        shard = int(np.searchsorted(ends, spans[number], side="right"))
+        begin = int(ends[shard - 1]) if shard else 0
+        return PackedShard(edition.part, shard), spans[number] - begin
+
+    if at >= 0 and place < columns[2][of_file[at]]:
+        shard, span = opened(at)
+        if documents := shard.segments.documents_at(span, place):
+            for document in documents:
+                yield shard, document
+            return
+    # The nearest on either side, which may be in other spans.
+    for number in range(at, max(at - _TRIED_SPANS, -1), -1):
+        before = _places(*opened(number))
+        if before.size and before[0] < place:
+            near.append(int(before[np.searchsorted(before, place) - 1]))
+            break
+    for number in range(max(at, 0), min(at + _TRIED_SPANS, len(spans))):
+        after = _places(*opened(number))
+        if after.size and after[-1] > place:
+            near.append(int(after[np.searchsorted(after, place)]))
+            break
+
+
+def _places(shard: PackedShard, span: int) -> IntArray:
+    """Returns the places of the documents of a span, rising."""
+    segments = shard.segments
+    end = int(segments.span_ends[span])
+    return segments.document_places[end - int(segments.span_documents[span]) : end]
+
+
+def _found(
+    batches: Batches,
+    edition: _Edition,
+    shard: PackedShard,
+    document: int,
+    first_epoch: int,
+    stop_epoch: int | None,
+) -> FoundDocument:
+    pieces = []
+    for row, begin, end, first in placed_pieces(shard, document):
+        record = edition.first_record + shard.info.first_record + row
+        sightings = batches.schedule.find(
+            record,
+            dataset=edition.number,
+            first_epoch=first_epoch,
+            stop_epoch=stop_epoch,
+        )
+        pieces.append(
+            DocumentPiece(
+                record=record,
+                begin_token=begin,
+                end_token=end,
+                first_token=first,
+                sightings=tuple(sightings),
+            )
+        )
+    return FoundDocument(
+        dataset=edition.name,
+        shard=shard.info.path,
+        document=document,
+        pieces=tuple(pieces),
+    )
+
+
+def placed_pieces(
+    shard: PackedShard, document: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yields the row of each piece of a document, its tokens there, and its first.
+
+    A piece that begins its row, and is not the last of the document, ends where the
+    next one begins: that row is not read.
+    """
+    pieces = shard.segments.pieces_of(document)
+    rows, numbers, firsts = map(np.ndarray.tolist, pieces)
+    for row, number, first, later in zip(
+        rows, numbers, firsts, [*firsts, None][1:], strict=False
+    ):
+        if number == 0 and later is not None:
+            yield row, 0, later - first, first
+        else:
+            read = shard.pieces(row)
+            yield row, int(read.begins[number]), int(read.ends[number]), first
+
+
+def _not_found(
+    path: str,
+    place: int,
+    known: Sequence[Sequence[SourceFile]],
+    near: Sequence[int],
+) -> InputError:
+    """Returns the error that nothing was made of a place of a file."""
+    paths = sorted({file.path for files in known for file in files})
+    if path not in paths:
+        name = path.rpartition("/")[2]
+        alike = [other for other in paths if other.rpartition("/")[2] == name]
+        return InputError(
+            "no rows were made of such a file",
+            expected=some_of(alike or paths, _SHOWN_FILES) or "a list of input files",
+            got=path,
+            cure="give the file as the conversion was given it, as trace shows it",
+        )
+    places = sorted(set(near))
+    return InputError(
+        "no document begins there",
+        where=path,
+        expected="the nearest begin at " + " and ".join(f"{p:,}" for p in places)
+        if places
+        else "a place in the file that has a record",
+        got=f"{place:,}",
+        cure="give a place as trace shows it; the record may have been left out by a "
+        "function or set aside",
+    )

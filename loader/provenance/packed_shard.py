@@ -1,0 +1,177 @@
+"""One shard of packed rows, opened alone: of which documents its rows are.
+
+In object storage this takes three requests, whatever the size of the dataset: for the
+segment index, for the shard's index, and for the row.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_index import parse_index
+from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.dataset import Dataset, ShardInfo, reader_of, shards_of, table_of
+from gristmill.loader.indices import IntArray
+from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.reading.open_shard import check_index
+from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
+from gristmill.loader.reading.shard_list import ShardList
+
+# A segment index takes some 5 bytes a piece on storage, and some 25 in memory.
+_KEPT_SHARDS = 4
+_CURE = "restore it from a copy, or pack the dataset again with --overwrite"
+
+
+class RowPieces(NamedTuple):
+    """The pieces of a row, in its order. Arrays are int64 [pieces].
+
+    Attributes:
+        documents: The document of each: its number in the shard.
+        firsts: Its first token in that document.
+        begins: Its first token in the row.
+        ends: The token of the row after its last.
+    """
+
+    documents: IntArray
+    firsts: IntArray
+    begins: IntArray
+    ends: IntArray
+
+
+def packed_of(dataset: Dataset, info: ShardInfo) -> Mapping[str, Any] | None:
+    """Returns what `dataset.json` says of the packed rows of a shard, None for others.
+
+    Args:
+        dataset: One that is not joined of others.
+        info: The shard.
+    """
+    if dataset.committed is None or info.edition is None:
+        return None
+    return dataset.committed.parts[info.edition - 1].packed
+
+
+class PackedShard:
+    """A shard of packed rows.
+
+    Args:
+        dataset: One that is not joined of others.
+        number: The shard's number in it.
+
+    Attributes:
+        info: The shard.
+        segments: Of which documents its rows are, and where these begin.
+
+    Raises:
+        InvalidDatasetError: The segment index is damaged, or is not that of the shard.
+        StorageError: It cannot be read.
+    """
+
+    def __init__(self, dataset: Dataset, number: int):
+        self.info = dataset.shard(number)
+        self._dataset, self._number = dataset, number
+        packed = packed_of(dataset, self.info)
+        if packed is None:
+            raise ValueError(f"{self.info.path} has no packed rows")
+        length, id_bytes = int(packed["length"]), int(packed["id_bytes"])
+        self._format = RowFormat(length, id_bytes, packed["rows"])
+        name = self.info.path.removeprefix(dataset.path).lstrip("/")
+        self._place = layout.join(dataset.path, layout.segments_path(name))
+        table = table_of(dataset)
+        if table is None or "segments_crc32c" not in table.columns:
+            raise ValueError(f"{self.info.path} has no segment index")
+        crc32c = int(table.columns["segments_crc32c"][number])
+        self.segments = _segments(self._place, crc32c)
+
+    def pieces(self, row: int) -> RowPieces:
+        """Returns the pieces of a row, which it reads: only there are their lengths."""
+        documents, firsts = self.segments.row(row)
+        (record,) = self._reader.read(np.array([self._first + row], np.int64))
+        lengths = decode_rows(self._format, [record]).lengths
+        if len(lengths) != len(documents):
+            raise _other(
+                f"{self._place}, row {row:,}",
+                expected=f"{len(lengths):,} pieces",
+                got=f"{len(documents):,}",
+            )
+        ends = np.cumsum(lengths, dtype=np.int64)
+        return RowPieces(
+            documents.astype(np.int64), firsts.astype(np.int64), ends - lengths, ends
+        )
+
+    def offset_bytes(self, row: int) -> int:
+        """Returns where the chunk of a row begins in the shard."""
+        return self._reader.offset_bytes(self._first + row)
+
+    @property
+    def _first(self) -> int:
+        """The number of the first row, for the reader."""
+        return 0 if "://" in self.info.path else self.info.first_record
+
+    @property
+    def _reader(self) -> BatchReader:
+        if "://" not in self.info.path:
+            return reader_of(self._dataset)
+        shards = shards_of(self._dataset)
+        if shards.index_paths is None or shards.file_crc32cs is None:
+            raise ValueError(f"{self.info.path} has no index")
+        return _stored_reader(
+            self.info.path,
+            shards.index_paths[self._number],
+            int(shards.file_crc32cs[self._number]),
+        )
+
+
+@functools.lru_cache(maxsize=_KEPT_SHARDS)
+def _segments(path: str, crc32c: int) -> SegmentIndex:
+    found = storage_for(path).load(path)
+    if found is None:
+        raise InvalidDatasetError(
+            "segment index of a packed shard does not exist", where=path, cure=_CURE
+        )
+    data = found.data
+    if (got := google_crc32c.value(data)) != crc32c:
+        raise _other(path, expected=f"crc32c {crc32c:#010x}", got=f"{got:#010x}")
+    return SegmentIndex.decode(data, where=path)
+
+
+def _other(where: str, *, expected: str, got: str) -> InvalidDatasetError:
+    return InvalidDatasetError(
+        "segment index is damaged, or not that of its shard",
+        where=where,
+        expected=expected,
+        got=got,
+        cure=_CURE,
+    )
+
+
+@functools.lru_cache(maxsize=_KEPT_SHARDS)
+def _stored_reader(path: str, index_path: str, file_crc32c: int) -> BatchReader:
+    """Returns a reader of one object, opened by one request for its whole index.
+
+    That of the dataset lists all objects before it opens one, a thousand in a request.
+    """
+    index = parse_index(storage_for(index_path).read(index_path), path=index_path)
+    index.check()
+    check_index(index, file_crc32c)
+    counts = np.array([index.records], np.int64)
+    shards = ShardList(
+        paths=[path],
+        starts=np.zeros(1, np.int64),
+        ends=counts,
+        file_records=counts,
+        file_bytes=np.array([index.file_bytes], np.int64),
+        name=path,
+    )
+    reader = BatchReader(shards)
+    opened = ShardFile(path=path, data=StoredBytes(path), index=index)
+    reader.open_shards.keep({0: opened})
+    return reader

@@ -1,0 +1,63 @@
+"""What is told of the source of a record, or of a document in a row."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gristmill.loader.provenance.passed_shards import PassedShard
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourcePlace:
+    """The file that a record or a document comes from, and its place there.
+
+    What is not known is None; nothing is guessed.
+
+    Attributes:
+        source_path: The file it was converted from, as given to the conversion. Of a
+            dataset that was made of another one, the file that this one was made of.
+        source_format: The format of that file, such as `tfrecord`.
+        source_record: The number of the record or row in that file, of a format that
+            numbers them: ArrayRecord, Parquet. The fields in bytes are None then.
+        source_offset_bytes: Offset of the record's frame in that file, or of the first
+            header of its sample, or of its line; in the decompressed file where
+            `source_compression` is not `none`.
+        source_sample: The name of the sample in a tar of WebDataset.
+        source_range_bytes: The half-open range of that file, counted likewise, in
+            which the record lies.
+        source_record_in_range: Its number among the records of that range, without
+            those in quarantine.
+        source_compression: `none`, `gzip`, `zlib` or `zstd`.
+        source_note: Why part of the source is not known, or what was made of it.
+        passed: The shards of other datasets that it was read from on the way, the
+            nearest first. They need not be there any more.
+    """
+
+    source_path: str | None = None
+    source_format: str | None = None
+    source_record: int | None = None
+    source_offset_bytes: int | None = None
+    source_sample: str | None = None
+    source_range_bytes: tuple[int, int] | None = None
+    source_record_in_range: int | None = None
+    source_compression: str | None = None
+    source_note: str | None = None
+    passed: tuple[PassedShard, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Piece(SourcePlace):
+    """A piece of a document in a packed row, and where the document comes from.
+
+    Attributes:
+        begin_token: Its first token in the row.
+        end_token: The token of the row after its last.
+        document: The number of the document among those of its shard.
+        first_token: The number, in the document, of the piece's first token: above 0
+            where a document was cut.
+    """
+
+    begin_token: int
+    end_token: int
+    document: int
+    first_token: int

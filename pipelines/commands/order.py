@@ -1,0 +1,194 @@
+"""The options that say what was trained on, in which order, and the batches of that."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from gristmill.loader import Dataset
+    from gristmill.loader.batches import Batches
+    from gristmill.loader.order import ShuffleName
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--split", help="Split to read, if there are several. A,B joins two."),
+    click.option(
+        "--edition",
+        type=int,
+        help="Edition of the split that was open.  [default: the last, or the state's]",
+    ),
+    click.option(
+        "--seed", type=int, default=0, show_default=True, help="Seed of the shuffle."
+    ),
+    click.option("--batch-size", type=int, help="Number of rows in the global batch."),
+    click.option(
+        "--shuffle",
+        type=click.Choice(["global", "block", "none"]),
+        default="global",
+        show_default=True,
+        help="Order of the records.",
+    ),
+    click.option("--block-records", type=int, help="For --shuffle block."),
+    click.option("--window-blocks", type=int, help="For --shuffle block."),
+    click.option("--epochs", type=int, help="Number of epochs.  [default: unlimited]"),
+    click.option("--keep-remainder", is_flag=True, help="Keep the last, short batch."),
+    click.option(
+        "--weights",
+        metavar="NAME=SHARE,...",
+        help="Weights of a mixture.  [default: lengths of the datasets]",
+    ),
+    click.option(
+        "--state",
+        type=click.Path(dir_okay=False),
+        help="State of a feed, as JSON. Replaces the options of the order.",
+    ),
+)
+
+
+def order_options(command: F) -> F:
+    """Adds the datasets and the options of the order to a command.
+
+    It is given them as it gives them to `opened_batches`.
+    """
+    command = functools.reduce(lambda c, option: option(c), reversed(_OPTIONS), command)
+    return click.argument("dataset", nargs=-1, required=True)(command)
+
+
+def opened_batches(
+    ctx: click.Context,
+    dataset: tuple[str, ...],
+    *,
+    split: str | None,
+    edition: int | None,
+    state: str | None,
+    **order: Any,
+) -> Batches:
+    """Returns the batches that the options of a command mean.
+
+    Raises:
+        InputError: They do not go together, or there are no such batches.
+    """
+    from gristmill.dataset.errors import InputError
+
+    given = [
+        f"--{key.replace('_', '-')}"
+        for key in order
+        if ctx.get_parameter_source(key) is not click.core.ParameterSource.DEFAULT
+    ]
+    if state is not None and given:
+        raise InputError(
+            "--state and options of the order exclude each other",
+            got=", ".join(given),
+            cure="leave out these options, or --state",
+        )
+    if edition is not None and len(dataset) > 1:
+        raise InputError(
+            "--edition is for a single dataset",
+            got=" ".join(dataset),
+            cure="give --state, which has the edition of each",
+        )
+    if order["weights"] is not None:
+        check_mixture(dataset, "--weights")
+    datasets = _open(dataset, split, edition)
+    if state is None:
+        return _batches(datasets, **order)
+    return _batches_of_state(datasets, state)
+
+
+def check_mixture(dataset: tuple[str, ...], option: str) -> None:
+    """Raises InputError for an option of a mixture, where there is one dataset."""
+    from gristmill.dataset.errors import InputError
+
+    if len(dataset) == 1:
+        raise InputError(
+            f"{option} is for a mixture",
+            got=f"one dataset, {dataset[0]}",
+            cure=f"leave out {option}, or give NAME=PATH for each dataset",
+        )
+
+
+def _open(
+    given: tuple[str, ...], split: str | None, edition: int | None
+) -> Dataset | dict[str, Dataset]:
+    """Opens a path, the paths of a mixture by their names, or paths that are joined."""
+    from gristmill.dataset.errors import InputError
+    from gristmill.loader import open as open_dataset
+
+    splits = split.split(",") if split is not None and "," in split else split
+    if len(given) == 1:
+        return open_dataset(given[0], split=splits, edition=edition)
+    if not any("=" in item for item in given):
+        return open_dataset(given, split=splits)
+    named = dict(item.split("=", 1) for item in given if "=" in item)
+    if len(named) < len(given):
+        raise InputError(
+            "datasets of a mixture need different names",
+            expected="NAME=PATH for each",
+            got=" ".join(given),
+        )
+    return {name: open_dataset(path, split=split) for name, path in named.items()}
+
+
+def _batches(
+    datasets: Dataset | dict[str, Dataset],
+    *,
+    batch_size: int | None,
+    shuffle: ShuffleName,
+    block_records: int | None,
+    window_blocks: int | None,
+    keep_remainder: bool,
+    weights: str | None,
+    **order: Any,
+) -> Batches:
+    from gristmill.dataset.errors import InputError
+    from gristmill.loader import BlockShuffle, global_batches
+
+    if batch_size is None:
+        raise InputError(
+            "the batch size is missing", cure="give --batch-size, or --state"
+        )
+    sizes = {"block_records": block_records, "window_blocks": window_blocks}
+    blocks = {key: size for key, size in sizes.items() if size is not None}
+    if blocks and shuffle != "block":
+        raise InputError(
+            "--block-records and --window-blocks are for --shuffle block",
+            got=shuffle,
+            cure="give --shuffle block, or leave them out",
+        )
+    shares = None
+    if weights is not None:
+        shares = dict(part.partition("=")[::2] for part in weights.split(","))
+    return global_batches(
+        datasets,
+        batch_size=batch_size,
+        shuffle=BlockShuffle(**blocks) if blocks else shuffle,
+        drop_remainder=not keep_remainder,
+        weights=shares,
+        **order,
+    )
+
+
+def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batches:
+    """Returns the batches of the feed that wrote a state."""
+    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.storage.paths import path_text
+    from gristmill.loader.feed.state import batches_of_state
+
+    path = path_text(path, "state")
+    try:
+        with open(path, encoding="utf-8") as file:
+            state = json.load(file)
+    except (OSError, RecursionError, ValueError) as e:
+        raise InputError(
+            "the state of a feed cannot be read",
+            where=path,
+            got=e,
+            cure="give a JSON file with what get_state of the feed returned",
+        ) from e
+    return batches_of_state(datasets, state)

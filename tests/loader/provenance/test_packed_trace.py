@@ -1,0 +1,373 @@
+"""Rows of tokens followed to their documents' sources, and back, by every token.
+
+Covers: loader/provenance/packed_shard.py, loader/provenance/document_source.py,
+loader/provenance/find_document.py, loader/provenance/places_behind.py,
+loader/provenance/source_fields.py.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pathlib
+import random
+import shutil
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError, InvalidDatasetError
+from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from gristmill.loader.provenance import document_source, packed_shard
+from tests.support.buckets import upload
+from tests.support.conversion import convert, job_of
+from tests.support.gcs_server import GcsServer
+from tests.support.packed_datasets import (
+    MAPPED,
+    STRIDE,
+    documents,
+    mapped_places,
+    number_of,
+    pack,
+    record,
+    write_frames,
+)
+
+LENGTH = 32
+Places = dict[int, tuple[str, int]]
+
+
+@dataclasses.dataclass
+class Oracle:
+    """What rows hold, by the tokens themselves."""
+
+    batches: loader.GlobalBatches
+    places: Places
+
+    def row(self, step: int, row: int) -> list[tuple[int, int, int, int]]:
+        """Returns (document, begin, end, first token) of each piece of a row."""
+        (data,) = self.batches.read(step, slice(row, row + 1))
+        return pieces_of(data)
+
+    def check_row(self, step: int, row: int) -> loader.Location:
+        """Compares where a row comes from; returns it."""
+        location = self.batches.locate(step, row)
+        wanted = self.row(step, row)
+        assert len(location.pieces) == len(wanted) > 0
+        for piece, (document, begin, end, first) in zip(
+            location.pieces, wanted, strict=True
+        ):
+            assert (piece.begin_token, piece.end_token) == (begin, end)
+            assert piece.first_token == first
+            assert place_of(piece) == self.places[document]
+        return location
+
+    def seen(self, steps: int) -> dict[int, set[tuple[int, int, int, int, int]]]:
+        """Returns (step, row, begin, end, first) of each document, by reading all."""
+        found = collections.defaultdict(set)
+        for step in range(steps):
+            for row, data in enumerate(self.batches.read(step)):
+                for document, begin, end, first in pieces_of(data):
+                    found[document].add((step, row, begin, end, first))
+        return found
+
+
+def pieces_of(data: bytes) -> list[tuple[int, int, int, int]]:
+    batch = decode_rows(RowFormat(LENGTH, 4), [data])
+    found, at = [], 0
+    for length, first in zip(
+        batch.lengths.tolist(), batch.firsts.tolist(), strict=True
+    ):
+        document, token = divmod(int(batch.tokens[at]), STRIDE)
+        assert token == first
+        found.append((document, at, at + length, first))
+        at += length
+    return found
+
+
+def place_of(place: loader.SourcePlace) -> tuple[str | None, int | None]:
+    number = place.source_record
+    return place.source_path, place.source_offset_bytes if number is None else number
+
+
+def sightings(found: list[loader.FoundDocument]) -> set[tuple[int, int, int, int, int]]:
+    return {
+        (seen.step, seen.row, piece.begin_token, piece.end_token, piece.first_token)
+        for document in found
+        for piece in document.pieces
+        for seen in piece.sightings
+    }
+
+
+def make(
+    folder: pathlib.Path, files: int, count: int, *, first: int = 0, **options: object
+) -> Places:
+    """Makes a packed dataset `out` in a folder; returns the places of documents."""
+    places: Places = {}
+    for number in range(files):
+        start = first + number * count
+        records = documents(count, seed=start, first=start)
+        places |= write_frames(folder / "in" / f"{number}.tfrecord", records)
+    convert(job_of(folder / "in", folder / "out", **options))
+    if "map" in options:
+        places = mapped_places(places)
+    pack(folder / "out", places, length=LENGTH)
+    return places
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    """A mixture: mapped documents; two editions; two datasets that are joined."""
+    folder = tmp_path_factory.mktemp("mixture")
+    places = make(folder / "a", 3, 400, plan=("num_shards", 4), map=MAPPED)
+    for number in (1, 2):
+        start = 10_000 * number
+        records = documents(300, seed=start, first=start)
+        inputs = folder / "b" / f"in-{number}"
+        places |= write_frames(inputs / "x.tfrecord", records)
+        key = {1: "train", 2: "train.e00002"}[number]
+        convert(job_of(inputs, folder / "b" / "out", plan=("num_shards", 2), split=key))
+    pack(folder / "b" / "out", places, length=LENGTH, method="concat")
+    for number in (3, 4):
+        start = 10_000 * number
+        places |= make(folder / f"c{number}", 1, 200, first=start)
+    datasets = {
+        "a": loader.open(folder / "a" / "out"),
+        "b": loader.open(folder / "b" / "out"),
+        "c": loader.open([folder / "c3" / "out", folder / "c4" / "out"]),
+    }
+    weights = {"a": 5, "b": 2, "c": 1}
+    batches = loader.global_batches(datasets, batch_size=8, seed=3, weights=weights)
+    return Oracle(batches.with_weights({"a": 1, "b": 1, "c": 1}, step=40), places)
+
+
+def check_queries(mixture: Oracle, *, queries: int, steps: int) -> None:
+    """Compares random rows and documents with what reading all of them says."""
+    chance = random.Random(queries)
+    seen = mixture.seen(steps)
+    by_place = collections.defaultdict(set)
+    for document, place in mixture.places.items():
+        by_place[place].add(document)
+    known = sorted(by_place)
+    for _ in range(queries // 2):
+        step, row = chance.randrange(steps), chance.randrange(8)
+        location = mixture.check_row(step, row)
+        piece = chance.choice(location.pieces)
+        token = chance.randrange(piece.begin_token, piece.end_token)
+        assert mixture.batches.locate(step, row, token).pieces == (piece,)
+    for _ in range(queries // 2):
+        place = chance.choice(known)
+        found = mixture.batches.find_document(*place, stop_epoch=100)
+        wanted = {one for number in by_place[place] for one in seen[number]}
+        assert {one for one in sightings(found) if one[0] < steps} == wanted
+        assert len(found) == len(by_place[place])
+
+
+def test_random_rows_and_documents(mixture: Oracle) -> None:
+    check_queries(mixture, queries=300, steps=90)
+
+
+@pytest.mark.slow
+def test_ten_thousand_random_rows_and_documents(mixture: Oracle) -> None:
+    check_queries(mixture, queries=10_000, steps=400)
+
+
+def one_of(
+    folder: pathlib.Path, **order: object
+) -> tuple[loader.Dataset, loader.GlobalBatches]:
+    dataset = loader.open(folder / "out")
+    options = {"batch_size": 4, "shuffle": "none", "epochs": 1} | order
+    return dataset, loader.global_batches(dataset, drop_remainder=False, **options)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Places]:
+    folder = tmp_path_factory.mktemp("plain")
+    return folder, make(folder, 2, 120, plan=("num_shards", 3), map=MAPPED)
+
+
+def test_a_function_that_multiplies_is_named(plain) -> None:
+    folder, places = plain
+    _, batches = one_of(folder)
+    path, at = places[100_000 + 10 * 5 + 1]
+    found = batches.find_document(path, at)
+    assert [len(document.pieces) for document in found] == [1, 1, 1]
+    second = found[1].pieces[0]
+    (seen,) = second.sightings
+    location = batches.locate(seen.step, seen.row, second.begin_token)
+    (piece,) = location.pieces
+    assert piece.source_note == (
+        f"document 2 of 3 that the function {MAPPED} made of this record"
+    )
+    assert (piece.document, second.record) == (found[1].document, location.record)
+    assert location.source_path is None
+    assert location.offset_bytes == batches.datasets[0].offset_bytes(location.record)
+
+
+def test_padding_is_of_no_document(plain) -> None:
+    dataset, batches = one_of(plain[0])
+    at = next(
+        divmod(number, 4)
+        for number in range(len(dataset))
+        if batches.locate(*divmod(number, 4)).pieces[-1].end_token < LENGTH
+    )
+    assert batches.locate(*at, LENGTH - 1).pieces == ()
+    with pytest.raises(InputError, match=r"token is out of range(.|\n)*0 to 31"):
+        batches.locate(*at, LENGTH)
+
+
+def test_what_is_no_document_names_the_nearest(plain) -> None:
+    folder, places = plain
+    _, batches = one_of(folder)
+    kept = sorted(
+        at for path, at in set(places.values()) if path.endswith("0.tfrecord")
+    )
+    path = str(folder / "in" / "0.tfrecord")
+    for at in (kept[20] + 1, kept[21] - 1):
+        with pytest.raises(InputError, match="no document begins there") as caught:
+            batches.find_document(path, at)
+        assert caught.value.expected == (
+            f"the nearest begin at {kept[20]:,} and {kept[21]:,}"
+        )
+    with pytest.raises(InputError, match=f"nearest begin at {kept[-1]:,}\n"):
+        batches.find_document(path, 10**9)
+    with pytest.raises(InputError, match=f"nearest begin at {kept[0]:,}\n"):
+        batches.find_document(path, 0)  # The function dropped it.
+    with pytest.raises(InputError, match="no rows were made of such a file") as caught:
+        batches.find_document("/elsewhere/0.tfrecord", 0)
+    assert caught.value.expected == path
+    with pytest.raises(InputError, match="a single dataset has no name"):
+        batches.find_document(path, kept[0], "other")
+
+
+def test_rows_that_are_not_packed_have_no_documents(tmp_path: pathlib.Path) -> None:
+    write_frames(tmp_path / "in" / "x", documents(30, seed=0))
+    convert(job_of(tmp_path / "in", tmp_path / "out"))
+    _, batches = one_of(tmp_path)
+    assert batches.locate(0, 1).pieces == ()
+    with pytest.raises(InputError, match="the rows are not packed"):
+        batches.find_document(str(tmp_path / "in" / "x"), 0)
+    with pytest.raises(InputError, match="has no tokens: it is not packed"):
+        batches.locate(0, 1, 5)
+
+
+def test_a_document_without_tokens_is_in_no_row(tmp_path: pathlib.Path) -> None:
+    records = [record(0, 3), record(1, 0), record(2, 3)]
+    places = write_frames(tmp_path / "in" / "x", records)
+    convert(job_of(tmp_path / "in", tmp_path / "out"))
+    pack(tmp_path / "out", places, length=LENGTH)
+    _, batches = one_of(tmp_path)
+    (found,) = batches.find_document(*places[1])
+    assert (found.document, found.pieces) == (1, ())
+
+
+@pytest.mark.parametrize("damage", ["gone", "another", "cut"])
+def test_a_segment_index_that_is_not_the_one(
+    plain, tmp_path: pathlib.Path, damage: str
+) -> None:
+    shutil.copytree(plain[0] / "out", tmp_path / "out")
+    first, other, _ = sorted((tmp_path / "out" / "index").glob("*.segments"))
+    if damage == "gone":
+        first.unlink()
+    elif damage == "another":
+        shutil.copy(other, first)
+    else:
+        first.write_bytes(first.read_bytes()[:-1])
+    dataset, batches = one_of(tmp_path)
+    with pytest.raises(InvalidDatasetError, match="segment index") as caught:
+        batches.locate(0, 0)
+    assert str(first) in str(caught.value.where)
+    later = int(dataset.shard(1).first_record)
+    assert batches.locate(*divmod(later, 4)).pieces
+
+
+def test_a_dataset_between_is_passed_while_it_is_there(tmp_path: pathlib.Path) -> None:
+    places: Places = {}
+    for number in range(2):
+        records = documents(90, seed=number, first=number * 90)
+        places |= write_frames(tmp_path / "in" / f"{number}.tfrecord", records)
+    convert(job_of(tmp_path / "in", tmp_path / "between", plan=("num_shards", 3)))
+    convert(job_of(str(tmp_path / "between"), tmp_path / "out", map=MAPPED))
+    between = loader.open(tmp_path / "between")
+    near: Places = {}
+    for number, data in enumerate(between):
+        shards, at = between.find([number])
+        near[number_of(data)] = between.shard(int(shards[0])).path, int(at[0])
+    pack(tmp_path / "out", mapped_places(near), length=LENGTH)
+    original = mapped_places(places)
+    dataset, batches = one_of(tmp_path)
+    oracle = Oracle(batches, original)
+    for number in range(len(dataset)):
+        location = oracle.check_row(*divmod(number, 4))
+        for piece, (document, *_) in zip(
+            location.pieces, oracle.row(*divmod(number, 4)), strict=True
+        ):
+            (passed,) = piece.passed
+            assert (passed.path, passed.record) == mapped_places(near)[document]
+    seen = oracle.seen(batches.steps)
+    for document in random.Random(1).sample(sorted(seen), 20):
+        for place in (original[document], mapped_places(near)[document]):
+            assert sightings(batches.find_document(*place)) >= seen[document]
+    with pytest.raises(InputError, match="no document begins there"):
+        batches.find_document(original[1][0], original[1][1] + 1)
+
+    # Without it, the range of the original is known, and the place between.
+    shutil.rmtree(tmp_path / "between")
+    document_source._opened.cache_clear()
+    _, batches = one_of(tmp_path)
+    piece = batches.locate(0, 0).pieces[0]
+    document = oracle.row(0, 0)[0][0]
+    path, at = original[document]
+    assert (piece.source_path, piece.source_offset_bytes) == (path, None)
+    begin, end = piece.source_range_bytes
+    assert begin <= at < end
+    assert (piece.passed[0].path, piece.passed[0].record) == mapped_places(near)[
+        document
+    ]
+    assert sightings(batches.find_document(*mapped_places(near)[document]))
+    with pytest.raises(InputError, match="places of records in the file are not known"):
+        batches.find_document(path, at)
+
+
+def test_three_requests_for_a_row_and_for_a_document(
+    plain, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the list of input files, which is read once: four for the first."""
+    folder, places = plain
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, folder / "out", "out")
+        dataset = loader.open("gs://bucket/out", cache_dir=tmp_path / "cache")
+        order = {"batch_size": 4, "shuffle": "none", "drop_remainder": False}
+        batches = loader.global_batches(dataset, epochs=1, **order)
+        oracle = Oracle(one_of(folder)[1], places)
+
+        def asked() -> list[str]:
+            """Returns what was asked for since the last call, without the list."""
+            names = [name for _, name, _ in server.log]
+            assert {operation for operation, *_ in server.log} <= {"media"}
+            server.log.clear()
+            return [name for name in names if not name.endswith("inputs.npz")]
+
+        server.log.clear()
+        batches.locate(0, 1)
+        assert len(server.log) == 4
+        assert len(asked()) == 3
+        for shard in (1, 2):
+            at = divmod(dataset.shard(shard).first_record + 1, 4)
+            location = batches.locate(*at)
+            assert len(asked()) == 3
+            wanted = oracle.batches.locate(*at)
+            assert location.pieces == wanted.pieces
+            assert location.offset_bytes == wanted.offset_bytes
+            batches.locate(*at)
+            assert len(asked()) == 1  # Both indexes are kept: the row alone.
+        shard = dataset.shard(0)
+        begin, end = shard.spans[0].start_bytes, shard.spans[0].stop_bytes
+        path = str(folder / "in" / "0.tfrecord")
+        wanted = {at for other, at in places.values() if other == path}
+        for place in sorted(at for at in wanted if begin <= at < end)[:20]:
+            for cached in (packed_shard._segments, packed_shard._stored_reader):
+                cached.cache_clear()
+            documents = batches.find_document(path, place)
+            assert len(asked()) <= 2 + len(documents)

@@ -1,0 +1,181 @@
+"""`gristmill trace` of packed rows: pieces of a row, and rows of a document.
+
+Covers: pipelines/commands/order.py, pipelines/results/location.py,
+pipelines/results/source_details.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+
+import pytest
+from click.testing import CliRunner
+
+from gristmill import loader
+from gristmill.pipelines.commands.main import cli
+from gristmill.transforms.sources.formats import RecordOptions
+from tests.support.conversion import convert, job_of
+from tests.support.packed_datasets import (
+    MAPPED,
+    documents,
+    mapped_places,
+    number_of,
+    pack,
+    write_frames,
+)
+
+ORDER = ("--seed", "7", "--batch-size", "4")
+
+
+def trace(*arguments: object) -> str:
+    done = CliRunner().invoke(cli, ["trace", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(*arguments: object) -> str:
+    done = CliRunner().invoke(cli, ["trace", *map(str, arguments)])
+    assert done.exit_code == 2, done.output
+    return done.output
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> pathlib.Path:
+    """A packed dataset of TFRecords, behind a function."""
+    folder = tmp_path_factory.mktemp("packed")
+    places = write_frames(folder / "in" / "x.tfrecord", documents(200, seed=1))
+    convert(job_of(folder / "in", folder / "out", plan=("num_shards", 2), map=MAPPED))
+    pack(folder / "out", mapped_places(places))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory) -> pathlib.Path:
+    """A packed dataset of lines, of a plain and of a compressed file."""
+    folder = tmp_path_factory.mktemp("lines")
+    (folder / "in").mkdir()
+    places = {}
+    for number, name in enumerate(("a.txt", "b.txt.gz")):
+        records = documents(60, seed=number, first=60 * number)
+        data = b"".join(line + b"\n" for line in records)
+        path = folder / "in" / name
+        path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        at = 0
+        for line in records:
+            places[number_of(line)] = str(path), at
+            at += len(line) + 1
+    text = RecordOptions(input_format="text")
+    convert(job_of(folder / "in", folder / "out", records=text))
+    pack(folder / "out", places)
+    return folder
+
+
+def test_a_person_reads_what_each_piece_is(packed: pathlib.Path) -> None:
+    batches = loader.global_batches(loader.open(packed / "out"), batch_size=4, seed=7)
+    at = ("--step", 5, "--row", 2)
+    found = batches.locate(5, 2)
+    out = trace(packed / "out", *ORDER, *at).splitlines()
+    assert out[:4] == [
+        "step 5, row 2: epoch 0",
+        f"dataset  {packed}/out",
+        f"record   {found.record:,}",
+        f"shard    {found.shard}",
+    ]
+    piece = found.pieces[0]
+    source = packed / "in" / "x.tfrecord"
+    assert out[5:8] == [
+        f"tokens   0 to {piece.end_token}: document {piece.document} of the shard"
+        + (f", from its token {piece.first_token} on" if piece.first_token else ""),
+        f"source   {source}",
+        f"         frame at byte offset {piece.source_offset_bytes:,}",
+    ]
+    assert sum(line.startswith("tokens ") for line in out) == len(found.pieces)
+    fields = json.loads(trace(packed / "out", *ORDER, *at, "--json"))
+    assert "source_path" not in fields
+    assert [one["source_offset_bytes"] for one in fields["pieces"]] == [
+        one.source_offset_bytes for one in found.pieces
+    ]
+    token = (*at, "--token", found.pieces[-1].begin_token, "--json")
+    (last,) = json.loads(trace(packed / "out", *ORDER, *token))["pieces"]
+    assert last == fields["pieces"][-1]
+
+
+def test_padding_is_said(packed: pathlib.Path) -> None:
+    batches = loader.global_batches(loader.open(packed / "out"), batch_size=4, seed=7)
+    step, row = next(
+        (step, row)
+        for step in range(batches.schedule.step_limit)
+        for row in range(4)
+        if batches.locate(step, row).pieces[-1].end_token < 32
+    )
+    at = ("--step", step, "--row", row, "--token", 31)
+    assert trace(packed / "out", *ORDER, *at).splitlines()[-1] == (
+        "token    31 of the row is padding"
+    )
+
+
+def test_where_a_document_is_seen(packed: pathlib.Path) -> None:
+    batches = loader.global_batches(loader.open(packed / "out"), batch_size=4, seed=7)
+    place = batches.locate(3, 1).pieces[0]
+    of = f"{place.source_path}@{place.source_offset_bytes}"
+    epochs = ("--stop-epoch", 3)
+    found = json.loads(
+        trace(packed / "out", *ORDER, "--document", of, *epochs, "--json")
+    )
+    document = found[0]
+    piece = next(one for one in document["pieces"] if [0, 3, 1] in one["sightings"])
+    assert len(piece["sightings"]) == 3
+    text = trace(packed / "out", *ORDER, "--document", of, *epochs).splitlines()
+    assert text[2] == f"         document {document['document']} of the shard"
+    assert "         step 3, row 1: epoch 0" in text
+    rows = len(batches.datasets[0])
+    last = loader.global_batches(
+        batches.datasets[0], batch_size=rows, shuffle="none"
+    ).locate(0, rows - 1)
+    end = f"{place.source_path}@{last.pieces[0].source_offset_bytes}"
+    order = ("--shuffle", "none", "--batch-size", rows - 1, "--epochs", 1)
+    unseen = trace(packed / "out", *order, "--document", end)
+    assert "not seen in these epochs" in unseen
+
+
+def test_lines_by_their_numbers(lines: pathlib.Path) -> None:
+    order = ("--shuffle", "none", "--batch-size", 2)
+    seen = set()
+    for step in range(4, 30, 3):
+        fields = json.loads(
+            trace(lines / "out", *order, "--step", step, "--row", 0, "--json")
+        )
+        for piece in fields["pieces"]:
+            path, line = piece["source_path"], piece["source_line"]
+            data = pathlib.Path(path).read_bytes()
+            text = gzip.decompress(data) if path.endswith("gz") else data
+            assert text[: piece["source_offset_bytes"]].count(b"\n") == line - 1
+            seen.add(path[-3:])
+            by_line = trace(lines / "out", *order, "--document", f"{path}@line:{line}")
+            at = piece["source_offset_bytes"]
+            assert by_line == trace(lines / "out", *order, "--document", f"{path}@{at}")
+            assert f"step {step}, row 0: epoch 0" in by_line
+    assert seen == {"txt", ".gz"}
+    out = trace(lines / "out", *order, "--step", step, "--row", 0)
+    assert f"line {line:,}, byte offset {at:,}\n" in out
+    for line in (0, 10_000):
+        document = ("--document", f"{lines}/in/a.txt@line:{line}")
+        assert "there is no such line" in refused(lines / "out", *order, *document)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--token", 3, "--record", 1), "--token is a token of a row"),
+        (("--document", "x", "--record", 1), "give --step and --row, or --record"),
+        (("--document", "x"), "not a place of a file"),
+        (("--document", "x@last"), "not a place of a file"),
+        (("--document", "x@5"), "no rows were made of such a file"),
+        (("--document", "x@5", "--of", "a"), "--of is for a mixture"),
+        (("--step", 1, "--row", 2, "--token", 32), "token is out of range"),
+    ],
+)
+def test_what_does_not_go_together(packed: pathlib.Path, options, message) -> None:
+    assert message in refused(packed / "out", *ORDER, *options)

@@ -1,0 +1,214 @@
+"""Packed datasets in which every token says of which document it is, and which token.
+
+They are conversions like any other, whose shards are then replaced: each record became
+a document, and its tokens share rows with others. So all that packing keeps of sources
+can be compared with the tokens themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import random
+from collections.abc import Sequence
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.provenance import read_source_files
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
+from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.transforms.tokens.packing import plan_rows
+from tests.support.records import frames_of, read_array_records
+
+STRIDE = 1 << 10
+"""Token t of document d is d * STRIDE + t."""
+
+
+def record(document: int, tokens: int) -> bytes:
+    """Returns a record that becomes a document of so many tokens."""
+    return b"%d %d" % (document, tokens) + b"." * (document % 7)
+
+
+def documents(count: int, *, seed: int, first: int = 0) -> list[bytes]:
+    """Returns records of documents, some of them empty and some longer than rows."""
+    chance = random.Random(seed)
+    lengths = [
+        chance.choice((0, 1, chance.randrange(30), chance.randrange(30), 90))
+        for _ in range(count)
+    ]
+    return [record(first + number, length) for number, length in enumerate(lengths)]
+
+
+def tokens_of(data: bytes) -> npt.NDArray[np.uint32]:
+    """Returns the tokens of a record."""
+    document, count = map(int, data.rstrip(b".").split())
+    return document * STRIDE + np.arange(count, dtype=np.uint32)
+
+
+def number_of(data: bytes) -> int:
+    """Returns the number of the document that a record becomes."""
+    return int(data.split()[0])
+
+
+def drop_and_multiply(data: bytes) -> list[bytes]:
+    """A function for `--map`: drops every third record, makes three of every fifth."""
+    number = number_of(data)
+    if number % 3 == 0:
+        return []
+    if number % 5 == 0:
+        return [record(100_000 + 10 * number + i, 5 + i) for i in range(3)]
+    return [data]
+
+
+MAPPED = f"{__name__}:drop_and_multiply"
+
+
+def mapped_places(places: dict[int, tuple[str, int]]) -> dict[int, tuple[str, int]]:
+    """Returns places of documents behind `drop_and_multiply`."""
+    found = {}
+    for number, place in places.items():
+        for data in drop_and_multiply(record(number, 1)):
+            found[number_of(data)] = place
+    return found
+
+
+def write_frames(
+    path: pathlib.Path, records: Sequence[bytes]
+) -> dict[int, tuple[str, int]]:
+    """Writes a TFRecord file; returns the file and the place of each document."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(frames_of(records))
+    sizes = np.cumsum([0, *(len(encode_frame(data)) for data in records)])
+    return {
+        number_of(data): (str(path), int(at))
+        for data, at in zip(records, sizes, strict=False)
+    }
+
+
+def pack(
+    dataset: pathlib.Path | str,
+    places: dict[int, tuple[str, int]],
+    *,
+    length: int = 32,
+    method: str = "best-fit",
+    split: str = "train",
+) -> None:
+    """Packs the documents of a dataset, in place.
+
+    Args:
+        dataset: A conversion, or several editions, that is not packed.
+        places: The file and the place that each document comes from.
+        length: Tokens of a row.
+        method: As for `plan_rows`.
+        split: The split.
+    """
+    dataset = str(dataset)
+    manifest = open_manifest(dataset)
+    parts = [
+        _packed_part(dataset, part, places, length, method)
+        for part in manifest.splits[split].parts
+    ]
+    splits = {**manifest.splits, split: Split.of_editions(parts)}
+    data = dataclasses.replace(manifest, splits=splits).encode()
+    pathlib.Path(dataset, layout.DATASET_JSON).write_bytes(data)
+
+
+def _packed_part(
+    dataset: str,
+    part: Split,
+    places: dict[int, tuple[str, int]],
+    length: int,
+    method: str,
+) -> Split:
+    place = pathlib.Path(dataset, part.table)
+    table = ShardTable.decode(place.read_bytes(), where=part.table)
+    files = [file.path for file in read_source_files(dataset, part)]
+    reports = []
+    for path in table.paths:
+        at = ShardPlace.at(dataset, path, packed=True)
+        report = at.report()
+        assert report is not None
+        records = read_array_records(pathlib.Path(dataset, path))
+        index, batch = _rows(records, report.spans, files, places, length, method)
+        counts = PackedCounts(
+            documents=len({*index.piece_documents.tolist()}),
+            tokens=len(batch.tokens),
+            pieces=len(batch.lengths),
+            padding_tokens=len(batch.row_ends) * length - len(batch.tokens),
+        )
+        local = str(pathlib.Path(dataset, f"{path}.new"))
+        rows = encode_rows(RowFormat(length, 4), batch)
+        with ShardWriter(local, options=WriterOptions()) as writer:
+            writer.write(rows, [google_crc32c.value(row) for row in rows])
+            written = writer.finish()
+        report = dataclasses.replace(
+            report,
+            file_bytes=written.file_bytes,
+            file_crc32c=written.file_crc32c,
+            written=written.digest,
+            packed=counts,
+        )
+        reports.append(at.publish(local, written, report, segments=index.encode()))
+    table = ShardTable.of(reports)
+    encoded = table.encode()
+    place.write_bytes(encoded)
+    split = Split.of_table(
+        table,
+        encoded,
+        path=part.table,
+        writer_options=part.writer_options,
+        source=part.source,
+    )
+    packed = {"format": 1, "rows": "packed", "length": length, "id_bytes": 4}
+    totals = sum((report.packed for report in reports), PackedCounts()).as_dict()
+    return dataclasses.replace(split, packed=packed | {"method": method} | totals)
+
+
+def _rows(
+    records: Sequence[bytes],
+    spans: Sequence[SourceSpan],
+    files: Sequence[str],
+    places: dict[int, tuple[str, int]],
+    length: int,
+    method: str,
+) -> tuple[SegmentIndex, RowBatch]:
+    tokens = [tokens_of(data) for data in records]
+    lengths = np.array([len(some) for some in tokens], np.uint32)
+    packing = plan_rows(lengths, length=length, method=method)
+    document_places = [places[number_of(data)] for data in records]
+    span_documents = [
+        sum(
+            path == files[span.file_index]
+            and span.start_bytes is not None
+            and span.start_bytes <= place < span.stop_bytes
+            for path, place in document_places
+        )
+        for span in spans
+    ]
+    assert sum(span_documents) == len(records)
+    pieces = zip(*packing[1:], strict=True)
+    cut = [tokens[doc][first : first + count] for doc, first, count in pieces]
+    return SegmentIndex(
+        row_ends=packing.row_ends,
+        piece_documents=packing.documents,
+        piece_firsts=packing.firsts,
+        document_places=np.array([place for _, place in document_places], np.int64),
+        span_documents=np.array(span_documents, np.int64),
+    ), RowBatch(
+        packing.row_ends,
+        packing.lengths,
+        packing.firsts,
+        np.concatenate([*cut, np.zeros(0, np.uint32)]),
+    )
