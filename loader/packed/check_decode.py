@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.dataset.errors import InputError
@@ -16,37 +16,46 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
     """Checks that a decoder is for what datasets hold, before anything is read.
 
     Plain files say nothing of their records, and functions of users nothing of theirs.
+    Records that a `Writer` wrote can be packed rows too, so they are refused only
+    beside a dataset that says so.
 
     Raises:
-        InputError: A decoder of packed rows is given other records, or rows that are
-            stored in another way; or another decoder packed rows.
+        InputError: A decoder of packed rows is given rows that are stored in another
+            way, or other records beside them; or another decoder packed rows.
     """
     if not isinstance(decode, PackedRows | TokenDecoder | ExampleDecoder):
         return
-    for part, split in splits_of(datasets):
-        if split is None:
-            continue
-        packed = split.packed
-        if not isinstance(decode, PackedRows):
-            if packed is not None and packed["rows"] == "packed":
-                raise InputError(
-                    f"the dataset holds packed rows, which no {type(decode).__name__} "
-                    "decodes",
-                    where=repr(part),
-                    cure="decode them with loader.PackedRows.of(dataset)",
-                )
-        elif packed is None:
+    known = [(part, split.packed) for part, split in splits_of(datasets) if split]
+    if isinstance(decode, PackedRows):
+        _check_rows(decode, known)
+        return
+    for part, packed in known:
+        if packed is not None and packed["rows"] == "packed":
             raise InputError(
-                "the dataset does not hold packed rows",
+                f"the dataset holds packed rows, which no {type(decode).__name__} "
+                "decodes",
+                where=repr(part),
+                cure="decode them with loader.PackedRows.of(dataset)",
+            )
+
+
+def _check_rows(
+    decode: PackedRows, known: Sequence[tuple[Dataset, Mapping[str, Any] | None]]
+) -> None:
+    """Raises InputError unless all datasets that say so hold rows for a decoder."""
+    for part, packed in known:
+        if packed is not None:
+            _check_stored(decode, part, packed)
+        elif any(other is not None for _, other in known):
+            raise InputError(
+                "the dataset does not hold packed rows, and others beside it do",
                 where=repr(part),
                 expected="a dataset that `gristmill pack` made",
                 cure="pack it, or leave it out of the mixture or of what is joined",
             )
-        else:
-            _check_stored(decode, part, packed)
 
 
-def _check_stored(decode: PackedRows, part: Dataset, packed: Any) -> None:
+def _check_stored(decode: PackedRows, part: Dataset, packed: Mapping[str, Any]) -> None:
     """Raises InputError if the rows of a dataset are stored in another way."""
     rows, length, id_bytes = (packed[name] for name in ("rows", "length", "id_bytes"))
     same = rows == decode.rows and (rows == "example" or id_bytes == decode.id_bytes)
