@@ -13,13 +13,25 @@ import dataclasses
 import functools
 import itertools
 import struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.packed.narrow_numbers import (
+    Int64,
+    UInt32,
+    bytes_for,
+    decode_steps,
+    encode_steps,
+    narrowed,
+    require,
+    running_sums,
+    stable_order,
+    widened,
+)
 
 MAGIC = b"GMSEGMT\n"
 VERSION = 1
@@ -35,9 +47,6 @@ _CURE = (
     "run the command that made this dataset again with --overwrite; of a dataset that "
     "is not committed yet, delete this file and run the same command again"
 )
-
-Int64 = npt.NDArray[np.int64]
-UInt32 = npt.NDArray[np.uint32]
 
 
 class Pieces(NamedTuple):
@@ -143,37 +152,38 @@ class SegmentIndex:
     def encode(self) -> bytes:
         """Returns the bytes of the file: some 5 bytes a piece.
 
+        Memory: some 30 bytes a piece beside the file.
+
         Raises:
             ValueError: The pieces are not in order, or not those of the documents.
         """
-        keys = self._keys()
-        row_of = np.repeat(np.arange(self.rows), np.diff(self.row_ends, prepend=0))
-        order = np.argsort(keys)
-        documents = self.piece_documents[order]
-        counts = np.bincount(documents, minlength=self.documents)
-        firsts = self.piece_firsts[order].astype(np.int64)
-        later = np.flatnonzero(documents[1:] == documents[:-1]) + 1
-        begins = np.ones(self.pieces, bool)
-        begins[later] = False
-        steps = firsts[later] - firsts[later - 1]
-        _require(not firsts[begins].any() and (steps > 0).all(), "pieces that differ")
+        self._check_order()
+        later = np.flatnonzero(self.piece_firsts)
+        later = later[np.argsort(self._keys(later))]
+        in_pieces = np.zeros(self.documents, np.uint32)
+        in_pieces[self.piece_documents] = 1
+        owners, more = np.unique(self.piece_documents[later], return_counts=True)
+        in_pieces[owners] += more.astype(np.uint32)
+        # A document without a first piece, or with two of them, is in others or more.
+        require(in_pieces.sum(dtype=np.int64) == self.pieces, "pieces that differ")
+        others = np.flatnonzero(in_pieces != 1)
+        row_bytes = bytes_for(self.rows)
+        first_bytes, first_steps, far_firsts = encode_steps(self._first_steps(later))
         places = np.diff(self.document_places, prepend=0)
         starts = (self.span_ends - self.span_documents)[self.span_documents > 0]
         places[starts] = self.document_places[starts]
-        _require((places >= 0).all(), "places that rise in a span")
-        place_bytes, place_steps, far_places = _encode_steps(places)
-        first_bytes, first_steps, far_firsts = _encode_steps(steps)
-        others = np.flatnonzero(counts != 1)
-        row_bytes = _bytes_for(self.rows)
+        require((places >= 0).all(), "places that rise in a span")
+        place_bytes, place_steps, far_places = encode_steps(places)
+        del places
         body = b"".join(
             (
                 self.span_documents.astype("<i8").tobytes(),
                 far_places.astype("<i8").tobytes(),
                 far_firsts.astype("<i8").tobytes(),
                 others.astype("<u4").tobytes(),
-                counts[others].astype("<u4").tobytes(),
+                in_pieces[others].astype("<u4").tobytes(),
                 place_steps,
-                _narrow(row_of[order], row_bytes),
+                narrowed(self._rows_by_document(in_pieces, later), row_bytes),
                 first_steps,
             )
         )
@@ -184,31 +194,64 @@ class SegmentIndex:
         )[:_CRC_AT]
         return header + struct.pack("<I", google_crc32c.value(header)) + body
 
-    def _keys(self) -> npt.NDArray[np.uint64]:
-        """Returns document and first token of each piece as one number.
-
-        Raises ValueError if the order of documents would not give that of pieces.
-        """
+    def _check_order(self) -> None:
+        """Raises ValueError if the order of documents would not give that of pieces."""
         sizes = np.diff(self.row_ends, prepend=0)
-        _require((sizes > 0).all() and sizes.sum() == self.pieces, "rows with pieces")
-        _require(len(self.piece_firsts) == self.pieces, "a first token of each piece")
+        require((sizes > 0).all() and sizes.sum() == self.pieces, "rows with pieces")
+        require(len(self.piece_firsts) == self.pieces, "a first token of each piece")
         spans = self.span_documents
-        _require(
+        require(
             (spans >= 0).all() and spans.sum() == self.documents < 1 << 32,
             "spans with all documents",
         )
-        last = int(self.piece_documents.max(initial=0))
-        _require(last < max(self.documents, 1), "pieces of these documents")
-        keys = self.piece_documents.astype(np.uint64) << np.uint64(32)
-        keys |= self.piece_firsts
-        rising = keys[1:] > keys[:-1]
+        documents, firsts = self.piece_documents, self.piece_firsts
+        last = int(documents.max(initial=0))
+        require(last < max(self.documents, 1), "pieces of these documents")
+        rising = documents[1:] > documents[:-1]
+        rising |= (documents[1:] == documents[:-1]) & (firsts[1:] > firsts[:-1])
         rising[self.row_ends[:-1] - 1] = True
-        _require(rising.all(), "pieces of a row in the order of their documents")
-        return keys
+        require(rising.all(), "pieces of a row in the order of their documents")
+
+    def _keys(self, pieces: Int64) -> npt.NDArray[np.uint64]:
+        """Returns document and first token of some pieces as one number."""
+        keys = self.piece_documents[pieces].astype(np.uint64) << np.uint64(32)
+        return keys | self.piece_firsts[pieces]
+
+    def _first_steps(self, later: Int64) -> Int64:
+        """Returns how far pieces begin behind the piece before of their document.
+
+        Args:
+            later: int64 [n], those that are not the first, in the order of documents.
+        """
+        owners = self.piece_documents[later]
+        firsts = self.piece_firsts[later].astype(np.int64)
+        steps = np.diff(firsts, prepend=0)
+        begins = np.append(True, owners[1:] != owners[:-1])[: len(owners)]
+        steps[begins] = firsts[begins]
+        require((steps > 0).all(), "pieces that differ")
+        return steps
+
+    def _rows_by_document(self, in_pieces: UInt32, later: Int64) -> UInt32:
+        """Returns the row of each piece, in the order of documents."""
+        sizes = np.diff(self.row_ends, prepend=0)
+        row_of = np.repeat(np.arange(self.rows, dtype=np.uint32), sizes)
+        starts = np.cumsum(in_pieces, dtype=np.uint32) - in_pieces
+        found = np.empty(self.pieces, np.uint32)
+        begins_document = self.piece_firsts == 0
+        found[starts[self.piece_documents[begins_document]]] = row_of[begins_document]
+        owners = self.piece_documents[later]
+        begins = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
+        ranks = np.arange(len(later))
+        if len(later):
+            ranks -= np.repeat(begins, np.diff(begins, append=len(later)))
+        found[starts[owners] + 1 + ranks] = row_of[later]
+        return found
 
     @classmethod
     def decode(cls, data: bytes, *, where: str) -> SegmentIndex:
         """Reads the index from the bytes of its whole file.
+
+        Memory: 25 bytes a piece, and some 80 while it is decoded.
 
         Args:
             data: The bytes.
@@ -252,17 +295,17 @@ class SegmentIndex:
     ) -> SegmentIndex:
         rows, documents, others, spans, far_places, far_firsts = counts
         widths = row_bytes, place_bytes, first_bytes
-        _require(not zero and {*widths} <= {1, 2, 3, 4}, "widths of 1 to 4 bytes")
-        _require(min(counts) >= 0, "counts above 0")
+        require(not zero and {*widths} <= {1, 2, 3, 4}, "widths of 1 to 4 bytes")
+        require(min(counts) >= 0, "counts above 0")
         sizes = [8 * spans, 8 * far_places, 8 * far_firsts, 4 * others, 4 * others]
         sizes.append(place_bytes * documents)
-        _require(HEADER_BYTES + sum(sizes) <= len(data), "a file as long as its arrays")
+        require(HEADER_BYTES + sum(sizes) <= len(data), "a file as long as its arrays")
         at = [*itertools.accumulate(sizes, initial=HEADER_BYTES)]
         span_documents = np.frombuffer(data, "<i8", spans, at[0])
         far_place = np.frombuffer(data, "<i8", far_places, at[1])
         far_first = np.frombuffer(data, "<i8", far_firsts, at[2])
         other = np.frombuffer(data, "<u4", others, at[3]).astype(np.int64)
-        _require(
+        require(
             (np.diff(other, prepend=-1) > 0).all()
             and other.max(initial=-1) < documents,
             "documents in order",
@@ -273,24 +316,24 @@ class SegmentIndex:
         later = pieces - int(np.count_nonzero(in_pieces))
         rows_at = at[5] + place_bytes * documents
         firsts_at = rows_at + row_bytes * pieces
-        _require(firsts_at + first_bytes * later == len(data), "a file without more")
+        require(firsts_at + first_bytes * later == len(data), "a file without more")
         begins = np.zeros(pieces, bool)
         begins[(np.cumsum(in_pieces) - in_pieces)[in_pieces > 0]] = True
-        row_of = _widened(data, rows_at, pieces, row_bytes)
-        _require(row_of.max(initial=0) < max(rows, 1) <= max(pieces, 1), "fewer rows")
+        row_of = widened(data, rows_at, pieces, row_bytes)
+        require(row_of.max(initial=0) < max(rows, 1) <= max(pieces, 1), "fewer rows")
         in_row = np.bincount(row_of, minlength=rows)
-        _require((in_row > 0).all(), "rows with pieces")
-        place_steps = _steps(data, at[5], documents, place_bytes, far_place)
-        _require(
+        require((in_row > 0).all(), "rows with pieces")
+        place_steps = decode_steps(data, at[5], documents, place_bytes, far_place)
+        require(
             (span_documents >= 0).all() and span_documents.sum() == documents,
             "spans with all documents",
         )
-        places = _sums(place_steps, span_documents)
+        places = running_sums(place_steps, span_documents)
         steps = np.zeros(pieces, np.int64)
-        steps[~begins] = _steps(data, firsts_at, later, first_bytes, far_first)
-        firsts = _sums(steps, in_pieces)
-        _require(firsts.max(initial=0) < 1 << 32, "documents of at most 2**32 tokens")
-        order = _stable_order(row_of)
+        steps[~begins] = decode_steps(data, firsts_at, later, first_bytes, far_first)
+        firsts = running_sums(steps, in_pieces)
+        require(firsts.max(initial=0) < 1 << 32, "documents of at most 2**32 tokens")
+        order = stable_order(row_of)
         return cls(
             row_ends=np.cumsum(in_row),
             piece_documents=np.repeat(np.arange(documents, dtype=np.uint32), in_pieces)[
@@ -300,79 +343,3 @@ class SegmentIndex:
             document_places=places,
             span_documents=span_documents.astype(np.int64),
         )
-
-
-def _require(holds: Any, what: str) -> None:
-    if not holds:
-        raise ValueError(f"expected {what}")
-
-
-def _bytes_for(count: int) -> int:
-    """Returns how many bytes numbers below a count take."""
-    return max(1, -(-(max(count, 1) - 1).bit_length() // 8))
-
-
-def _narrow(values: npt.NDArray[Any], width: int) -> bytes:
-    """Returns the low bytes of each value, little-endian."""
-    wide = values.astype("<u4").view(np.uint8).reshape(-1, 4)
-    return np.ascontiguousarray(wide[:, :width]).tobytes()
-
-
-def _widened(data: bytes, at: int, count: int, width: int) -> UInt32:
-    """Returns what `_narrow` made bytes of."""
-    if width in (1, 2, 4):
-        return np.frombuffer(data, f"<u{width}", count, at).astype(np.uint32)
-    wide = np.zeros((count, 4), np.uint8)
-    narrow = np.frombuffer(data, np.uint8, count * width, at)
-    wide[:, :width] = narrow.reshape(count, width)
-    return wide.view("<u4").ravel().astype(np.uint32)
-
-
-def _encode_steps(steps: Int64) -> tuple[int, bytes, Int64]:
-    """Returns the best width of steps, their bytes, and the steps too long for it.
-
-    In place of each that is too long is the largest number of that width.
-    """
-    sizes = {
-        width: width * len(steps) + 8 * int(np.count_nonzero(steps >= _mark(width)))
-        for width in (1, 2, 3, 4)
-    }
-    width = min(sizes, key=sizes.__getitem__)
-    far = steps >= _mark(width)
-    return width, _narrow(np.where(far, _mark(width), steps), width), steps[far]
-
-
-def _mark(width: int) -> int:
-    return (1 << 8 * width) - 1
-
-
-def _steps(data: bytes, at: int, count: int, width: int, far: Int64) -> Int64:
-    """Returns what `_encode_steps` made bytes of: int64 [count], none below 0."""
-    steps = _widened(data, at, count, width).astype(np.int64)
-    marked = np.flatnonzero(steps == _mark(width))
-    _require(len(marked) == len(far), f"{len(marked):,} far steps and not {len(far):,}")
-    steps[marked] = far
-    _require((steps >= 0).all(), "steps above 0")
-    return steps
-
-
-def _sums(steps: Int64, counts: Int64) -> Int64:
-    """Returns the sums of steps from the begin of each group of so many.
-
-    Raises ValueError if one is above 2**63 - 1.
-    """
-    sums = np.cumsum(steps)  # May wrap around, which the difference undoes.
-    ends = np.cumsum(counts)
-    before = np.concatenate(([0], sums))[ends - counts]
-    sums -= np.repeat(before, counts)
-    _require((sums >= steps).all(), "places below 2**63")
-    return sums
-
-
-def _stable_order(values: UInt32) -> npt.NDArray[np.intp]:
-    """Returns the stable order of values. Numpy has a radix sort for 16 bits alone."""
-    order = np.argsort(values.astype(np.uint16), kind="stable")
-    if values.max(initial=0) >> 16:
-        high = (values >> 16).astype(np.uint16)
-        order = order[np.argsort(high[order], kind="stable")]
-    return order

@@ -48,7 +48,7 @@ class RowsCheck:
     """Compares the rows of a shard with its segment index and the table of shards.
 
     It stops at the first contradiction between rows and index: what follows would be
-    guessed. Memory: the segment index, and some 10 bytes a document.
+    guessed. Memory: some 80 bytes a piece while the segment index is decoded, then 35.
 
     Args:
         dataset: The dataset's directory.

@@ -94,8 +94,7 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
     pieces, and compared with the table.
 
     Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
-    some 20 bytes a record; of packed rows also their segment index, and some 10 bytes a
-    document.
+    some 20 bytes a record; of packed rows also some 80 bytes a piece.
 
     Args:
         task: Which shard.

@@ -1,4 +1,7 @@
-"""The segment index: small, right about every piece, and readable with numpy alone."""
+"""The segment index: small, right about every piece, and readable with numpy alone.
+
+Covers: dataset/packed/narrow_numbers.py.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.packed.segment_index import HEADER_BYTES, SegmentIndex
+from tests.support.memory import peak_memory
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -166,6 +170,12 @@ class TestContent:
             decode(data)
             seconds.append(time.perf_counter() - begin)
         assert min(seconds) < 0.06  # 15 ms.
+
+    def test_memory_of_encoding(self):
+        index = c4_like(300_000)
+        with peak_memory() as peak:
+            index.encode()
+        assert peak.bytes < 40 * index.pieces
 
     def test_long_documents_and_rare_ones_take_no_more(self):
         """Books in rows of 2,048, and one record in 1,000 left by a filter."""

@@ -1,0 +1,88 @@
+"""Numbers in as few bytes as they need, as columns of a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+UInt32 = npt.NDArray[np.uint32]
+
+
+def require(holds: Any, what: str) -> None:
+    """Raises ValueError if something does not hold."""
+    if not holds:
+        raise ValueError(f"expected {what}")
+
+
+def bytes_for(count: int) -> int:
+    """Returns how many bytes numbers below a count take."""
+    return max(1, -(-(max(count, 1) - 1).bit_length() // 8))
+
+
+def narrowed(values: npt.NDArray[Any], width: int) -> bytes:
+    """Returns the low bytes of each value, little-endian."""
+    wide = values.astype("<u4").view(np.uint8).reshape(-1, 4)
+    return np.ascontiguousarray(wide[:, :width]).tobytes()
+
+
+def widened(data: bytes, at: int, count: int, width: int) -> UInt32:
+    """Returns what `narrowed` made bytes of."""
+    if width in (1, 2, 4):
+        return np.frombuffer(data, f"<u{width}", count, at).astype(np.uint32)
+    wide = np.zeros((count, 4), np.uint8)
+    narrow = np.frombuffer(data, np.uint8, count * width, at)
+    wide[:, :width] = narrow.reshape(count, width)
+    return wide.view("<u4").ravel().astype(np.uint32)
+
+
+def encode_steps(steps: Int64) -> tuple[int, bytes, Int64]:
+    """Returns the best width of steps, their bytes, and the steps too long for it.
+
+    In place of each that is too long is the largest number of that width.
+    """
+    sizes = {
+        width: width * len(steps) + 8 * int(np.count_nonzero(steps >= _mark(width)))
+        for width in (1, 2, 3, 4)
+    }
+    width = min(sizes, key=sizes.__getitem__)
+    far = steps >= _mark(width)
+    return width, narrowed(np.where(far, _mark(width), steps), width), steps[far]
+
+
+def _mark(width: int) -> int:
+    return (1 << 8 * width) - 1
+
+
+def decode_steps(data: bytes, at: int, count: int, width: int, far: Int64) -> Int64:
+    """Returns what `encode_steps` made bytes of: int64 [count], none below 0."""
+    steps = widened(data, at, count, width).astype(np.int64)
+    marked = np.flatnonzero(steps == _mark(width))
+    require(len(marked) == len(far), f"{len(marked):,} far steps and not {len(far):,}")
+    steps[marked] = far
+    require((steps >= 0).all(), "steps above 0")
+    return steps
+
+
+def running_sums(steps: Int64, counts: Int64) -> Int64:
+    """Returns the sums of steps from the begin of each group of so many.
+
+    Raises ValueError if one is above 2**63 - 1.
+    """
+    sums = np.cumsum(steps)  # May wrap around, which the difference undoes.
+    ends = np.cumsum(counts)
+    before = np.concatenate(([0], sums))[ends - counts]
+    sums -= np.repeat(before, counts)
+    require((sums >= steps).all(), "places below 2**63")
+    return sums
+
+
+def stable_order(values: UInt32) -> npt.NDArray[np.intp]:
+    """Returns the stable order of values. Numpy has a radix sort for 16 bits alone."""
+    order = np.argsort(values.astype(np.uint16), kind="stable")
+    if values.max(initial=0) >> 16:
+        high = (values >> 16).astype(np.uint16)
+        order = order[np.argsort(high[order], kind="stable")]
+    return order
