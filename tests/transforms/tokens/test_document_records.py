@@ -71,7 +71,7 @@ def documents_of(
     reader = DocumentReader(pack, file.spec)
     found = []
     for batch in source_of(file.spec).read(file, everything).batches():
-        ids, lengths, _, _ = reader.read(batch.records, str)
+        ids, lengths, *_ = reader.read(batch.records, str)
         found += [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
     return found
 
