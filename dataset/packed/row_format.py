@@ -307,13 +307,14 @@ def read_tokens(
     """
     counts, places = heads.token_counts, heads.token_bytes
     rows = zip(records, places.tolist(), counts.tolist(), starts.tolist(), strict=True)
+    low_type = np.dtype("<u2")
     if row_format.id_bytes == 2:
         for record, at, count, start in rows:
-            into[start : start + count] = np.frombuffer(record, "<u2", count, at)
+            into[start : start + count] = np.frombuffer(record, low_type, count, at)
         return
     high_type = np.dtype("u1" if row_format.id_bytes == 3 else "<u2")
     for record, at, count, start in rows:
         row = into[start : start + count]
         row[:] = np.frombuffer(record, high_type, count, at + 2 * count)
         row <<= 16
-        row |= np.frombuffer(record, "<u2", count, at)
+        row |= np.frombuffer(record, low_type, count, at)

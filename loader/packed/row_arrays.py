@@ -65,9 +65,11 @@ class RowLayout(NamedTuple):
         """Sets padding to 0."""
         flat = array.reshape(-1)
         padding = self.row_ends + np.arange(len(self.row_ends))
+        # Most rows are full. Slices: a mask of all tokens would cost more than the
+        # array itself.
+        padding = padding[self.spans[padding] > 0]
         stops = self.stops[padding]
         starts = stops - self.spans[padding]
-        # Slices: a mask of all tokens would cost more than the array itself.
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             flat[start:stop] = 0
 

@@ -201,7 +201,10 @@ def test_a_feed_is_elastic_with_packing(tmp_path):
 
 
 def test_a_feed_names_the_record_that_is_no_row(tmp_path):
-    dataset = packed_dataset(tmp_path / "packed", ROWS, 4)
+    with Writer(tmp_path / "packed") as writer:  # It does not say what they are.
+        for record in encoded(ROWS, 4):
+            writer.write(record)
+    dataset = loader.open(tmp_path / "packed")
     batches = loader.global_batches(dataset, batch_size=4, shuffle="none")
     decode = loader.PackedRows(length=4, id_bytes=3)
     with (
