@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 
 from gristmill.dataset.errors import InputError, some_of
@@ -29,8 +28,7 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
         MissingPackageError: Its library is not installed.
         StorageError: Its file cannot be read.
     """
-    name = options.tokenizer
-    if name is None:
+    if options.tokenizer is None:
         return TokenizerSpec(
             kind="ids",
             digest="",
@@ -39,8 +37,7 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
             bos_id=_id_of("--bos", options.bos, None),
             eos_id=_id_of("--eos", options.eos, None),
         )
-    options = dataclasses.replace(options, found=None)
-    digest = content_digest(name)
+    digest = content_digest(options.tokenizer)
     tokenizer = load_tokenizer(options)
     bos_id = _id_of("--bos", options.bos, tokenizer)
     eos_id = _id_of("--eos", options.eos, tokenizer)
@@ -48,7 +45,7 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
     _check_once("--bos", bos_id, before)
     _check_once("--eos", eos_id, after)
     return TokenizerSpec(
-        kind=find_kind(name),
+        kind=find_kind(options.tokenizer),
         digest=digest,
         library=tokenizer.library,
         vocabulary_size=tokenizer.vocabulary_size,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import tokenizers
 
 from gristmill.dataset.errors import InputError
@@ -13,7 +15,6 @@ from gristmill.transforms.tokens.tokenizers.protocol import (
     Encoded,
     Ends,
     Tokenizer,
-    end_to_end,
     without_ends_alone,
 )
 
@@ -70,13 +71,16 @@ class HuggingFaceTokenizer:
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
-        encoded = end_to_end(
-            encoding.ids
-            for group in _groups(texts)
+        # Lists become an array in a fifth of the time that numpy takes.
+        ids, lengths = array.array("I"), array.array("q")
+        for group in _groups(texts):
             for encoding in self._tokenizer.encode_batch_fast(
                 group, add_special_tokens=self._add_special_tokens
-            )
-        )
+            ):
+                found = encoding.ids
+                ids.fromlist(found)
+                lengths.append(len(found))
+        encoded = Encoded(np.array(ids, np.uint32), np.array(lengths, np.int64))
         return without_ends_alone(encoded, self.own_ends)
 
     def id_of(self, token: str) -> int | None:
