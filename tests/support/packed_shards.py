@@ -94,6 +94,7 @@ def commit_packed(
     *,
     segments: Sequence[bytes] | None = None,
     described: PackedSplit | None = None,
+    source_format: str = "tfrecord",
 ) -> None:
     """Commits a dataset `d` of one split of these shards.
 
@@ -102,6 +103,7 @@ def commit_packed(
         shards: The shards.
         segments: Their segment indexes; by default as the shards have them.
         described: What `dataset.json` says; by default what is true.
+        source_format: Of the inputs.
     """
     reports = []
     for number, shard in enumerate(shards):
@@ -146,7 +148,7 @@ def commit_packed(
         ShardTable.of(reports),
         replaces="",
         writer_options=WriterOptions().described,
-        source={"made": "by a test"},
+        source={"format": source_format},
     )
     split = dataclasses.replace(split, packed=described.encode())
     commit_dataset(output, "d", {"train": split})

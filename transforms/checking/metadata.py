@@ -94,6 +94,18 @@ class VerifyTask(NamedTuple):
         )
 
 
+class _Rows(NamedTuple):
+    """What is known of the rows of a split.
+
+    Attributes:
+        row_format: How they are encoded.
+        own_places: Whether documents have places in the inputs of the split itself.
+    """
+
+    row_format: RowFormat
+    own_places: bool
+
+
 class VerifyTasks(Sequence[VerifyTask]):
     """A task for each shard of some tables, made on access.
 
@@ -105,12 +117,12 @@ class VerifyTasks(Sequence[VerifyTask]):
         dataset: str,
         content_digest: str,
         tables: Sequence[ShardTable],
-        row_formats: Sequence[RowFormat | None],
+        rows: Sequence[_Rows | None],
     ):
         self._head = dataset, bytes.fromhex(content_digest.removeprefix("sha256:"))
         self._tables = [
-            (_slim(table, packed=row_format is not None), row_format)
-            for table, row_format in zip(tables, row_formats, strict=True)
+            (_slim(table, packed=of_table is not None), of_table)
+            for table, of_table in zip(tables, rows, strict=True)
         ]
         self.file_bytes = sum(table.total("file_bytes") for table in tables)
 
@@ -121,25 +133,25 @@ class VerifyTasks(Sequence[VerifyTask]):
         rows = range(len(self))[index]
         if not isinstance(rows, int):
             return [self[row] for row in rows]
-        for table, row_format in self._tables:
+        for table, packed in self._tables:
             if rows < len(table):
-                return next(self._rows(table, row_format, rows, rows + 1))
+                return next(self._rows(table, packed, rows, rows + 1))
             rows -= len(table)
         raise IndexError(index)
 
     def __iter__(self) -> Iterator[VerifyTask]:
-        for table, row_format in self._tables:
+        for table, packed in self._tables:
             for begin in range(0, len(table), _BLOCK_TASKS):
-                yield from self._rows(table, row_format, begin, begin + _BLOCK_TASKS)
+                yield from self._rows(table, packed, begin, begin + _BLOCK_TASKS)
 
     def _rows(
-        self, table: ShardTable, row_format: RowFormat | None, begin: int, end: int
+        self, table: ShardTable, packed: _Rows | None, begin: int, end: int
     ) -> Iterator[VerifyTask]:
         dataset, content = self._head
         values = [table.columns[name][begin:end].tolist() for name in _COLUMNS]
-        packed = _packed_shards(table, row_format, begin, end)
+        shards = _packed_shards(table, packed, begin, end)
         for path, rows, *row in zip(
-            table.paths[begin:end], packed, *values, strict=True
+            table.paths[begin:end], shards, *values, strict=True
         ):
             task = VerifyTask(dataset, path, content, *row)
             yield task if rows is None else task._replace(packed=rows)
@@ -153,10 +165,10 @@ def _slim(table: ShardTable, *, packed: bool) -> ShardTable:
 
 
 def _packed_shards(
-    table: ShardTable, row_format: RowFormat | None, begin: int, end: int
+    table: ShardTable, rows: _Rows | None, begin: int, end: int
 ) -> Iterator[PackedShard | None]:
     """Yields what a table says of the packed rows of shards [begin, end)."""
-    if row_format is None:
+    if rows is None:
         yield from itertools.repeat(None, min(end, len(table)) - begin)
         return
     columns = table.columns
@@ -171,7 +183,8 @@ def _packed_shards(
         spans = [
             columns[f"span_{name}_bytes"][first:last] for name in ("start", "stop")
         ]
-        yield PackedShard(row_format, counts, size, crc32c, np.stack(spans, axis=1))
+        places = np.stack(spans, axis=1) if rows.own_places else None
+        yield PackedShard(rows.row_format, counts, size, crc32c, places)
         first = last
 
 
@@ -221,11 +234,11 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
             tables[name] = read_checked_table(dataset, split)
         except UNREADABLE as error:
             findings.add([finding_of(split.table, error)])
-    formats = dict.fromkeys(tables)
+    rows: dict[str, _Rows | None] = dict.fromkeys(tables)
     packed: PackedCounts | None = None
     for name, table in tables.items():
         try:
-            formats[name] = _row_format(manifest.editions[name], table, dataset)
+            rows[name] = _rows_of(manifest.editions[name], table, dataset)
         except UNREADABLE as error:
             findings.add([finding_of(layout.DATASET_JSON, error)])
         if (counts := table.packed_total()) is not None:
@@ -239,13 +252,13 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     if findings:
         check_same(dataset, manifest.content_digest)
     tasks = VerifyTasks(
-        dataset, manifest.content_digest, [*tables.values()], [*formats.values()]
+        dataset, manifest.content_digest, [*tables.values()], [*rows.values()]
     )
     return VerifyPlan(findings, tasks, leftovers, packed)
 
 
-def _row_format(split: Split, table: ShardTable, dataset: str) -> RowFormat | None:
-    """Returns how the rows of a split are encoded, None if its records are no rows.
+def _rows_of(split: Split, table: ShardTable, dataset: str) -> _Rows | None:
+    """Returns what is known of the rows of a split, None if its records are no rows.
 
     Raises InvalidDatasetError or FormatVersionError if `dataset.json` has it wrong.
     """
@@ -263,7 +276,7 @@ def _row_format(split: Split, table: ShardTable, dataset: str) -> RowFormat | No
         )
     if split.packed is None:
         return None
-    return _format_of(packed, where)
+    return _Rows(_format_of(packed, where), split.source.get("format") != "packed")
 
 
 def _format_of(packed: PackedSplit, where: str) -> RowFormat:
