@@ -34,6 +34,7 @@ RECOUNTED = (
 )
 """Fields of `PackedCounts` that rows and their segment index tell."""
 
+_BATCH_BYTES = 1 << 20
 _CHUNK = 1 << 16
 
 Uint32 = npt.NDArray[np.uint32]
@@ -97,9 +98,19 @@ class DocumentJoiner:
         none = np.zeros(0, np.uint32)
         self._cut = [(np.zeros(0, np.int64), none, none)]
         self._rows = self._pieces = self._tokens = self._whole = 0
+        # A chunk of a shard can be a single row: so many together cost much less.
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
 
     def add(self, records: Sequence[bytes]) -> None:
         """Takes the next rows; raises CorruptShardError, and is of no use then."""
+        self._waiting += records
+        self._waiting_bytes += sum(map(len, records))
+        if self._waiting_bytes >= _BATCH_BYTES:
+            self._join_waiting()
+
+    def _join_waiting(self) -> None:
+        records, self._waiting, self._waiting_bytes = self._waiting, [], 0
         index = self._index
         try:
             rows = decode_rows(self._format, records)
@@ -133,17 +144,11 @@ class DocumentJoiner:
                 expected=f"{index.rows:,} rows",
                 got=f"{self._rows + len(rows.row_ends):,} or more",
             )
-        if (wrong := np.flatnonzero(expected != rows.row_ends)).size:
-            row = int(wrong[0])
-            before = int(expected[row - 1]) if row else 0
-            raise CorruptShardError(
-                "a row does not have the pieces that the segment index has",
-                where=f"row {self._rows + row:,}",
-                expected=f"{int(expected[row]) - before:,} pieces",
-                got=f"{int(rows.row_ends[row]) - before:,}",
-            )
-        firsts = index.piece_firsts[begin : begin + len(rows.firsts)]
-        if (wrong := np.flatnonzero(firsts != rows.firsts)).size:
+        wrong_rows = np.flatnonzero(expected != rows.row_ends)
+        row = int(wrong_rows[0]) if wrong_rows.size else len(expected)
+        before = int(expected[row - 1]) if row else 0
+        firsts = index.piece_firsts[begin : begin + before]
+        if (wrong := np.flatnonzero(firsts != rows.firsts[:before])).size:
             piece = int(wrong[0])
             raise CorruptShardError(
                 "a piece is not the part of its document that the segment index has",
@@ -151,9 +156,17 @@ class DocumentJoiner:
                 expected=f"from token {int(firsts[piece]):,} of the document on",
                 got=f"from token {int(rows.firsts[piece]):,} on",
             )
+        if wrong_rows.size:
+            raise CorruptShardError(
+                "a row does not have the pieces that the segment index has",
+                where=f"row {self._rows + row:,}",
+                expected=f"{int(expected[row]) - before:,} pieces",
+                got=f"{int(rows.row_ends[row]) - before:,}",
+            )
 
     def finish(self) -> JoinedDocuments:
         """Returns the documents after all rows; raises CorruptShardError."""
+        self._join_waiting()
         index = self._index
         if self._rows < index.rows:
             raise CorruptShardError(
@@ -222,10 +235,14 @@ class DocumentJoiner:
 def piece_place(index: SegmentIndex, piece: int) -> str:
     """Returns where a piece of a shard is and whose it is, for messages."""
     row = int(np.searchsorted(index.row_ends, piece, side="right"))
-    document = int(index.piece_documents[piece])
+    return f"row {row:,}, {document_place(index, int(index.piece_documents[piece]))}"
+
+
+def document_place(index: SegmentIndex, document: int) -> str:
+    """Returns which document of a shard one is, for messages."""
     place = int(index.document_places[document])
     span = index.span_of(document)
-    return f"row {row:,}, document {document:,} (place {place:,} of span {span:,})"
+    return f"document {document:,} (place {place:,} of span {span:,})"
 
 
 def digest_of(lengths: Uint32, crc32cs: Uint32) -> RecordsDigest:

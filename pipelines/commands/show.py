@@ -45,21 +45,18 @@ def head(*, dataset: str, records: int, split: str, as_json: bool) -> None:
     A record that is a tf.train.Example is decoded, a packed row shown as the ids of its
     pieces. With --json, prints one JSON object per line.
     """
+    from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.dataset.shard_reader import first_records
-    from gristmill.pipelines.results.contents import record_json, record_text
     from gristmill.pipelines.results.packed_rows import (
         packed_format,
-        row_json,
-        row_text,
+        shown_json,
+        shown_text,
     )
 
-    row_format = packed_format(dataset, split)
+    shown = shown_json if as_json else shown_text
+    row_format = packed_format(open_manifest(dataset).splits.get(split))
     for number, record in enumerate(first_records(dataset, split, records)):
-        if row_format is None:
-            text = (record_json if as_json else record_text)(number, record)
-        else:
-            text = (row_json if as_json else row_text)(number, record, row_format)
-        click.echo(text)
+        click.echo(shown(number, record, row_format))
 
 
 @click.command(epilog=EPILOG)

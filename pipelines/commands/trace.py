@@ -17,6 +17,7 @@ from gristmill.pipelines.commands.order import (
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import Batches
+    from gristmill.loader.dataset import Dataset
     from gristmill.loader.order import Sighting
 
 
@@ -99,8 +100,8 @@ def trace(
             )
             _print_sightings(found, as_json=as_json)
             if show:
-                records = batches.datasets[batches.number_of(name)].read([record])
-                _print_record(record, records, as_json=as_json)
+                seen = batches.datasets[batches.number_of(name)]
+                _print_record(seen, record, as_json=as_json)
         elif document is not None:
             epochs = {"first_epoch": first_epoch, "stop_epoch": stop_epoch}
             _trace_document(batches, document, name, as_json=as_json, **epochs)
@@ -117,6 +118,7 @@ def _trace_row(
     show: bool,
     as_json: bool,
 ) -> None:
+    from gristmill.loader.batches import row_at
     from gristmill.loader.provenance.locate import locate
     from gristmill.pipelines.results.location import location_json, location_text
     from gristmill.pipelines.results.source_details import detailed
@@ -128,8 +130,8 @@ def _trace_row(
     else:
         click.echo(location_text(step, row, location, token))
     if show:
-        records = batches.read(step, slice(row, row + 1))
-        _print_record(location.found.record, records, as_json=as_json)
+        seen = row_at(batches, step, row)
+        _print_record(seen.dataset, seen.record, as_json=as_json)
 
 
 def _trace_document(
@@ -190,10 +192,18 @@ def _check(
         )
 
 
-def _print_record(number: int, records: list[bytes], *, as_json: bool) -> None:
-    from gristmill.pipelines.results.contents import record_json, record_text
+def _print_record(dataset: Dataset, number: int, *, as_json: bool) -> None:
+    from gristmill.pipelines.results.packed_rows import (
+        packed_format,
+        shown_json,
+        shown_text,
+    )
 
-    click.echo((record_json if as_json else record_text)(number, records[0]))
+    shards, _ = dataset.find([number])
+    part, _ = dataset.part_of(int(shards[0]))
+    row_format = packed_format(part.committed)
+    (record,) = dataset.read([number])
+    click.echo((shown_json if as_json else shown_text)(number, record, row_format))
 
 
 def _print_sightings(found: list[Sighting], *, as_json: bool) -> None:

@@ -6,30 +6,40 @@ import json
 
 import numpy as np
 
-from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from gristmill.pipelines.results.contents import record_json, record_text
 from gristmill.pipelines.results.formatting import plural
 
 _IDS_SHOWN = 8
 
 
-def packed_format(dataset: str, split: str) -> RowFormat | None:
-    """Returns how the packed rows of a split are stored.
+def packed_format(split: Split | None) -> RowFormat | None:
+    """Returns how the packed rows of a split are stored, None of other records.
 
-    Returns None for a split of other records, and where there is none. Rows that are
-    `tf.train.Example` are shown as such.
+    Rows that are `tf.train.Example` are shown as such.
     """
-    manifest = read_manifest(dataset)
-    committed = None if manifest is None else manifest.splits.get(split)
-    if committed is None or committed.packed is None:
-        return None
-    packed = committed.packed
-    if packed["rows"] != "packed":
+    packed = None if split is None else split.parts[0].packed
+    if packed is None or packed["rows"] != "packed":
         return None
     return RowFormat(packed["length"], packed["id_bytes"])
 
 
-def row_text(number: int, record: bytes, row_format: RowFormat) -> str:
+def shown_text(number: int, record: bytes, row_format: RowFormat | None) -> str:
+    """Returns a record as text, also a packed row."""
+    if row_format is None:
+        return record_text(number, record)
+    return _row_text(number, record, row_format)
+
+
+def shown_json(number: int, record: bytes, row_format: RowFormat | None) -> str:
+    """Returns a record as one line of JSON, also a packed row."""
+    if row_format is None:
+        return record_json(number, record)
+    return _row_json(number, record, row_format)
+
+
+def _row_text(number: int, record: bytes, row_format: RowFormat) -> str:
     """Returns a packed row as text: the first ids of each piece."""
     pieces = _pieces(record, row_format)
     tokens = plural(sum(len(ids) for _, ids in pieces), "token")
@@ -44,7 +54,7 @@ def row_text(number: int, record: bytes, row_format: RowFormat) -> str:
     return "\n".join(lines)
 
 
-def row_json(number: int, record: bytes, row_format: RowFormat) -> str:
+def _row_json(number: int, record: bytes, row_format: RowFormat) -> str:
     """Returns a packed row as one line of JSON, with all ids of each piece."""
     pieces = [
         {"first": first, "ids": ids} for first, ids in _pieces(record, row_format)

@@ -8,7 +8,7 @@ from gristmill.dataset.errors import InputError
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tokens.pack_options import PackOptions
 
-_TABLES = ("parquet", "jsonl", "csv", "tsv")
+_WITH_COLUMNS = ("parquet", "jsonl", "csv", "tsv", "webdataset")
 
 
 def document_records(
@@ -16,9 +16,9 @@ def document_records(
 ) -> RecordOptions:
     """Returns what to make of the inputs of a job that packs documents.
 
-    Of a table the column of the documents is all that is needed: text is taken as it
-    is, without a `tf.train.Example` around it. A user's function gets the records that
-    the user asks for.
+    Of a table, or of samples, the column of the documents is all that is needed: text
+    is taken as it is, without a `tf.train.Example` around it. A user's function gets
+    the records that the user asks for.
 
     Args:
         records: What the user says, with the format that the files have.
@@ -28,7 +28,7 @@ def document_records(
     Raises:
         InputError: The user asks for other columns.
     """
-    if mapped or records.input_format not in _TABLES:
+    if mapped or records.input_format not in _WITH_COLUMNS:
         return records
     asked = records.columns or records.record
     if not pack.column:

@@ -30,12 +30,14 @@ class Documents(NamedTuple):
         lengths: int64 [documents], tokens of each; 0 of an empty one.
         text_bytes: Size of the text that was tokenised, as UTF-8.
         special_tokens: How many of the tokens were added.
+        last_special_tokens: How many of them each document has at its end.
     """
 
     ids: IdArray
     lengths: LengthArray
     text_bytes: int
     special_tokens: int
+    last_special_tokens: int = 0
 
 
 class DocumentReader:
@@ -90,20 +92,23 @@ class DocumentReader:
             UserFunctionError: The tokenizer is a function of the user's, and fails.
             FastTokenizerDiffersError: The fast path gives other tokens.
         """
-        text_bytes = added = 0
+        text_bytes = 0
+        own = Ends()
         if self._encoder is None:
             encoded = self._column.tokens(records, place_of)
         else:
             texts = self._column.texts(records, place_of)
             text_bytes = sum(map(len, texts))
             encoded = self._encoder.encode(texts, place_of)
-            added = self._encoder.own_ends.tokens
+            own = self._encoder.own_ends
         if int(encoded.ids.max(initial=0)) >= self._size:
             raise self._beyond(encoded, place_of)
-        added += self._ends.tokens
-        filled = int(np.count_nonzero(encoded.lengths))
+        added = (own.tokens + self._ends.tokens) * int(
+            np.count_nonzero(encoded.lengths)
+        )
+        last = len(own.after) + len(self._ends.after)
         ids, lengths = add_ends(encoded, self._ends)
-        return Documents(ids, lengths, text_bytes, added * filled)
+        return Documents(ids, lengths, text_bytes, added, last)
 
     def _beyond(self, encoded: Encoded, place_of: PlaceOf) -> InputError:
         at = int(np.argmax(encoded.ids >= self._size))

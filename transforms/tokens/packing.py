@@ -79,6 +79,14 @@ def plan_rows(lengths: Uint32, *, length: int, method: str) -> Packing:
     return Packing(row_ends, documents, firsts, pieces)
 
 
+def begins_of(lengths: Uint32) -> Int64:
+    """Returns int64 [documents], where each begins if they are laid end to end."""
+    begins = lengths.astype(np.int64)
+    np.cumsum(begins, out=begins)
+    begins -= lengths
+    return begins
+
+
 def _cut(
     lengths: Uint32, length: int, heads: Uint32 | None = None
 ) -> tuple[Uint32, Uint32, Uint32]:
@@ -123,8 +131,7 @@ def _cut(
 
 
 def _concat(lengths: Uint32, length: int) -> Packing:
-    begins = np.cumsum(lengths, dtype=np.int64)
-    begins -= lengths
+    begins = begins_of(lengths)
     begins %= length
     heads = (length - begins).astype(np.uint32)
     del begins

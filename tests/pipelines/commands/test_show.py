@@ -89,6 +89,12 @@ def test_head_shows_the_pieces_of_packed_rows(tmp_path):
     assert [(row["record"], row["bytes"]) for row in rows] == [(0, 76), (1, 44)]
     assert rows[0]["pieces"][0] == {"first": 0, "ids": [1, 2, 3]}
     assert rows[1]["pieces"][0] == {"first": 29, "ids": list(range(129, 140))}
+    order = "--batch-size", "2", "--shuffle", "none", "--show"
+    row = succeeded("trace", packed, "--step", 0, "--row", 1, *order, cwd=tmp_path)
+    assert row.endswith("\n".join(text.splitlines()[3:]) + "\n")
+    record = "--record", 0, "--stop-epoch", 1, "--json"
+    found = succeeded("trace", packed, *record, *order, cwd=tmp_path)
+    assert json.loads(found.splitlines()[1]) == rows[0]
 
 
 def test_inspect_says_what_records_hold(tmp_path):

@@ -113,6 +113,7 @@ def test_bos_and_eos_are_added_to_what_has_tokens(file):
     assert parts(found) == [[0, *ids, 5_000] if ids else [] for ids in plain]
     assert [] in plain
     assert found.special_tokens == 2 * (len(TEXTS) - 1)
+    assert found.last_special_tokens == 1
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -122,6 +123,10 @@ def test_special_tokens_of_the_tokenizer_are_counted(file, fast):
     plain = parts(read(EXAMPLES, file))
     assert parts(found) == [[5_000, *ids, 1] if ids else [] for ids in plain]
     assert found.special_tokens == 2 * (len(TEXTS) - 1)
+    assert found.last_special_tokens == 1
+    file.write_bytes(tokenizer_json(template=["$A", "</s>"]))
+    found = read(EXAMPLES, file, add_special_tokens=True, eos="1", fast=fast)
+    assert found.last_special_tokens == 2
 
 
 def test_tokens_that_are_there_already():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 
 from gristmill.dataset.errors import InputError, some_of
@@ -28,7 +29,8 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
         MissingPackageError: Its library is not installed.
         StorageError: Its file cannot be read.
     """
-    if options.tokenizer is None:
+    name = options.tokenizer
+    if name is None:
         return TokenizerSpec(
             kind="ids",
             digest="",
@@ -37,7 +39,8 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
             bos_id=_id_of("--bos", options.bos, None),
             eos_id=_id_of("--eos", options.eos, None),
         )
-    digest = content_digest(options.tokenizer)
+    options = dataclasses.replace(options, found=None)
+    digest = content_digest(name)
     tokenizer = load_tokenizer(options)
     bos_id = _id_of("--bos", options.bos, tokenizer)
     eos_id = _id_of("--eos", options.eos, tokenizer)
@@ -45,7 +48,7 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
     _check_once("--bos", bos_id, before)
     _check_once("--eos", eos_id, after)
     return TokenizerSpec(
-        kind=find_kind(options.tokenizer),
+        kind=find_kind(name),
         digest=digest,
         library=tokenizer.library,
         vocabulary_size=tokenizer.vocabulary_size,

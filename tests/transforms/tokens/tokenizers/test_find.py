@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import pathlib
 import random
 import subprocess
@@ -323,6 +324,9 @@ def test_another_file_or_library_than_planned(tmp_path):
     with pytest.raises(InputError, match="not the one that the job") as raised:
         load_tokenizer(dataclasses.replace(options, found=other))
     assert raised.value.expected == "sha256:00"
+    # Planned again, it is the one that is there.
+    again = find_tokenizer(dataclasses.replace(options, found=spec))
+    assert again.vocabulary_size == 4_001
     path.write_bytes(tokenizer_json())
     for load, library in ((load_tokenizer, "library"), (load_fast, "fast_library")):
         other = dataclasses.replace(spec, **{library: "tokenizers 0.1"})
@@ -376,6 +380,44 @@ except MissingPackageError as error:
     )
     assert f"the package {package} is not installed" in done.stdout, done.stderr
     assert f"pip install 'gristmill[{extra}]'" in done.stdout
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("kind", ["huggingface", "sentencepiece", "tiktoken"])
+def test_one_thread(tmp_path, kind, fast):
+    """Workers are processes: another thread in each would take another's core."""
+    content = {
+        "huggingface": tokenizer_json,
+        "sentencepiece": sentence_piece_model,
+        "tiktoken": lambda: published("cl100k_base"),
+    }[kind]()
+    path = written(tmp_path, "file", content)
+    program = f"""
+import pathlib
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.tokenizers import load_fast, load_tokenizer
+
+def threads():
+    found = pathlib.Path("/proc/self/task").glob("*/comm")
+    # One of gigatoken's gives memory back.
+    return len([path for path in found if "jemalloc" not in path.read_text()])
+
+options = PackOptions(length=8, tokenizer={str(path)!r})
+tokenizer = (load_fast if {fast} else load_tokenizer)(options)
+before = threads()
+tokenizer.encode([b"the tokens of many documents " * 20] * 2000)
+print(threads() - before)
+"""
+    environment = {**os.environ}
+    environment.pop("TOKENIZERS_PARALLELISM", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_the_fast_path_does_without_awkward(tmp_path):

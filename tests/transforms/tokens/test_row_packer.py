@@ -1,0 +1,408 @@
+"""The packer of rows: what it gives, what it counts, and what its proof finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import DataLossError, StorageError
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.row_format import (
+    RowBatch,
+    RowFormat,
+    decode_rows,
+    encode_rows,
+)
+from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.transforms.tokens.documents import Documents
+from gristmill.transforms.tokens.pack_options import PackOptions, TokenizerSpec
+from gristmill.transforms.tokens.row_packer import RowPacker
+from tests.support.memory import peak_memory
+
+METHODS = ("best-fit", "concat", "none")
+DOCUMENTS = [[1, 2, 3], list(range(10, 31)), [], [4] * 8, [5, 6], [7, 8]]
+
+
+def options(vocabulary_size: int = 60_000, **fields: Any) -> PackOptions:
+    spec = TokenizerSpec(
+        kind="ids",
+        digest="",
+        library="",
+        vocabulary_size=vocabulary_size,
+    )
+    return PackOptions(found=spec, **{"length": 8} | fields)
+
+
+def as_documents(
+    documents: Sequence[Sequence[int]], *, special_tokens: int = 0, last: int = 0
+) -> Documents:
+    ids = np.array([token for document in documents for token in document], np.uint32)
+    lengths = np.array([*map(len, documents)], np.int64)
+    return Documents(ids, lengths, 10 * len(documents), special_tokens, last)
+
+
+def packer_of(
+    documents: Sequence[Sequence[int]],
+    directory: pathlib.Path,
+    given: PackOptions | None = None,
+) -> RowPacker:
+    """Returns a packer that has these documents, in two spans."""
+    packer = RowPacker(given or options(), directory=str(directory))
+    half = len(documents) // 2
+    packer.add(as_documents(documents[:half]), range(0, 100 * half, 100))
+    packer.end_span()
+    rest = documents[half:]
+    packer.add(as_documents(rest), range(0, 100 * len(rest), 100))
+    packer.end_span()
+    return packer
+
+
+def row_lists(packer: RowPacker) -> list[bytes]:
+    return [row for rows in packer.rows() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("best-fit", [[1, 2, 3, *range(26, 31)], range(10, 18), range(18, 26)]),
+        ("concat", [[1, 2, 3, *range(10, 15)], range(15, 23), range(23, 31)]),
+        ("none", [[1, 2, 3], range(10, 18)]),
+    ],
+)
+@pytest.mark.parametrize("rows", ["packed", "example"])
+def test_rows(
+    tmp_path: pathlib.Path, method: str, expected: list[Sequence[int]], rows: str
+) -> None:
+    given = options(method=method, rows=rows)
+    with packer_of(DOCUMENTS, tmp_path, given) as packer:
+        records = row_lists(packer)
+        packer.prove([records])
+    row_format = RowFormat(8, 2, rows)
+    tokens = [decode_rows(row_format, [record]).tokens.tolist() for record in records]
+    assert tokens[: len(expected)] == [*map(list, expected)]
+    last = [[5, 6, 7, 8]] if method != "none" else [[5, 6], [7, 8]]
+    assert tokens[len(expected) :] == [[4] * 8, *last]
+
+
+def test_counts_and_segments(tmp_path: pathlib.Path) -> None:
+    with packer_of(DOCUMENTS, tmp_path) as packer:
+        row_lists(packer)
+        counts, index = packer.counts(), packer.segments()
+    kept = [document for document in DOCUMENTS if document]
+    crc32cs = [google_crc32c.value(np.array(d, "<u4").tobytes()) for d in kept]
+    digest = RecordsDigest.of(
+        np.array(crc32cs, np.uint32), np.array([4 * len(d) for d in kept])
+    )
+    assert counts == PackedCounts(
+        documents=5,
+        empty_documents=1,
+        tokens=36,
+        pieces=7,
+        padding_tokens=4,
+        cut_documents=1,
+        text_bytes=60,
+        digest_low=digest.low,
+        digest_high=digest.high,
+    )
+    assert counts.digest == digest
+    assert index.row_ends.tolist() == [2, 3, 4, 5, 7]
+    assert index.piece_documents.tolist() == [0, 1, 1, 1, 2, 3, 4]
+    assert index.piece_firsts.tolist() == [0, 16, 0, 8, 0, 0, 0]
+    # Documents without a token have no number.
+    assert index.document_places.tolist() == [0, 100, 0, 100, 200]
+    assert index.span_documents.tolist() == [2, 3]
+    decoded = SegmentIndex.decode(index.encode(), where="x")
+    assert np.array_equal(decoded.piece_documents, index.piece_documents)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("documents", [[], [[]]])
+def test_no_documents(
+    tmp_path: pathlib.Path, method: str, documents: list[list[int]]
+) -> None:
+    with packer_of(documents, tmp_path, options(method=method)) as packer:
+        assert row_lists(packer) == []
+        packer.prove([])
+        assert packer.counts().padding_tokens == 0
+        assert packer.counts().empty_documents == len(documents)
+        assert packer.segments().span_documents.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("method", "truncate"), [("best-fit", True), ("concat", True), ("none", False)]
+)
+def test_truncated_documents(
+    tmp_path: pathlib.Path, method: str, truncate: bool
+) -> None:
+    """A document loses what is beyond a row, and with it what was added at its end."""
+    added = [1, 9, 9]  # Before and after each.
+    given = options(method=method, truncate=truncate)
+    documents = [[1, *document, 9, 9] for document in ([2], [3] * 6, [4] * 20)]
+    with RowPacker(given, directory=str(tmp_path)) as packer:
+        part = as_documents(documents, special_tokens=3 * len(added), last=2)
+        packer.add(part, range(3))
+        packer.end_span()
+        records = row_lists(packer)
+        packer.prove([records])
+        counts = packer.counts()
+    assert counts.truncated_documents == 2
+    assert counts.truncated_tokens == 1 + 15
+    assert counts.special_tokens == 9 - 1 - 2
+    assert counts.tokens == 4 + 8 + 8
+    rows = [decode_rows(RowFormat(8), [record]).tokens.tolist() for record in records]
+    tokens = sorted(token for row in rows for token in row)
+    assert tokens == [1] * 3 + [2] + [3] * 6 + [4] * 7 + [9] * 3
+
+
+@pytest.mark.parametrize(("size", "id_bytes"), [(2**16, 2), (2**24, 3), (2**32, 4)])
+def test_the_largest_ids(tmp_path: pathlib.Path, size: int, id_bytes: int) -> None:
+    with packer_of([[size - 1, 0]], tmp_path, options(vocabulary_size=size)) as packer:
+        (record,) = row_lists(packer)
+        packer.prove([[record]])
+    row = decode_rows(RowFormat(8, id_bytes), [record])
+    assert row.tokens.tolist() == [size - 1, 0]
+
+
+def test_an_id_that_does_not_fit_is_found(tmp_path: pathlib.Path) -> None:
+    with packer_of([[2**16 + 7]], tmp_path) as packer:
+        records = row_lists(packer)
+        with pytest.raises(DataLossError, match="not in the rows as it was packed"):
+            packer.prove([records])
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2**24 - 1), max_size=30), max_size=25),
+    st.sampled_from(METHODS),
+    st.booleans(),
+    st.integers(1, 5),
+)
+def test_any_documents_in_batches_of_any_size(
+    tmp_path_factory: pytest.TempPathFactory,
+    documents: list[list[int]],
+    method: str,
+    truncate: bool,
+    batch: int,
+) -> None:
+    directory = tmp_path_factory.getbasetemp()
+    given = options(vocabulary_size=2**24, method=method, truncate=truncate)
+    with packer_of(documents, directory, given) as packer:
+        expected = row_lists(packer)
+        counts = packer.counts()
+    with RowPacker(given, directory=str(directory)) as packer:
+        for begin in range(0, len(documents), batch):
+            part = documents[begin : begin + batch]
+            packer.add(as_documents(part), range(begin, begin + len(part)))
+        packer.end_span()
+        records = row_lists(packer)
+        assert records == expected
+        assert packer.counts() == counts
+        packer.prove([[record] for record in records])
+    limit = 8 if truncate or method == "none" else 30
+    assert counts.tokens == sum(min(len(d), limit) for d in documents)
+    assert counts.tokens + counts.truncated_tokens == sum(map(len, documents))
+    capacity = 8 * len(records)
+    assert counts.tokens + counts.padding_tokens == capacity
+
+
+Rows = list[list[tuple[int, list[int]]]]  # First token and tokens of each piece.
+
+
+def decoded(records: list[bytes]) -> Rows:
+    rows = []
+    for record in records:
+        row = decode_rows(RowFormat(8), [record])
+        tokens = np.split(row.tokens, np.cumsum(row.lengths)[:-1])
+        parts = [part.tolist() for part in tokens]
+        rows.append([*zip(row.firsts.tolist(), parts, strict=True)])
+    return rows
+
+
+def encoded(rows: Rows) -> list[bytes]:
+    pieces = [piece for row in rows for piece in row]
+    batch = RowBatch(
+        np.cumsum([*map(len, rows)], dtype=np.int64),
+        np.array([len(tokens) for _, tokens in pieces], np.uint32),
+        np.array([first for first, _ in pieces], np.uint32),
+        np.array([token for _, tokens in pieces for token in tokens], np.uint32),
+    )
+    return encode_rows(RowFormat(8), batch)
+
+
+def change_token(rows: Rows) -> None:
+    rows[2][0][1][3] += 1
+
+
+def swap_tokens(rows: Rows) -> None:
+    tokens = rows[0][0][1]
+    tokens[0], tokens[1] = tokens[1], tokens[0]
+
+
+def swap_pieces_alike(rows: Rows) -> None:
+    """Both begin their documents, and are as long."""
+    row = rows[4]
+    row[0], row[1] = row[1], row[0]
+
+
+def swap_pieces(rows: Rows) -> None:
+    row = rows[0]
+    row[0], row[1] = row[1], row[0]
+
+
+def swap_rows(rows: Rows) -> None:
+    rows[1], rows[2] = rows[2], rows[1]
+
+
+def lose_row(rows: Rows) -> None:
+    del rows[1]
+
+
+def lose_last_row(rows: Rows) -> None:
+    del rows[-1]
+
+
+def double_row(rows: Rows) -> None:
+    rows.append(rows[-1])
+
+
+def lose_piece(rows: Rows) -> None:
+    del rows[4][1]
+
+
+def shift_boundary(rows: Rows) -> None:
+    (_, first), (_, second) = rows[4]
+    second.insert(0, first.pop())
+
+
+def shift_boundary_of_a_cut_document(rows: Rows) -> None:
+    (_, whole), (_, tail) = rows[0]
+    tail.insert(0, whole.pop())
+
+
+def change_firsts(rows: Rows) -> None:
+    rows[0][1] = (15, rows[0][1][1])
+
+
+def lose_the_end(rows: Rows) -> None:
+    rows[0][1][1].pop()
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (change_token, "row 0, document 1 (place 100 of span 0)"),
+        (swap_tokens, "row 0, document 0 (place 0 of span 0)"),
+        (swap_pieces_alike, "row 4, document 3 (place 100 of span 1)"),
+        (swap_pieces, "row 0, document 0 (place 0 of span 0)"),
+        (swap_rows, "row 1, document 1 (place 100 of span 0)"),
+        (lose_row, "row 1, document 1 (place 100 of span 0)"),
+        (lose_last_row, "row 4"),
+        (double_row, "row 5"),
+        (lose_piece, "row 4"),
+        (shift_boundary, "row 4, document 3 (place 100 of span 1)"),
+        (shift_boundary_of_a_cut_document, "row 0, document 0 (place 0 of span 0)"),
+        (change_firsts, "row 0, document 1 (place 100 of span 0)"),
+        (lose_the_end, "row 0, document 1 (place 100 of span 0)"),
+    ],
+)
+def test_every_change_is_found(
+    tmp_path: pathlib.Path, change: Callable[[Rows], None], where: str
+) -> None:
+    with packer_of(DOCUMENTS, tmp_path) as packer:
+        rows = decoded(row_lists(packer))
+        packer.prove([encoded(rows)])
+        change(rows)
+        with pytest.raises(DataLossError) as e:
+            packer.prove([encoded(rows)])
+    assert e.value.where == where
+    assert e.value.cure is not None
+
+
+def test_a_changed_document_is_named(tmp_path: pathlib.Path) -> None:
+    with packer_of(DOCUMENTS, tmp_path) as packer:
+        rows = decoded(row_lists(packer))
+        shift_boundary(rows)
+        with pytest.raises(DataLossError) as e:
+            packer.prove([encoded(rows)])
+    assert str(e.value) == (
+        "a document is not in the rows as it was packed\n"
+        "  where:    row 4, document 3 (place 100 of span 1)\n"
+        "  expected: 2 tokens\n"
+        "  got:      1 tokens\n"
+        "  to do:    check disk and memory of this machine, then run again; if it "
+        "repeats, please report it"
+    )
+
+
+def test_a_plan_that_loses_a_document_is_found(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof does not lean on the plan, which is what is to be proved."""
+    from gristmill.transforms.tokens import row_packer
+
+    def lossy(lengths: np.ndarray, **rest: Any) -> Any:
+        return plan(np.append(lengths[:-1], np.uint32(0)), **rest)
+
+    plan = row_packer.plan_rows
+    monkeypatch.setattr(row_packer, "plan_rows", lossy)
+    with packer_of(DOCUMENTS, tmp_path) as packer:
+        records = row_lists(packer)
+        with pytest.raises(DataLossError) as e:
+            packer.prove([records])
+    assert e.value.where == "document 4 (place 200 of span 1)"
+
+
+def test_any_changed_byte_is_found(tmp_path: pathlib.Path) -> None:
+    chance = random.Random(0)
+    with packer_of(DOCUMENTS, tmp_path) as packer:
+        records = row_lists(packer)
+        for _ in range(200):
+            row = chance.randrange(len(records))
+            changed = bytearray(records[row])
+            changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+            bad = [*records[:row], bytes(changed), *records[row + 1 :]]
+            with pytest.raises(DataLossError):
+                packer.prove([bad])
+
+
+def test_many_documents_in_little_memory(tmp_path: pathlib.Path) -> None:
+    """Memory grows with documents, by little, and not with tokens."""
+    part = as_documents([[7] * 120] * 1000)
+    records: list[list[bytes]] = []
+    with (
+        peak_memory() as peak,
+        RowPacker(options(length=2048), directory=str(tmp_path)) as packer,
+    ):
+        for number in range(100):
+            packer.add(part, range(1000 * number, 1000 * (number + 1)))
+        packer.end_span()
+        for rows in packer.rows():
+            if len(records) < 2:
+                records.append(rows)
+    assert packer.counts().documents == 100_000
+    assert peak.bytes < 100_000 * 28 + (12 << 20)
+
+
+def test_errors_of_the_disk(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(StorageError, match="cannot keep tokens"):
+        RowPacker(options(), directory=str(tmp_path / "gone"))
+
+
+def test_what_callers_must_not_do(tmp_path: pathlib.Path) -> None:
+    unknown = dataclasses.replace(options(), found=None)
+    with pytest.raises(ValueError, match="not known yet"):
+        RowPacker(unknown, directory=str(tmp_path))
+    with RowPacker(options(), directory=str(tmp_path)) as packer:
+        with pytest.raises(ValueError, match="1 places of 2 documents"):
+            packer.add(as_documents([[1], [2]]), [0])
+        with pytest.raises(ValueError, match="no rows yet"):
+            packer.segments()

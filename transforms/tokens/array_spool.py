@@ -1,0 +1,145 @@
+"""An array that grows on disk, in a temporary file that has no name."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import StorageError
+
+_BUFFER_BYTES = 1 << 18
+
+Int64 = npt.NDArray[np.int64]
+
+
+class ArraySpool:
+    """Takes values, and gives back runs of them.
+
+    The file goes with the process, however that ends.
+
+    Args:
+        directory: Where the file is made.
+        dtype: Of the values.
+
+    Raises:
+        StorageError: There is no such directory, or no space there. Also from all
+            methods but `close`.
+    """
+
+    def __init__(self, directory: str, dtype: npt.DTypeLike) -> None:
+        self._directory, self.dtype = directory, np.dtype(dtype)
+        self._size = 0
+        self._is_flushed = True
+        try:
+            self._file = tempfile.TemporaryFile(  # noqa: SIM115
+                buffering=_BUFFER_BYTES, dir=directory
+            )
+        except OSError as e:
+            raise self._failed(e) from e
+
+    def close(self) -> None:
+        """Deletes the file."""
+        # That writes what is buffered, which fails on a full disk. An error that says
+        # so has been raised before.
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        """Adds values at the end."""
+        try:
+            self._file.write(np.ascontiguousarray(values, self.dtype).data)
+        except OSError as e:
+            raise self._failed(e) from e
+        self._size += len(values)
+        self._is_flushed = False
+
+    def read(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """Returns the values [begin, end)."""
+        return self.gather(np.array([begin]), np.array([end]))
+
+    def gather(self, begins: Int64, ends: Int64) -> npt.NDArray[Any]:
+        """Returns runs of values, end to end.
+
+        Args:
+            begins: int64 [runs], where each begins.
+            ends: int64 [runs].
+        """
+        # What follows one another is read at once.
+        is_new = begins[1:] != ends[:-1]
+        begins = begins[np.append(True, is_new)[: len(begins)]]
+        ends = ends[np.append(is_new, True)[: len(ends)]]
+        sizes = ((ends - begins) * self.dtype.itemsize).tolist()
+        offsets = (begins * self.dtype.itemsize).tolist()
+        descriptor, pread = self._flushed(), os.pread
+        try:
+            runs = [pread(descriptor, *run) for run in zip(sizes, offsets, strict=True)]
+        except OSError as e:
+            raise self._failed(e) from e
+        if [*map(len, runs)] != sizes:
+            # More than the system reads at once, or less than was written.
+            runs = [self._read_all(*run) for run in zip(sizes, offsets, strict=True)]
+        return np.frombuffer(b"".join(runs), self.dtype)
+
+    def mapped(self) -> npt.NDArray[Any]:
+        """Returns all values as they are on disk: memory for them can be taken back."""
+        if not self._size:
+            return np.zeros(0, self.dtype)
+        try:
+            data = mmap.mmap(self._flushed(), 0, access=mmap.ACCESS_READ)
+        except OSError as e:
+            raise self._failed(e) from e
+        return np.frombuffer(data, self.dtype)
+
+    def _flushed(self) -> int:
+        """Returns the descriptor of the file, which has all values."""
+        if not self._is_flushed:
+            try:
+                self._file.flush()
+            except OSError as e:
+                raise self._failed(e) from e
+            self._is_flushed = True
+        return self._file.fileno()
+
+    def _read_all(self, size: int, offset: int) -> bytes:
+        parts = []
+        end = offset + size
+        while offset < end:
+            try:
+                part = os.pread(self._file.fileno(), end - offset, offset)
+            except OSError as e:
+                raise self._failed(e) from e
+            if not part:
+                raise StorageError(
+                    "a temporary file has lost its end",
+                    where=self._directory,
+                    expected=f"{end:,} bytes or more",
+                    got=f"{offset:,}",
+                    cure="check the disk of this machine, then run again",
+                )
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
+
+    def _failed(self, error: OSError) -> StorageError:
+        cure = (
+            "free some space there, then run again: a shard needs disk for its tokens "
+            "and for its own file"
+        )
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            cure = "keep that directory while the command runs, then run again"
+        return StorageError(
+            "cannot keep tokens on the way into a shard",
+            where=self._directory,
+            got=error.strerror or str(error),
+            cure=cure,
+        )

@@ -1,0 +1,264 @@
+"""Documents of a shard, kept on disk until all are there, then packed into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import CorruptShardError, DataLossError
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.document_crc32cs import ID_BYTES, crc32cs_of
+from gristmill.dataset.packed.join_documents import (
+    RECOUNTED,
+    JoinedDocuments,
+    document_place,
+    join_documents,
+    piece_place,
+)
+from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
+from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.transforms.tokens.array_spool import ArraySpool
+from gristmill.transforms.tokens.documents import Documents
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.packing import Packing, begins_of, plan_rows
+
+_BATCH_BYTES = 1 << 20
+_CHUNK = 1 << 16
+_CURE = (
+    "check disk and memory of this machine, then run again; if it repeats, please "
+    "report it"
+)
+
+
+class RowPacker:
+    """Takes the documents of a shard, gives its rows, and proves them.
+
+    What it gives depends on the documents and the options, and not on how many are
+    added at once. The same documents in the same order give the same rows.
+
+    Disk: the tokens, 2 or 4 bytes each, and 16 bytes a document. Memory: at most 28
+    bytes a document and piece, while rows are planned.
+
+    Args:
+        options: With the tokenizer that was found.
+        directory: Where it has its files, which have no names and go with the process.
+
+    Raises:
+        StorageError: There is no such directory, or no space there.
+    """
+
+    def __init__(self, options: PackOptions, *, directory: str) -> None:
+        if options.found is None:
+            raise ValueError("the tokenizer of the job is not known yet")
+        id_bytes = options.found.id_bytes
+        self._method = options.method
+        self._format = RowFormat(options.length, id_bytes, options.rows)
+        truncates = options.truncate or options.method == "none"
+        self._most_tokens = options.length if truncates else None
+        self._spools: list[ArraySpool] = []
+        types = ("<u2" if id_bytes == 2 else "<u4", "<u4", "<u4", "<i8")
+        try:
+            for dtype in types:
+                self._spools.append(ArraySpool(directory, dtype))
+        except BaseException:
+            self.close()
+            raise
+        self._ids, self._lengths, self._crc32cs, self._places = self._spools
+        self._spans: list[int] = []  # How many documents each has.
+        self._span_begin = 0
+        self._counts = PackedCounts()
+        self._packing: Packing | None = None
+
+    def close(self) -> None:
+        """Deletes its files."""
+        for spool in self._spools:
+            spool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def add(self, documents: Documents, places: Sequence[int]) -> None:
+        """Takes the documents that follow those of the last call.
+
+        Args:
+            documents: Their tokens.
+            places: Where each begins in its file, in the source's own unit.
+
+        Raises:
+            StorageError: The disk is full.
+        """
+        ids, lengths = documents.ids, documents.lengths
+        counts = PackedCounts(
+            empty_documents=int(np.count_nonzero(lengths == 0)),
+            special_tokens=documents.special_tokens,
+            text_bytes=documents.text_bytes,
+        )
+        where = np.asarray(places, np.int64)
+        if len(where) != len(lengths):
+            raise ValueError(f"{len(where):,} places of {len(lengths):,} documents")
+        if counts.empty_documents:
+            where, lengths = where[lengths > 0], lengths[lengths > 0]
+        most = self._most_tokens
+        if most is not None and lengths.max(initial=0) > most:
+            beyond = lengths[lengths > most] - most
+            special = np.minimum(beyond, documents.last_special_tokens)
+            counts += PackedCounts(
+                truncated_documents=len(beyond),
+                truncated_tokens=int(beyond.sum()),
+                special_tokens=-int(special.sum()),
+            )
+            ids, lengths = _truncated(ids, lengths, most)
+        crc32cs = crc32cs_of(ids, lengths)
+        digest = RecordsDigest.of(crc32cs, lengths * ID_BYTES)
+        self._counts += counts + PackedCounts(
+            documents=len(lengths),
+            tokens=len(ids),
+            digest_low=digest.low,
+            digest_high=digest.high,
+        )
+        self._ids.append(ids)
+        self._lengths.append(lengths)
+        self._crc32cs.append(crc32cs)
+        self._places.append(where)
+
+    def end_span(self) -> None:
+        """Says that the next document is of the next span of the shard's report."""
+        self._spans.append(len(self._lengths) - self._span_begin)
+        self._span_begin = len(self._lengths)
+
+    def rows(self) -> Iterator[list[bytes]]:
+        """Yields the encoded rows, about a MiB at a time. Packing happens at the first.
+
+        To be called once, when all documents have been added.
+
+        Raises:
+            StorageError: The disk does not give back what was written.
+        """
+        lengths = self._lengths.read(0, len(self._lengths))
+        packing = plan_rows(lengths, length=self._format.length, method=self._method)
+        begins = begins_of(lengths)
+        del lengths
+        self._count(packing)
+        row_ends = packing.row_ends
+        step = max(1, _BATCH_BYTES // (self._format.length * self._format.id_bytes))
+        begin = 0
+        for first_row in range(0, len(row_ends), step):
+            ends = row_ends[first_row : first_row + step]
+            pieces = slice(begin, int(ends[-1]))
+            sizes, firsts = packing.lengths[pieces], packing.firsts[pieces]
+            places = begins[packing.documents[pieces]] + firsts
+            tokens = self._ids.gather(places, places + sizes).astype(np.uint32)
+            batch = RowBatch(ends - begin, sizes, firsts, tokens)
+            yield encode_rows(self._format, batch)
+            begin = pieces.stop
+
+    def _count(self, packing: Packing) -> None:
+        is_cut = np.zeros(self._counts.documents, bool)
+        is_cut[packing.documents[packing.firsts > 0]] = True
+        capacity = len(packing.row_ends) * self._format.length
+        self._counts += PackedCounts(
+            pieces=len(packing.documents),
+            padding_tokens=capacity - self._counts.tokens,
+            cut_documents=int(is_cut.sum()),
+        )
+        # Lengths of pieces are in the rows.
+        self._packing = packing._replace(lengths=packing.lengths[:0])
+
+    def counts(self) -> PackedCounts:
+        """Returns what the rows hold, once there are rows."""
+        return self._counts
+
+    def segments(self) -> SegmentIndex:
+        """Returns the segment index, once there are rows.
+
+        Raises:
+            StorageError: The disk does not give back what was written.
+        """
+        if self._packing is None:
+            raise ValueError("there are no rows yet")
+        return SegmentIndex(
+            row_ends=self._packing.row_ends,
+            piece_documents=self._packing.documents,
+            piece_firsts=self._packing.firsts,
+            document_places=self._places.mapped(),
+            span_documents=np.array(self._spans, np.int64),
+        )
+
+    def prove(self, records: Iterable[Sequence[bytes]]) -> None:
+        """Checks that rows hold every token of every document once, and nothing else.
+
+        Args:
+            records: The rows as read back from the finished shard, in their order and
+                in batches of any size.
+
+        Raises:
+            DataLossError: They do not. It names the row, the document and its place.
+            StorageError: The disk does not give back what was written.
+        """
+        index = self.segments()
+        try:
+            joined = join_documents(records, row_format=self._format, index=index)
+        except CorruptShardError as e:
+            raise DataLossError(**e.facts() | {"cure": _CURE}) from e
+        for begin in range(0, index.documents, _CHUNK):
+            chunk = slice(begin, min(begin + _CHUNK, index.documents))
+            self._compare(joined, chunk, index)
+        for name in RECOUNTED:
+            expected, got = (getattr(c, name) for c in (self._counts, joined.counts))
+            if expected != got:
+                raise DataLossError(
+                    f"rows do not hold what was packed: {name.replace('_', ' ')}",
+                    expected=f"{expected:,}",
+                    got=f"{got:,}",
+                    cure=_CURE,
+                )
+
+    def _compare(
+        self, joined: JoinedDocuments, chunk: slice, index: SegmentIndex
+    ) -> None:
+        """Compares documents as they were added with those of the rows."""
+        for text, spool, found in (
+            ("{:,} tokens", self._lengths, joined.lengths),
+            ("crc32c {:#010x}", self._crc32cs, joined.crc32cs),
+        ):
+            expected = spool.read(chunk.start, chunk.stop)
+            wrong = np.flatnonzero(expected != found[chunk])
+            if not wrong.size:
+                continue
+            document = chunk.start + int(wrong[0])
+            pieces = np.flatnonzero(index.piece_documents == document)
+            where = document_place(index, document)
+            if pieces.size:
+                where = piece_place(index, int(pieces[0]))
+            raise DataLossError(
+                "a document is not in the rows as it was packed",
+                where=where,
+                expected=text.format(int(expected[wrong[0]])),
+                got=text.format(int(found[document])),
+                cure=_CURE,
+            )
+
+
+def _truncated(
+    ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64], most: int
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Returns documents without what is beyond so many tokens."""
+    ends = np.cumsum(lengths)
+    is_kept = np.ones(len(ids), bool)
+    for document in np.flatnonzero(lengths > most).tolist():
+        end = int(ends[document])
+        is_kept[end - int(lengths[document]) + most : end] = False
+    return ids[is_kept], np.minimum(lengths, most)
