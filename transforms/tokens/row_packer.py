@@ -147,6 +147,8 @@ class RowPacker:
         Raises:
             StorageError: The disk does not give back what was written.
         """
+        if self._packing is not None:
+            raise ValueError("the rows were given already")
         lengths = self._lengths.read(0, len(self._lengths))
         packing = plan_rows(lengths, length=self._format.length, method=self._method)
         begins = begins_of(lengths)

@@ -406,3 +406,6 @@ def test_what_callers_must_not_do(tmp_path: pathlib.Path) -> None:
             packer.add(as_documents([[1], [2]]), [0])
         with pytest.raises(ValueError, match="no rows yet"):
             packer.segments()
+        assert row_lists(packer) == []
+        with pytest.raises(ValueError, match="given already"):
+            row_lists(packer)
