@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 
 from gristmill.dataset.errors import InputError, StorageMissingError, some_of
 from gristmill.dataset.file_formats import HEAD_BYTES, format_of
@@ -12,6 +14,8 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.tokens.tokenizers.rank_files import is_rank_file
 
 _MOST_BYTES = 1 << 30
+# Not the token "model" of a vocabulary, whose value is a number.
+_MODEL = re.compile(rb'"model"\s*:\s*\{')
 _EXPECTED = (
     "a tokenizer.json of Hugging Face, a .model of SentencePiece, a .tiktoken file of "
     "ranks, or module:function"
@@ -67,15 +71,11 @@ def kind_of(content: bytes, path: str) -> str:
     got = f"{known.name}" if known else f"bytes that begin with {content[:16]!r}"
     cure = "check the path"
     if content.lstrip()[:1] == b"{":
-        try:
-            fields = json.loads(content)
-        except ValueError as e:
-            got = f"JSON that is damaged: {e}"
-        else:
-            if isinstance(fields.get("model"), dict):
-                return "huggingface"
-            got = f"JSON with the fields {some_of(fields, 4)}"
-            cure = "give the file tokenizer.json, which is usually beside it"
+        if _MODEL.search(content):
+            return "huggingface"
+        with contextlib.suppress(ValueError):
+            got = f"JSON with the fields {some_of(json.loads(content), 4)}"
+        cure = "give the file tokenizer.json, which is usually beside it"
     elif content.startswith(b"version https://git-lfs"):
         got = "a pointer of Git LFS, in place of the file"
         cure = "fetch the file: git lfs pull"
