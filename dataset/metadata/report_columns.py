@@ -97,8 +97,12 @@ class ShardReports(Sequence[ShardReport]):
         """
         table, more = self.table.columns, self._more
         kept = more["read_records"] - table["dropped_records"]
-        wrong = table["records"] != kept + table["added_records"]
-        if not mapped:
+        packed = self.table.is_packed
+        found = table["records"]
+        if packed:
+            found = table["packed_documents"] + table["packed_empty_documents"]
+        wrong = found != kept + table["added_records"]
+        if not (mapped or packed):
             for ours, theirs in zip(_WRITTEN_COLUMNS, _READ_COLUMNS, strict=True):
                 wrong |= table[ours] != more[theirs]
         rows: list[int] = np.flatnonzero(wrong).tolist()

@@ -20,7 +20,8 @@ class PackedSplit:
         rows: `packed`, rows as docs/format.md describes them; `example`, a
             `tf.train.Example` each.
         length: Most tokens of a row.
-        id_bytes: Bytes of a token in a row, before compression; 8 in an example.
+        id_bytes: Bytes that an id needs: 2, 3 or 4. What a token takes in a `packed`
+            row, before compression.
         vocabulary_size: Ids are below it.
         method: How documents were put into rows, such as `best-fit`.
         counts: What the rows of all shards hold.

@@ -1,9 +1,14 @@
-"""`gristmill demo`: TFRecords of made-up text are written, converted and read back."""
+"""`gristmill demo`: TFRecords of made-up text are written, converted and read back.
+
+A tokenizer of its words is written as well.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
+from typing import Any
 
 import click
 
@@ -20,13 +25,14 @@ into has more her two like him see time could no make than first been its who
 now people my made over did down only way find use may water long little very
 after words
 """
+_SPECIAL = ("<unk>", "<s>", "</s>")
 
 
 @click.command("demo", epilog=EPILOG)
 @click.argument("directory", required=False)
 @errors_reported
 def demo(*, directory: str | None) -> None:
-    """Make TFRecord files, convert them, and show a few records.
+    """Make TFRecord files and a tokenizer, convert them, and show a few records.
 
     Writes to DIRECTORY, by default a new temporary one.
     """
@@ -49,6 +55,7 @@ def demo(*, directory: str | None) -> None:
         )
     with explained("write to the directory", directory):
         pattern = _write_tfrecords(f"{directory}/tfrecords")
+        _write_tokenizer(f"{directory}/tokenizer.json")
     output = f"{directory}/demo"
     click.echo(f"$ gristmill convert '{pattern}' {output} --num-shards 8")
     options = ConvertOptions(input=(pattern,), output=output, num_shards=8)
@@ -76,6 +83,23 @@ def _write_tfrecords(directory: str) -> str:
             with open(path, "wb") as out:
                 out.write(data)
     return os.path.join(directory, "demo.tfrecord-*")
+
+
+def _write_tokenizer(path: str) -> None:
+    """Writes a tokenizer of the words, for `gristmill pack`, as Hugging Face has it."""
+    vocabulary = {token: i for i, token in enumerate((*_SPECIAL, *_TEXT.split()))}
+    as_it_is = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer: dict[str, Any] = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": token, **as_it_is, "special": True}
+            for i, token in enumerate(_SPECIAL)
+        ],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+    }
+    with open(path, "w", encoding="utf-8") as out:
+        json.dump(tokenizer, out, indent=1)
 
 
 def _example(text: str, number: int) -> bytes:

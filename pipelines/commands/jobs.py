@@ -1,4 +1,4 @@
-"""`append`, `convert`, `index` and `verify`: here, by a Beam runner, or on Dataflow."""
+"""Commands that run here, by a Beam runner or on Dataflow: they make and check data."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from gristmill.pipelines.options.definitions import (
     ConvertOptions,
     IndexOptions,
     LaunchOptions,
+    PackingOptions,
     VerifyOptions,
     options_of,
 )
@@ -153,6 +154,19 @@ def append(options: AppendOptions, *, as_json: bool, **where: Any) -> None:
     INPUT is what `gristmill convert` takes. No file that is there is touched but
     dataset.json, which is replaced last. Files that are in the split already are
     refused.
+
+    After a failure, run the same command again: finished shards are kept.
+    """
+    outcome = run_conversion(options, **where)
+    click.echo(outcome.json() if as_json else outcome.text())
+
+
+@_job_command("pack")
+def pack(options: PackingOptions, *, as_json: bool, **where: Any) -> None:
+    """Tokenise the documents of INPUT, and pack them into rows of tokens at OUTPUT.
+
+    INPUT is what `gristmill convert` takes. Each shard is packed by itself. Before it
+    counts, its rows are read again and every document is compared.
 
     After a failure, run the same command again: finished shards are kept.
     """

@@ -38,6 +38,7 @@ _COMMANDS = {
     "head": "show",
     "index": "jobs",
     "inspect": "show",
+    "pack": "jobs",
     "status": "show",
     "trace": "trace",
     "verify": "jobs",

@@ -33,6 +33,7 @@ class _Progress(NamedTuple):
     stored_bytes: int  # Stored bytes that are done, approximately.
     records: int  # Read by this run.
     raw_bytes: int  # Their size.
+    tokens: int = 0  # In them, where they are packed.
 
 
 class _Source(Protocol):
@@ -60,8 +61,8 @@ class Counter:
 
     def add(self, stored_bytes: int, records: int, raw_bytes: int) -> None:
         """Counts one item that is done."""
-        done = zip(self._progress, (1, stored_bytes, records, raw_bytes), strict=True)
-        self._progress = _Progress(*map(sum, done))
+        added = 1, stored_bytes, records, raw_bytes, 0
+        self._progress = _Progress(*map(sum, zip(self._progress, added, strict=True)))
 
     def read(self) -> _Progress:
         """Returns what is done so far."""
@@ -111,19 +112,20 @@ class _ConversionReader:
     def read(self) -> _Progress:
         done = self._finished()
         stored_bytes = sum(self._shard_bytes[key] for key in done)
-        records = raw_bytes = 0
+        records = raw_bytes = tokens = 0
         for entry in os.scandir(self._progress_dir):
             with open(entry.path) as file:
                 numbers = file.read().split()
-            if len(numbers) != 2:
+            if len(numbers) != 3:
                 continue
             records += int(numbers[0])
             raw_bytes += int(numbers[1])
+            tokens += int(numbers[2])
             if entry.name not in done:
                 stored_bytes += min(
                     int(numbers[1]), self._shard_bytes.get(entry.name, 0)
                 )
-        return _Progress(len(done), stored_bytes, records, raw_bytes)
+        return _Progress(len(done), stored_bytes, records, raw_bytes, tokens)
 
 
 @contextlib.contextmanager
@@ -138,7 +140,9 @@ def conversion_shown(
         show: Whether to show it.
     """
     if show:
-        with _shown("converting", _ConversionReader(prepared, progress_dir)):
+        packs = any(job.job.pack is not None for job in prepared)
+        label = "packing" if packs else "converting"
+        with _shown(label, _ConversionReader(prepared, progress_dir)):
             yield
     else:
         yield
@@ -206,11 +210,14 @@ def _shown(
 
     def show() -> str:
         progress = source.read()
-        rate = progress.raw_bytes / 1e6 / max(time.monotonic() - started, 1e-3)
+        seconds = max(time.monotonic() - started, 1e-3)
+        rate = f"{progress.raw_bytes / 1e6 / seconds:,.1f} MB/s"
+        if progress.tokens:
+            rate += f"  {progress.tokens / 1e6 / seconds:,.2f} M tokens/s"
         parts = [
             f"{progress.items:,}/{source.items:,} {source.noun}",
             f"{progress.records:,} records",
-            f"{rate:,.1f} MB/s",
+            rate,
         ]
         if console.is_terminal and console.width < _WIDE:
             del parts[1]

@@ -12,7 +12,11 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import check_in_place
 from gristmill.dataset.storage.paths import path_text, path_texts
-from gristmill.pipelines.options.definitions import AppendOptions, ConvertOptions
+from gristmill.pipelines.options.definitions import (
+    AppendOptions,
+    ConvertOptions,
+    PackingOptions,
+)
 from gristmill.transforms.hugging_face.directory import is_repository, repository_jobs
 from gristmill.transforms.jobs.appended_job import (
     appended_job,
@@ -25,6 +29,7 @@ from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.shards.source_split import check_apart, is_dataset
 from gristmill.transforms.tfds.directory import is_tfds_directory, tfds_jobs
+from gristmill.transforms.tokens.pack_options import PackOptions
 
 _UNITS = {
     "": 1,
@@ -66,6 +71,9 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     fields = _fields_of(options)
     found = _splits_of(inputs, output, options.name, options.split, **fields)
     if found is not None:
+        if isinstance(options, PackingOptions):
+            # They describe the documents, not the rows.
+            found = found._replace(features=None, tfds_directory=None)
         return found._replace(overwrite=options.overwrite)
     job = ConversionJob(
         inputs=inputs,
@@ -145,9 +153,27 @@ def _fields_of(
             record=options.record or "",
         ),
     }
+    if isinstance(options, PackingOptions):
+        fields["pack"] = _packing_of(options)
     if options.map is not None:
         split_name(options.map)  # The module itself may exist on the workers only.
     return fields
+
+
+def _packing_of(options: PackingOptions) -> PackOptions:
+    return PackOptions(
+        length=options.length,
+        method=options.pack,
+        column="" if options.column == "-" else options.column,
+        tokenizer=options.tokenizer,
+        vocabulary_size=options.vocabulary_size,
+        fast=options.fast,
+        bos=options.bos or "",
+        eos=options.eos or "",
+        add_special_tokens=options.add_special_tokens,
+        truncate=options.truncate,
+        rows=options.rows,
+    )
 
 
 def _of_dataset(

@@ -21,6 +21,7 @@ from gristmill.dataset.errors import OnCorrupt
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
 from gristmill.pipelines.options.option import Option, option, required
 from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.tokens.pack_options import Method, Rows
 
 # POSIX extended regular expressions, as Dataflow checks the parameters of templates.
 # They must match the whole value. Python's `re` reads them alike.
@@ -284,6 +285,120 @@ class AppendOptions(ConvertOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PackingOptions(ConvertOptions):
+    """Options of `gristmill pack`: those of a conversion, and what rows to make."""
+
+    tokenizer: str | None = option(
+        "text",
+        "Tokenizer",
+        "A tokenizer.json of Hugging Face, a SentencePiece model, a tiktoken file, or "
+        "module:function. Without one the column holds tokens.",
+        metavar="FILE",
+        regex="[^,]+",
+        group="Tokens",
+        example="gs://models/llama3/tokenizer.json",
+    )
+    column: str = option(
+        "text",
+        "Column",
+        "Column, or feature of a tf.train.Example, that holds the text or the tokens; "
+        "- if the record itself is the text.",
+        default="text",
+        metavar="NAME",
+        regex=".+",
+        group="Tokens",
+        example="text",
+    )
+    vocabulary_size: int | None = option(
+        "integer",
+        "Size of the vocabulary",
+        "Of a column of tokens: ids are below it. Up to 65,536 they take 2 bytes each.",
+        shown="any id of 32 bits",
+        metavar="N",
+        regex=_POSITIVE,
+        least=1,
+        group="Tokens",
+        example="50257",
+    )
+    length: int = option(
+        "integer",
+        "Tokens per row",
+        "Tokens of a row, at most.",
+        default=2048,
+        metavar="N",
+        regex=_POSITIVE,
+        least=2,
+        group="Tokens",
+        example="4096",
+    )
+    pack: Method = option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Packing",
+        "How documents fill rows: best-fit cuts only documents longer than a row; "
+        "concat cuts wherever a row ends; none puts one document into a row.",
+        default="best-fit",
+        choices=get_args(Method),
+        group="Tokens",
+        example="concat",
+    )
+    truncate: bool = option(
+        "flag",
+        "Truncate",
+        "Leave out what of a document does not fit one row.",
+        default=False,
+        group="Tokens",
+        example="true",
+    )
+    bos: str | None = option(
+        "text",
+        "First token",
+        "Token to add before every document, as text or id.",
+        shown="none",
+        metavar="TOKEN",
+        regex=".+",
+        group="Tokens",
+        example="<s>",
+    )
+    eos: str | None = option(
+        "text",
+        "Last token",
+        "Token to add after every document, as text or id.",
+        shown="none",
+        metavar="TOKEN",
+        regex=".+",
+        group="Tokens",
+        example="</s>",
+    )
+    add_special_tokens: bool = option(
+        "flag",
+        "Special tokens",
+        "Let the tokenizer add the special tokens that it is configured to add.",
+        default=False,
+        group="Tokens",
+        example="true",
+    )
+    fast: bool = option(
+        "flag",
+        "Fast tokenizer",
+        "Tokenise with gigatoken, compared on a sample with the tokenizer's own "
+        "library. Where they differ, only the latter is used.",
+        default=False,
+        group="Tokens",
+        example="true",
+    )
+    rows: Rows = option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Form of a row",
+        "What a row is: packed, for gristmill.loader.PackedRows, or a tf.train.Example "
+        "with inputs, positions and segments.",
+        default="packed",
+        choices=get_args(Rows),
+        group="Tokens",
+        example="example",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
     """Options of `gristmill verify` and of the template `verify`."""
 
@@ -402,7 +517,11 @@ PIPELINES: dict[str, type[Options]] = {
 }
 
 
-COMMANDS: dict[str, type[Options]] = {"append": AppendOptions, **PIPELINES}
+COMMANDS: dict[str, type[Options]] = {
+    "append": AppendOptions,
+    "pack": PackingOptions,
+    **PIPELINES,
+}
 
 
 def options_of(kind: type[Options | LaunchOptions]) -> tuple[Option, ...]:

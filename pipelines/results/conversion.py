@@ -10,6 +10,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
+from gristmill.pipelines.results.packed import packed_lines, packed_split
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,22 +40,23 @@ class Outcome:
     def text(self) -> str:
         """Returns the summary for a person."""
         lines = []
-        raw_bytes = 0
+        raw_bytes = tokens = 0
         for name in self.splits:
             split = self.manifest.find(name)
             assert split is not None  # It was committed.
+            noun = "record" if split.packed is None else "row"
             only, edition = layout.parse_edition_key(name)
             head = f"{self.manifest.name}/{only}"
             head += f", edition {edition:,}" if edition > 1 else ""
             if name in self.committed_before:
                 lines.append(
-                    f"{head}: committed already, {plural(split.records, 'record')} in "
+                    f"{head}: committed already, {plural(split.records, noun)} in "
                     f"{plural(split.shards, 'shard')}; nothing to do"
                 )
                 continue
             raw_bytes += split.source["raw_bytes"]
             lines.append(
-                f"{head}: {plural(split.records, 'record')} in "
+                f"{head}: {plural(split.records, noun)} in "
                 f"{plural(split.shards, 'shard')}, committed"
             )
             lines.append(
@@ -64,6 +66,11 @@ class Outcome:
             )
             if (mapped := map_text(split)) is not None:
                 lines.append(f"  --map        {mapped}")
+            if (packed := packed_split(split, self.output)) is not None:
+                tokens += packed.counts.tokens
+                lines += [
+                    f"  {head:<11}  {text}" for head, text in packed_lines(packed)
+                ]
             lines.append(
                 f"  written      {size_text(split.file_bytes)} with "
                 f"{split.writer_options}"
@@ -83,10 +90,11 @@ class Outcome:
                 "offset"
             )
         lines += [f"note: {note}" for note in self.notes]
-        rate = raw_bytes / 1e6 / max(self.seconds, 1e-9)
+        seconds = max(self.seconds, 1e-9)
         lines.append(
             f"{self.output}/dataset.json in {self.seconds:,.1f} s"
-            + (f", {rate:,.1f} MB/s" if raw_bytes else "")
+            + (f", {raw_bytes / 1e6 / seconds:,.1f} MB/s" if raw_bytes else "")
+            + (f", {tokens / 1e6 / seconds:,.2f} M tokens/s" if tokens else "")
         )
         return "\n".join(lines)
 
@@ -97,6 +105,8 @@ class Outcome:
             "sample": "all lengths, and the records of one chunk in 64,",
         }[self.check]
         mapped = split.source["options"]["map"] is not None
+        if split.packed is not None:
+            return "every token of every document in the rows with what was tokenised"
         return f"{what} with what {'--map returned' if mapped else 'was read'}"
 
     def json(self) -> str:

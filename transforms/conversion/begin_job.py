@@ -61,6 +61,7 @@ from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_reco
 from gristmill.transforms.planning.shard_plan import plan_by_bytes
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.shards.source_split import with_lineage
+from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
 CountFiles = Callable[[ConversionJob, InputFiles], RecordCounts]
 TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
@@ -108,6 +109,9 @@ def plan_job(
         plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
+    if job.pack is not None:
+        pack = dataclasses.replace(job.pack, found=find_tokenizer(job.pack))
+        job = dataclasses.replace(job, pack=pack)
     files = with_lineage(files)
     prepared = _with_writer(
         PreparedJob(job=job, files=files, plan=plan), with_versions(job.writer)
@@ -143,7 +147,7 @@ def begin_job(
         count_files: Counts the records of all files, for a plan by records; by
             default one after the other.
         compare_shards: As for `take_output`.
-        try_map: Tries the job's function, by default in this process.
+        try_map: Tries the job's function and tokenizer, by default in this process.
 
     Raises:
         InputError: Inputs or options cannot be used.
@@ -152,7 +156,7 @@ def begin_job(
     """
     exchanged = {*exchanged, *finish_exchange(job.output, or_give_up=bool(overwrite))}
     files = list_inputs(job)
-    if job.map is not None:
+    if job.map is not None or job.pack is not None:
         try_map(job, files.first(TRIED_FILES))
     counts = count_files(job, files) if needs_count(job) else None
     return take_output(

@@ -5,52 +5,45 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
-
-import google_crc32c
-import numpy as np
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import DataLossError, FalseStartError
+from gristmill.dataset.errors import (
+    DataLossError,
+    FalseStartError,
+    FastTokenizerDiffersError,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.transforms.conversion.outputs.fast_path import (
+    may_be_fast,
+    note_difference,
+)
+from gristmill.transforms.conversion.outputs.records import write_records
+from gristmill.transforms.conversion.outputs.rows import prove_rows, write_rows
+from gristmill.transforms.conversion.outputs.tally import Progress, Tally
 from gristmill.transforms.conversion.span_check import SpanCheck
-from gristmill.transforms.jobs.map_function import RecordFunction, call
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
-from gristmill.transforms.named_function import load_function
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Quarantine
 from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.protocol import RangeReader
 from gristmill.transforms.sources.source_of import certain_place, source_of
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.row_packer import RowPacker
 
 # How much of the ranges after the one that is read is fetched: files can be small.
 _AHEAD_BYTES = 4 << 20
 _AHEAD_RANGES = 16
-
-Progress = Callable[[int, int], None]  # Gets the records and raw bytes read so far.
-
-
-@dataclasses.dataclass
-class _Tally:
-    """What is counted while records are read."""
-
-    read: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
-    dropped_records: int = 0
-    added_records: int = 0
-    changed_records: int = 0
-    spans: list[SourceSpan] = dataclasses.field(default_factory=list)
-
-    def count(self, batch: RecordBatch) -> None:
-        lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
-        self.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
 
 
 def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
@@ -107,15 +100,21 @@ def convert_shard(
         progress=progress,
         cpu_lock=nullcontext() if cpu_lock is None else cpu_lock,
     )
-    try:
-        return convert(first_place)
-    except FalseStartError:
-        # A frame inside a record, or real damage. Damage should be known before
-        # terabytes are converted, so this does not wait for the commit.
-        begin = ranges[0].begin_bytes
-        file = prepared.files[ranges[0].file_index]
-        damage = DamageHandler() if prepared.job.on_corrupt == "quarantine" else None
-        return convert(certain_place(file, begin, on_damage=damage))
+    fast, differed = may_be_fast(prepared), False
+    while True:
+        try:
+            return convert(first_place, fast=fast, differed=differed)
+        except FalseStartError:
+            # A frame inside a record, or real damage. Damage should be known before
+            # terabytes are converted, so this does not wait for the commit.
+            begin = ranges[0].begin_bytes
+            file = prepared.files[ranges[0].file_index]
+            accepted = prepared.job.on_corrupt == "quarantine"
+            damage = DamageHandler() if accepted else None
+            first_place = certain_place(file, begin, on_damage=damage)
+        except FastTokenizerDiffersError as difference:
+            note_difference(prepared, difference)
+            fast, differed = False, True
 
 
 def _convert(
@@ -124,6 +123,8 @@ def _convert(
     ranges: Sequence[SourceRange],
     first_place: int | None,
     *,
+    fast: bool,
+    differed: bool,
     place: ShardPlace,
     kept: KeptPass | None,
     progress: Progress | None,
@@ -132,12 +133,13 @@ def _convert(
     job = prepared.job
     path = place.path
     temporary = layout.temporary_dir(job.output, job.name, job.split)
-    tally = _Tally()
+    tally = Tally()
     with (
         closing(
             Quarantine(place, temporary, max_regions=job.max_corrupt)
         ) as quarantine,
         storage_for(job.output).temporary(temporary) as local,
+        _packer(job.pack, local) as packer,
     ):
         batches = _batches(
             prepared,
@@ -151,8 +153,17 @@ def _convert(
         with cpu_lock, ShardWriter(local, options=job.writer) as writer:
             batches = itertools.chain(begun, batches)
             del begun
-            _write(writer, batches, prepared, tally, progress)
+            if packer is None:
+                write_records(writer, batches, prepared, tally, progress)
+            else:
+                write_rows(
+                    *(writer, batches, prepared, tally, progress),
+                    packer=packer,
+                    fast=fast,
+                )
             written = writer.finish(check=job.check)
+            if packer is not None:
+                prove_rows(packer, local, written)
         report = ShardReport(
             path=path,
             shard_index=shard,
@@ -167,12 +178,26 @@ def _convert(
             quarantined_regions=quarantine.regions,
             quarantined_bytes=quarantine.bytes,
             spans=tuple(tally.spans),
+            packed=None if packer is None else _counts(packer, differed=differed),
         )
         check_counts(report, mapped=job.map is not None)
         check_current(prepared)  # Another job may have begun hours ago.
         quarantine.publish()
-        place.publish(local, written, report)
-    return report
+        segments = None if packer is None else packer.segments().encode()
+        return place.publish(local, written, report, segments=segments)
+
+
+def _counts(packer: RowPacker, *, differed: bool) -> PackedCounts:
+    return dataclasses.replace(packer.counts(), reference_shards=int(differed))
+
+
+def _packer(
+    options: PackOptions | None, local: str
+) -> AbstractContextManager[RowPacker | None]:
+    """Returns what packs documents into rows, with its files beside a shard."""
+    if options is None:
+        return nullcontext()
+    return RowPacker(options, directory=os.path.dirname(local))
 
 
 def read_again(
@@ -192,7 +217,7 @@ def read_again(
         CorruptInputError: It is damaged where it was not.
         StorageError: Reading failed.
     """
-    tally, begin = _Tally(), None
+    tally, begin = Tally(), None
     ranges = prepared.plan.ranges(report.shard_index)
     # Where a search led, or what was known later, is known now.
     if ranges and not ranges[0].exact:
@@ -215,16 +240,20 @@ def check_counts(report: ShardReport, *, mapped: bool) -> None:
         DataLossError: It does not.
     """
     expected = report.read.records - report.dropped_records + report.added_records
-    if report.written.records != expected:
+    packed = report.packed
+    got = report.written.records
+    if packed is not None:
+        got = packed.documents + packed.empty_documents
+    if got != expected:
         raise DataLossError(
             "records were lost or added on the way into a shard",
             where=report.path,
             expected=f"{expected:,} records ({report.read.records:,} read, "
             f"{report.dropped_records:,} dropped, {report.added_records:,} added)",
-            got=f"{report.written.records:,}",
+            got=f"{got:,}" + " documents" * (packed is not None),
             cure="run again; if it repeats, please report it",
         )
-    if not mapped and report.written != report.read:
+    if not mapped and packed is None and report.written != report.read:
         raise DataLossError(
             "records changed on the way into a shard",
             where=report.path,
@@ -239,7 +268,7 @@ def _batches(
     ranges: Sequence[SourceRange],
     first_place: int | None,
     on_damage: DamageHandler | None,
-    tally: _Tally,
+    tally: Tally,
     kept: KeptPass | None,
 ) -> Iterator[tuple[str, RecordBatch]]:
     """Yields the records of all ranges a block at a time, each with its file."""
@@ -282,41 +311,3 @@ def _opened_ahead(readers: Iterable[RangeReader]) -> Iterator[RangeReader]:
             ahead_bytes -= first.ahead_bytes
             yield first
     yield from ready
-
-
-def _write(
-    writer: ShardWriter,
-    batches: Iterator[tuple[str, RecordBatch]],
-    prepared: PreparedJob,
-    tally: _Tally,
-    progress: Progress | None,
-) -> None:
-    spec = prepared.job.map
-    function = None if spec is None else load_function(spec)
-    for path, batch in batches:
-        tally.count(batch)
-        if function is None:
-            writer.write(batch.records, batch.crc32cs)
-        else:
-            place_text = source_of(prepared.files.spec).place_text
-            places = (f"{path}, {place_text(place)}" for place in batch.places)
-            _write_mapped(writer, function, places, batch, tally)
-        if progress is not None:
-            progress(tally.read.records, tally.read.raw_bytes)
-
-
-def _write_mapped(
-    writer: ShardWriter,
-    function: RecordFunction,
-    places: Iterable[str],
-    batch: RecordBatch,
-    tally: _Tally,
-) -> None:
-    for place, record in zip(places, batch.records, strict=True):
-        results = call(function, record, source=place)
-        if results:
-            tally.added_records += len(results) - 1
-            tally.changed_records += record not in results
-        else:
-            tally.dropped_records += 1
-        writer.write(results, [google_crc32c.value(result) for result in results])

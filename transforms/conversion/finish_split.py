@@ -21,6 +21,7 @@ from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.sources.damage import too_much_damage
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.tokens.described_rows import described_rows, row_features
 
 Convert = Callable[..., ShardReport]
 
@@ -198,7 +199,13 @@ def finish_split(
             "options": job.options(),
         },
     )
-    if not mapped:
+    if job.pack is not None and (counts := table.packed_total()) is not None:
+        split = dataclasses.replace(
+            split,
+            packed=described_rows(job.pack, counts),
+            features=row_features(job.pack),
+        )
+    elif not mapped:
         # What the user's function returns may hold anything else.
         split = dataclasses.replace(split, features=made_by.features())
     return split, len(again)

@@ -20,7 +20,8 @@ from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.transforms.conversion.convert_shard import Progress, convert_shard
+from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.outputs.tally import Progress
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
 from gristmill.transforms.sources.kept_pass import KeptPass
 
@@ -175,14 +176,14 @@ def _progress_file(path: str) -> Progress:
     """Returns a callback that keeps the progress in a file, for other processes."""
     next_seconds = 0.0
 
-    def write(records: int, raw_bytes: int) -> None:
+    def write(records: int, raw_bytes: int, tokens: int) -> None:
         nonlocal next_seconds
         now = time.monotonic()
         if now >= next_seconds:
             next_seconds = now + 0.5
             temporary = f"{path}.{os.getpid()}"
             with open(temporary, "w") as file:
-                file.write(f"{records} {raw_bytes}")
+                file.write(f"{records} {raw_bytes} {tokens}")
             os.replace(temporary, path)
 
     return write

@@ -1,7 +1,9 @@
-"""Trying the user's function on the first records, before anything is written."""
+"""Trying function and tokenizer on the first records, before anything is written."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -12,6 +14,8 @@ from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.tokens.documents import DocumentReader
+from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
 TRIED_FILES = 8  # The first of them that has a record is taken.
 TRIED_RECORDS = 10
@@ -19,7 +23,9 @@ _READ_BYTES = 1 << 16
 
 
 def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
-    """Calls the function of a job on the first records. What it returns is dropped.
+    """Calls function and tokenizer of a job on the first records.
+
+    What they return is dropped.
 
     Args:
         job: The job.
@@ -27,12 +33,16 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
 
     Raises:
         UserFunctionError: The function fails, or returns what cannot be written.
+        InputError: The tokenizer cannot be used, or the records are no documents.
         CorruptInputError: An input is damaged at its beginning, and the job does not
             accept that.
     """
-    if job.map is None:
+    if job.map is None and job.pack is None:
         return
-    function = load_function(job.map)
+    function = None if job.map is None else load_function(job.map)
+    pack = job.pack
+    if pack is not None:
+        pack = dataclasses.replace(pack, found=find_tokenizer(pack))
     for file in files:
         plain = file.compression == "none"
         beginning = SourceRange(
@@ -44,9 +54,21 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
         damage = DamageHandler() if job.on_corrupt == "quarantine" else None
         source = source_of(file.spec)
         for batch in source.read(file, beginning, on_damage=damage).batches():
+            reader = None
+            if pack is not None:
+                reader = DocumentReader(pack, source.spec)
             found = zip(batch.places, batch.records, strict=True)
             for place, record in itertools.islice(found, TRIED_RECORDS):
                 where = f"{file.path}, {source.place_text(place)}"
-                call(function, record, source=where)
+                results: Sequence[bytes] = (record,)
+                if function is not None:
+                    results = call(function, record, source=where)
+                if reader is not None:
+                    reader.read(results, functools.partial(_always, where))
             if batch.records:
                 return
+
+
+def _always(place: str, number: int) -> str:
+    del number
+    return place

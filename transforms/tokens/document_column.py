@@ -26,15 +26,13 @@ class DocumentColumn:
     Args:
         options: Which feature holds them.
         source: How the records are made.
-        mapped: Whether a function of the user's made them of those of the source.
     """
 
-    def __init__(
-        self, options: PackOptions, source: SourceSpec, *, mapped: bool = False
-    ) -> None:
+    def __init__(self, options: PackOptions, source: SourceSpec) -> None:
         self._name = options.column
         kept = "line" if source.format == "text" else f"column:{options.column}"
-        self._whole = not options.column or (not mapped and source.record == kept)
+        # A function of the user's returns what it gets: text of text.
+        self._whole = not options.column or source.record == kept
         self._feature = OneFeature(options.column)
 
     def texts(self, records: Sequence[bytes], place_of: PlaceOf) -> Sequence[bytes]:
@@ -137,7 +135,7 @@ class DocumentColumn:
                 "the record is no tf.train.Example",
                 where=place,
                 got=str(e),
-                cure='give --column "" if the records are the text itself, or make '
+                cure="give --column - if the records are the text itself, or make "
                 "examples of them with --map",
             ) from e
         found = features.get(self._name.encode())

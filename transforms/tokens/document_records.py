@@ -35,7 +35,7 @@ def document_records(
         if asked:
             return records
         raise InputError(
-            '--column "" is for records that are the text itself',
+            "--column - is for records that are the text itself",
             expected="the name of a column",
             got=f"a file of format {records.input_format}, which has columns",
             cure="give --column NAME, or say with --record what a record is",

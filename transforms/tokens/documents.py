@@ -46,7 +46,6 @@ class DocumentReader:
     Args:
         options: With what was found when the job was planned.
         source: How the records are made.
-        mapped: Whether a function of the user's made them of those of the source.
         fast: Whether the fast path may be used, if the options ask for it.
 
     Raises:
@@ -60,13 +59,12 @@ class DocumentReader:
         options: PackOptions,
         source: SourceSpec,
         *,
-        mapped: bool = False,
         fast: bool = True,
     ) -> None:
         if options.found is None:
             raise ValueError("the tokenizer of the job is not known yet")
         self._size = options.found.vocabulary_size
-        self._column = DocumentColumn(options, source, mapped=mapped)
+        self._column = DocumentColumn(options, source)
         self._encoder: ComparedEncoder | None = None
         if options.tokenizer is not None:
             self._encoder = ComparedEncoder(

@@ -60,6 +60,8 @@ class PackOptions:
             is the text.
         tokenizer: File of the tokenizer, or `module:function`; None if the column
             holds tokens.
+        vocabulary_size: Of a column of tokens: ids are below it. None for any id of 32
+            bits.
         fast: Whether to tokenise with gigatoken, compared with the tokenizer's own
             library on a sample.
         bos: Token to add before every document, as text or id; "" for none.
@@ -75,6 +77,7 @@ class PackOptions:
     method: Method = "best-fit"
     column: str = "text"
     tokenizer: str | None = None
+    vocabulary_size: int | None = None
     fast: bool = False
     bos: str = ""
     eos: str = ""
@@ -99,6 +102,12 @@ class PackOptions:
                 raise InputError(
                     f"unknown {option}", expected=" or ".join(known), got=value
                 )
+        if self.tokenizer is not None and self.vocabulary_size is not None:
+            raise InputError(
+                "--vocabulary-size has no effect with --tokenizer",
+                expected="a column of tokens",
+                cure="leave it out: the tokenizer knows it",
+            )
         if self.tokenizer is None:
             for option, given in (
                 ("--fast", self.fast),

@@ -28,13 +28,13 @@ def test_lines_without_a_terminal(capfd):
         r"verifying  75%  1/2 shards  12,000 records  [\d,.]+ MB/s  0:00:\d\d elapsed"
     )
     assert re.fullmatch(pattern, line), line
-    assert counter.read() == (1, 300, 12_000, 2_000_000)
+    assert counter.read() == (1, 300, 12_000, 2_000_000, 0)
 
 
 def test_nothing_is_shown_unless_asked_for(capfd):
     with counter_shown("verifying", "shards", 1, 9, show=False) as counter:
         counter.add(9, 5, 7)
-    assert counter.read() == (1, 9, 5, 7)
+    assert counter.read() == (1, 9, 5, 7, 0)
     assert capfd.readouterr() == ("", "")
 
 

@@ -1,7 +1,7 @@
 """Whole conversions with real files: nothing lost, nothing changed, always the same.
 
 Covers: transforms/conversion/begin_job.py, transforms/conversion/shard_tasks.py,
-transforms/sources/damage.py.
+transforms/sources/damage.py, transforms/conversion/outputs/records.py.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class TestLossless:
         convert_shard(
             prepared_of(job_of(tmp_path / "in", tmp_path / "out")),
             0,
-            progress=lambda records, raw_bytes: told.append((records, raw_bytes)),
+            progress=lambda records, raw_bytes, _: told.append((records, raw_bytes)),
         )
         assert told == sorted(told)
         assert told[-1] == (500, sum(map(len, records)))
@@ -171,7 +171,7 @@ class TestLossless:
         (task,) = shard_tasks(prepared)
         make_shard(task, progress_dir=str(tmp_path / "progress"))
         assert contents(tmp_path / "progress") == {
-            "train.0": f"50 {sum(map(len, records))}".encode()
+            "train.0": f"50 {sum(map(len, records))} 0".encode()
         }
 
 

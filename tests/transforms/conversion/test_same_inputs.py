@@ -230,7 +230,7 @@ def test_an_input_that_is_damaged_since(job, inputs):
 def test_while_a_shard_is_made(job, inputs):
     done: list[int] = []
 
-    def progress(records: int, raw_bytes: int) -> None:
+    def progress(records: int, raw_bytes: int, tokens: int) -> None:
         if not done:
             done.append(records)
             rewrite(inputs / "0")
@@ -246,7 +246,7 @@ def test_a_worker_of_the_run_before_publishes_nothing(job, inputs):
     # It has read all it needs, and publishes after the next run has looked.
     prepared = prepared_of(job)
 
-    def progress(records: int, raw_bytes: int) -> None:
+    def progress(records: int, raw_bytes: int, tokens: int) -> None:
         rewrite(inputs / "2")
         begin_job(job)
 

@@ -47,14 +47,13 @@ def reader_of(
     tokenizer: pathlib.Path | str | None,
     source: SourceSpec = TFRECORD,
     *,
-    mapped: bool = False,
     use_fast: bool = True,
     **given: Any,
 ) -> DocumentReader:
     name = None if tokenizer is None else str(tokenizer)
     options = PackOptions(length=64, tokenizer=name, **given)
     options = dataclasses.replace(options, found=find_tokenizer(options))
-    return DocumentReader(options, source, mapped=mapped, fast=use_fast)
+    return DocumentReader(options, source, fast=use_fast)
 
 
 def read(records: Sequence[bytes], *given: Any, **options: Any) -> Documents:
@@ -88,9 +87,7 @@ LINES = [text.encode() for text in TEXTS]
         (LINES, TEXT, {}),
         (LINES, SourceSpec("parquet", "column:text"), {}),
         (LINES, SourceSpec("jsonl", "line"), {"column": ""}),
-        (EXAMPLES, SourceSpec("jsonl", "line"), {"mapped": True}),
-        (EXAMPLES, TEXT, {"mapped": True}),
-        (EXAMPLES, SourceSpec("parquet", "column:text"), {"mapped": True}),
+        (EXAMPLES, SourceSpec("jsonl", "line"), {}),
     ],
 )
 @pytest.mark.parametrize("fast", [False, True])
@@ -163,7 +160,7 @@ BAD = b"caf\xe9 au lait"
         (encode_example({"text": [1, 2]}), {}, "tokens already", "--tokenizer"),
         (encode_example({"text": [0.5]}), {}, "holds no document", "floats"),
         (encode_example({"text": ["a", "b"]}), {}, "several values", "2 values"),
-        (b"\xff\xff", {}, "no tf.train.Example", '--column ""'),
+        (b"\xff\xff", {}, "no tf.train.Example", "--column -"),
         (BAD, {"column": ""}, "not UTF-8", r"b'\xe9 au lai'"),
     ],
 )

@@ -29,6 +29,7 @@ SPEC = TokenizerSpec(
         ({"method": "first-fit"}, "unknown --pack"),
         ({"rows": "json"}, "unknown --rows"),
         ({"fast": True}, "--fast has no effect without --tokenizer"),
+        ({"tokenizer": "t.json", "vocabulary_size": 9}, "--vocabulary-size has no"),
         ({"add_special_tokens": True}, "--add-special-tokens has no effect"),
     ],
 )

@@ -35,7 +35,7 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
             kind="ids",
             digest="",
             library="",
-            vocabulary_size=_MOST_IDS,
+            vocabulary_size=options.vocabulary_size or _MOST_IDS,
             bos_id=_id_of("--bos", options.bos, None),
             eos_id=_id_of("--eos", options.eos, None),
         )

@@ -1,0 +1,54 @@
+"""What is said of packed rows."""
+
+from __future__ import annotations
+
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.pipelines.results.formatting import plural
+
+
+def packed_split(split: Split, dataset: str) -> PackedSplit | None:
+    """Returns what a split of packed rows says of them, None of another split."""
+    if split.packed is None:
+        return None
+    return PackedSplit.parse(split.packed, where=dataset)
+
+
+def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
+    """Returns what packed rows hold, as pairs of a head and a text."""
+    counts = packed.counts
+    places = counts.tokens + counts.padding_tokens
+    share = 100 * counts.padding_tokens / places if places else 0.0
+    documents = f"{counts.documents:,}"
+    added = f", {counts.special_tokens:,} of them added" * bool(counts.special_tokens)
+    lines = [
+        (
+            "packed",
+            f"{documents} documents into rows of {packed.length:,} tokens "
+            f"({packed.method}), {share:.2f} % padding",
+        ),
+        (
+            "tokens",
+            f"{counts.tokens:,}{added}; targets {counts.targets:,} = tokens - "
+            f"{plural(counts.pieces, 'piece')}",
+        ),
+    ]
+    cut = f"{plural(counts.cut_documents, 'document')} in several pieces"
+    if counts.truncated_documents:
+        cut += (
+            f"; {plural(counts.truncated_documents, 'document')} TRUNCATED by "
+            f"{plural(counts.truncated_tokens, 'token')}"
+        )
+    lines.append(("cut", cut))
+    if counts.empty_documents:
+        empty = plural(counts.empty_documents, "document")
+        lines.append(("left out", f"{empty} without a token"))
+    if counts.reference_shards:
+        shards = plural(counts.reference_shards, "shard")
+        lines.append(
+            (
+                "--fast",
+                f"DIFFERS from the tokenizer: {shards} made again without it",
+            )
+        )
+    return lines

@@ -1,0 +1,103 @@
+"""Writing a shard of rows: its records are documents, which are packed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+import google_crc32c
+
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
+from gristmill.dataset.arrayrecord.walk import walk_file
+from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.transforms.conversion.outputs.tally import Progress, Tally
+from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.named_function import load_function
+from gristmill.transforms.sources.protocol import Source
+from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.tokens.documents import DocumentReader
+from gristmill.transforms.tokens.row_packer import RowPacker
+
+
+def write_rows(
+    writer: ShardWriter,
+    batches: Iterable[tuple[str, RecordBatch]],
+    prepared: PreparedJob,
+    tally: Tally,
+    progress: Progress | None,
+    *,
+    packer: RowPacker,
+    fast: bool,
+) -> None:
+    """Tokenises the documents of a shard, packs them, and writes the rows.
+
+    Args:
+        writer: Takes the rows.
+        batches: The records, each batch with the file that it was read from.
+        prepared: The job.
+        tally: Counts the records.
+        progress: Called after each batch.
+        packer: Packs the documents.
+        fast: Whether the fast tokenizer may be used.
+
+    Raises:
+        FastTokenizerDiffersError: The fast tokenizer gives other ids.
+        UserFunctionError: The user's function failed.
+        StorageError: They cannot be written.
+    """
+    job = prepared.job
+    assert job.pack is not None  # It writes rows.
+    function = None if job.map is None else load_function(job.map)
+    source = source_of(prepared.files.spec)
+    reader = DocumentReader(job.pack, prepared.files.spec, fast=fast)
+    spans = 0
+    for path, batch in batches:
+        for _ in range(spans, len(tally.spans)):
+            packer.end_span()
+        spans = len(tally.spans)
+        tally.count(batch)
+        records: list[bytes] = []
+        places: list[int] = []
+        if function is None:
+            records, places = batch.records, list(batch.places)
+        else:
+            for place, record in zip(batch.places, batch.records, strict=True):
+                where = f"{path}, {source.place_text(place)}"
+                results = tally.mapped(function, record, source=where)
+                records += results
+                places += [place] * len(results)
+        place_of = functools.partial(_place_of, source, path, places)
+        documents = reader.read(records, place_of)
+        packer.add(documents, places)
+        tally.tokens += len(documents.ids)
+        tally.show(progress)
+    for _ in range(spans, len(tally.spans)):
+        packer.end_span()
+    for rows in packer.rows():
+        writer.write(rows, list(map(google_crc32c.value, rows)))
+
+
+def _place_of(source: Source, path: str, places: Sequence[int], number: int) -> str:
+    return f"{path}, {source.place_text(places[number])}"
+
+
+def prove_rows(packer: RowPacker, local: str, written: WrittenShard) -> None:
+    """Proves that a finished file holds every token of every document, once.
+
+    Args:
+        packer: What made the rows.
+        local: The file.
+        written: What it holds.
+
+    Raises:
+        DataLossError: It does not.
+    """
+    with open(local, "rb", buffering=0) as file:
+        packer.prove(
+            rows
+            for _, chunks in walk_file(
+                file, written.footer, path=local, size_bytes=written.file_bytes
+            )
+            if chunks is not None
+            for rows in chunks.decode(hashed=False)
+        )
