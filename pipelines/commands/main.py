@@ -33,6 +33,7 @@ from gristmill.pipelines.commands.errors import (
 _COMMANDS = {
     "append": "jobs",
     "bench-loader": "bench_loader",
+    "blame": "blame",
     "convert": "jobs",
     "demo": "demo",
     "head": "show",

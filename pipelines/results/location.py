@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gristmill.loader.provenance.find_document import FoundDocument
-from gristmill.loader.provenance.locate import Location
-from gristmill.loader.provenance.source_fields import Piece
+from gristmill.loader.provenance.source_fields import SourcePlace
 from gristmill.pipelines.results.source_details import Detail, DetailedLocation
 from gristmill.pipelines.results.source_line import LINE_FORMATS
 
@@ -63,7 +62,7 @@ def location_text(
     return "\n".join([*lines, *source_lines(found, location.detail)])
 
 
-def source_lines(found: Location | Piece, detail: Detail) -> Iterator[str]:
+def source_lines(found: SourcePlace, detail: Detail) -> Iterator[str]:
     """Yields what is known of a source, in lines."""
     for passed in found.passed:
         yield f"through  {passed.path}, record {passed.record:,}"
