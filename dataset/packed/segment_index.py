@@ -68,8 +68,8 @@ class SegmentIndex:
     """Which document each piece of each row of a shard is of, and where that begins.
 
     Pieces are in the order of rows, and in a row in that of their documents. Documents
-    are numbered in the order in which the shard's source has them, those without a
-    token too if they have a place.
+    are numbered in the order in which the shard's source has them, without those that
+    have no token.
 
     Attributes:
         row_ends: int64 [rows], where the pieces of each row end; no row is empty.

@@ -47,14 +47,17 @@ class PackedShard:
 
 
 def packed_shard(documents: Sequence[Sequence[int]]) -> PackedShard:
-    """Packs documents, of which some may be empty."""
+    """Packs documents, of which some may be empty: these are in no row."""
+    all_documents = len(documents)
+    places = [PLACE_BYTES * at for at, tokens in enumerate(documents) if tokens]
+    documents = [tokens for tokens in documents if tokens]
     lengths = np.array([len(document) for document in documents], np.uint32)
     plan = plan_rows(lengths, length=FORMAT.length, method="best-fit")
     tokens = [
         documents[document][first : first + length]
         for document, first, length in zip(*plan[1:], strict=True)
     ]
-    ids = [np.array(document, "<u4").tobytes() for document in documents if document]
+    ids = [np.array(document, "<u4").tobytes() for document in documents]
     digest = RecordsDigest.of(
         np.array([google_crc32c.value(each) for each in ids], np.uint32),
         np.array([len(each) for each in ids], np.int64),
@@ -72,12 +75,12 @@ def packed_shard(documents: Sequence[Sequence[int]]) -> PackedShard:
             row_ends=plan.row_ends,
             piece_documents=plan.documents,
             piece_firsts=plan.firsts,
-            document_places=PLACE_BYTES * np.arange(len(documents)),
+            document_places=np.array(places, np.int64),
             span_documents=np.array([len(documents)]),
         ),
         PackedCounts(
-            documents=len(ids),
-            empty_documents=len(documents) - len(ids),
+            documents=len(documents),
+            empty_documents=all_documents - len(documents),
             tokens=total,
             pieces=len(plan.lengths),
             padding_tokens=len(plan.row_ends) * FORMAT.length - total,

@@ -103,8 +103,7 @@ class RowsCheck:
     def _places(self, index: SegmentIndex) -> Iterator[Finding]:
         """Finds documents that are none of what was read for the shard."""
         counts, spans = self._packed.counts, self._packed.spans
-        documents = counts.documents + counts.empty_documents
-        facts = [("documents", documents, index.documents)]
+        facts = [("documents", counts.documents, index.documents)]
         if spans is not None:
             facts.append(("spans", len(spans), len(index.span_documents)))
         for what, expected, got in facts:
