@@ -1,0 +1,261 @@
+"""Packing that stopped half way: shards, segment indexes and indexes fit in the end.
+
+Covers: dataset/commit/publish_shard.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import random
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from gristmill import dataset
+from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.tokens.pack_options import PackOptions
+from tests.support.conversion import contents, convert, job_of, prepared_of
+from tests.support.gcs_server import GcsServer
+from tests.support.kills import Killer
+from tests.support.records import frames_of
+
+SHARDS = 3
+KILLED = -9
+OUT = "gs://bucket/out"
+
+
+def records(count: int = 90) -> list[bytes]:
+    chance = random.Random(7)
+    lengths = [chance.choice((0, 5, 17, 40, 130)) for _ in range(count)]
+    return [
+        dataset.encode_example({"ids": [chance.randrange(1000) for _ in range(length)]})
+        for length in lengths
+    ]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("in") / "a.tfrecord"
+    path.write_bytes(frames_of(records()))
+    return path
+
+
+def packing(
+    inputs: pathlib.Path, output: pathlib.Path | str, *, length: int = 32
+) -> ConversionJob:
+    pack = PackOptions(length=length, column="ids")
+    return job_of(inputs, output, plan=("num_shards", SHARDS), pack=pack)
+
+
+def shard_path(shard: int) -> str:
+    return layout.shard_name("data", "train", shard, SHARDS)
+
+
+def segments_file(output: pathlib.Path | str, shard: int) -> pathlib.Path:
+    return pathlib.Path(output, layout.segments_path(shard_path(shard)))
+
+
+HARMS = {
+    "gone": lambda path: path.unlink(),
+    "short": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+@pytest.fixture(scope="module")
+def expected(inputs, tmp_path_factory) -> dict[str, bytes]:
+    output = tmp_path_factory.mktemp("undisturbed") / "out"
+    convert(packing(inputs, output))
+    assert not verify(str(output), workers=1).findings
+    return contents(output)
+
+
+class TestUnfinished:
+    @pytest.fixture
+    def half_done(self, inputs, tmp_path) -> ConversionJob:
+        job = packing(inputs, tmp_path / "out")
+        prepared = prepared_of(job)
+        for shard in (0, 2):
+            convert_shard(prepared, shard)
+        return job
+
+    def test_finished_shards_stay(self, half_done, expected):
+        kept = [
+            pathlib.Path(half_done.output, path)
+            for shard in (0, 2)
+            for path in (
+                shard_path(shard),
+                layout.segments_path(shard_path(shard)),
+                layout.index_path(shard_path(shard)),
+            )
+        ]
+        before = [path.stat().st_ino for path in kept]
+        convert(half_done)
+        assert [path.stat().st_ino for path in kept] == before
+        assert contents(half_done.output) == expected
+
+    @pytest.mark.parametrize("harm", HARMS)
+    def test_a_segment_index_that_is_not_whole(self, half_done, expected, harm):
+        HARMS[harm](segments_file(half_done.output, 2))
+        prepared = prepared_of(half_done)
+        assert finished_shard(prepared, 2) is None
+        assert finished_shard(prepared, 0) is not None
+        convert(half_done)
+        assert contents(half_done.output) == expected
+
+    @pytest.mark.parametrize("harm", HARMS)
+    def test_lost_after_the_commit(self, half_done, expected, harm):
+        convert(half_done)
+        HARMS[harm](segments_file(half_done.output, 1))
+        assert verify(half_done.output, workers=1, quick=True).findings
+        convert(half_done)
+        assert contents(half_done.output) == expected
+
+    def test_an_end_before_the_index(self, half_done, expected):
+        """The shard and its segment index are there: they are made again."""
+        index = pathlib.Path(half_done.output, layout.index_path(shard_path(2)))
+        index.unlink()
+        assert finished_shard(prepared_of(half_done), 2) is None
+        convert(half_done)
+        assert contents(half_done.output) == expected
+
+    def test_other_rows_are_another_job(self, half_done):
+        other = dataclasses.replace(
+            half_done, pack=PackOptions(length=64, column="ids")
+        )
+        with pytest.raises(JobChangedError, match=r"pack\.length was 32, is 64"):
+            convert(other)
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
+    with Killer(tmp_path_factory.mktemp("killer")) as killer:
+        yield killer
+
+
+def command(inputs: pathlib.Path, output: pathlib.Path | str, *more: str) -> list[str]:
+    return [
+        *("pack", str(inputs), str(output), "--name=data", "--column=ids"),
+        *("--length=32", f"--num-shards={SHARDS}", "--workers=1", *more),
+    ]
+
+
+def plain(inputs: pathlib.Path, output: pathlib.Path | str, *more: str) -> list[str]:
+    return [
+        *("convert", str(inputs), str(output), "--name=data"),
+        *(f"--num-shards={SHARDS}", "--workers=1", *more),
+    ]
+
+
+STRIDES = [
+    37,
+    pytest.param(11, marks=pytest.mark.slow),
+    pytest.param(1, marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+def test_a_kill_at_any_step(killer, inputs, tmp_path, stride: int) -> None:
+    ended = killer.run(command(inputs, tmp_path / "expected"))
+    assert ended.status == 0, ended.error
+    expected = contents(tmp_path / "expected")
+    output, kill_at = tmp_path / "out", stride // 2 + 1
+    while True:
+        ended = killer.run(command(inputs, output), kill_at=kill_at)
+        if ended.status != KILLED:
+            break
+        for shard in range(SHARDS):
+            index = output / layout.index_path(shard_path(shard))
+            # Where there is an index, all is there.
+            if index.exists():
+                assert (output / shard_path(shard)).exists()
+                assert segments_file(output, shard).exists()
+        again = killer.run(command(inputs, output))
+        assert again.status == 0, again.error
+        assert contents(output) == expected
+        shutil.rmtree(output)
+        kill_at += stride
+    assert ended.status == 0, ended.error
+    assert kill_at > stride
+
+
+@pytest.mark.parametrize("stride", [*STRIDES[1:], 47])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (plain, command),
+        pytest.param(command, plain, marks=pytest.mark.slow),
+        pytest.param(command, command, marks=pytest.mark.slow),
+    ],
+    ids=["records become rows", "rows become records", "other rows"],
+)
+def test_a_kill_at_any_step_of_an_exchange(
+    killer, inputs, tmp_path, old, new, stride: int
+) -> None:
+    more = ("--length=64",) if new is command else ()
+    argv = new(inputs, tmp_path / "out", *more, "--overwrite")
+    assert killer.run(old(inputs, tmp_path / "old")).status == 0
+    fresh = killer.run(new(inputs, tmp_path / "new", *more, "--overwrite"))
+    assert fresh.status == 0, fresh.error
+    expected = contents(tmp_path / "new")
+    output, kill_at = tmp_path / "out", stride // 2 + 1
+    while True:
+        shutil.copytree(tmp_path / "old", output)
+        ended = killer.run(argv, kill_at=kill_at)
+        if ended.status != KILLED:
+            break
+        again = killer.run(argv)
+        assert again.status == 0, again.error
+        assert contents(output) == expected
+        shutil.rmtree(output)
+        kill_at += stride
+    assert ended.status == 0, ended.error
+    assert contents(output) == expected
+    assert kill_at > stride
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+def test_requests_of_an_exchange_in_a_bucket(server, inputs) -> None:
+    """Three copies and three deletions of each shard with what belongs to it."""
+    convert(packing(inputs, OUT))
+    job = packing(inputs, OUT, length=64)
+    results = [
+        make_shard(task) for task in shard_tasks(prepared_of(job, overwrite=True))
+    ]
+    server.log.clear()
+    commit_shards([job], results)
+    of_shards = [entry for entry in server.log if "array_record-" in entry[1]]
+    assert len(of_shards) == 6 * SHARDS
+    assert {operation for operation, _, _ in of_shards} == {"copy", "delete"}
+    assert not verify(OUT, workers=1).findings
+    assert open_manifest(OUT).splits["train"].packed["length"] == 64
+
+
+def test_a_segment_index_of_another_content_in_a_bucket(server, inputs) -> None:
+    """A bucket keeps checksums: also one of the same size is not taken as finished."""
+    job = packing(inputs, OUT)
+    prepared = prepared_of(job)
+    convert_shard(prepared, 1)
+    assert finished_shard(prepared, 1) is not None
+    path = f"out/{layout.segments_path(shard_path(1))}"
+    data = server.objects.buckets["bucket"][path].data
+    server.objects.put("bucket", path, data[:-1] + bytes([data[-1] ^ 1]))
+    assert finished_shard(prepared, 1) is None
+    convert(job)
+    assert not verify(OUT, workers=1).findings
