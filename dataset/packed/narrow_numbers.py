@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,9 @@ def bytes_for(count: int) -> int:
     return max(1, -(-(max(count, 1) - 1).bit_length() // 8))
 
 
-def narrowed(values: npt.NDArray[Any], width: int) -> bytes:
-    """Returns the low bytes of each value, little-endian."""
-    wide = values.astype("<u4").view(np.uint8).reshape(-1, 4)
-    return np.ascontiguousarray(wide[:, :width]).tobytes()
+def narrowed(values: npt.NDArray[Any], width: int) -> npt.NDArray[np.uint8]:
+    """Returns the low bytes of each value, little-endian: uint8 [values, width]."""
+    return values.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width]
 
 
 def widened(data: bytes, at: int, count: int, width: int) -> UInt32:
@@ -38,18 +38,26 @@ def widened(data: bytes, at: int, count: int, width: int) -> UInt32:
     return wide.view("<u4").ravel().astype(np.uint32)
 
 
-def encode_steps(steps: Int64) -> tuple[int, bytes, Int64]:
+def encode_steps(chunks: Callable[[], Iterable[Int64]]) -> tuple[int, bytes, Int64]:
     """Returns the best width of steps, their bytes, and the steps too long for it.
 
     In place of each that is too long is the largest number of that width.
+
+    Args:
+        chunks: Returns the steps, some at a time. It is called twice.
     """
-    sizes = {
-        width: width * len(steps) + 8 * int(np.count_nonzero(steps >= _mark(width)))
-        for width in (1, 2, 3, 4)
-    }
+    sizes = dict.fromkeys((1, 2, 3, 4), 0)
+    for steps in chunks():
+        for width in sizes:
+            far = int(np.count_nonzero(steps >= _mark(width)))
+            sizes[width] += width * len(steps) + 8 * far
     width = min(sizes, key=sizes.__getitem__)
-    far = steps >= _mark(width)
-    return width, narrowed(np.where(far, _mark(width), steps), width), steps[far]
+    mark = _mark(width)
+    parts, far_steps = [], [np.zeros(0, np.int64)]
+    for steps in chunks():
+        far_steps.append(steps[steps >= mark])
+        parts.append(narrowed(np.minimum(steps, mark), width).tobytes())
+    return width, b"".join(parts), np.concatenate(far_steps)
 
 
 def _mark(width: int) -> int:

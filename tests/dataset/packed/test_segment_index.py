@@ -175,7 +175,7 @@ class TestContent:
         index = c4_like(300_000)
         with peak_memory() as peak:
             index.encode()
-        assert peak.bytes < 40 * index.pieces
+        assert peak.bytes < 20 * index.pieces
 
     def test_long_documents_and_rare_ones_take_no_more(self):
         """Books in rows of 2,048, and one record in 1,000 left by a filter."""
