@@ -219,12 +219,14 @@ def write_path(name: str, split: str) -> str:
 
 
 def result_path(name: str, split: str, job: str) -> str:
-    """Returns where a Beam runner hands over the result of a command.
+    """Returns where workers leave a note until the commit.
+
+    A Beam runner hands over the result of a command so.
 
     Args:
         name: The dataset's name.
         split: The first split that the command is about.
-        job: 16 digits that tell the command from others.
+        job: 16 digits that tell the command, or the job, from others.
     """
     return f"{RESULT_PREFIX}{name}-{split}-{job}"
 

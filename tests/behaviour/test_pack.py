@@ -1,7 +1,6 @@
 """Packing documents into rows, from every source, against plain Python.
 
 Covers: transforms/conversion/outputs/rows.py, transforms/conversion/outputs/tally.py,
-transforms/conversion/outputs/fast_path.py,
 pipelines/results/packed.py, dataset/packed/packed_split.py,
 transforms/tokens/described_rows.py.
 """

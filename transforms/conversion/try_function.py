@@ -56,7 +56,8 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
         for batch in source.read(file, beginning, on_damage=damage).batches():
             reader = None
             if pack is not None:
-                reader = DocumentReader(pack, source.spec)
+                # A shard finds out whether the fast path differs.
+                reader = DocumentReader(pack, source.spec, fast=False)
             found = zip(batch.places, batch.records, strict=True)
             for place, record in itertools.islice(found, TRIED_RECORDS):
                 where = f"{file.path}, {source.place_text(place)}"
