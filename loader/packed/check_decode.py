@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.decode.examples import ExampleDecoder
 from gristmill.loader.decode.tokens import TokenDecoder
 from gristmill.loader.packed.packed_rows import PackedRows, splits_of
+
+_log = logging.getLogger(__name__)
 
 
 def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
@@ -25,12 +29,12 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
     """
     if not isinstance(decode, PackedRows | TokenDecoder | ExampleDecoder):
         return
-    known = [(part, split.packed) for part, split in splits_of(datasets) if split]
+    known = [(part, split) for part, split in splits_of(datasets) if split]
     if isinstance(decode, PackedRows):
         _check_rows(decode, known)
         return
-    for part, packed in known:
-        if packed is not None and packed["rows"] == "packed":
+    for part, split in known:
+        if split.packed is not None and split.packed["rows"] == "packed":
             raise InputError(
                 f"the dataset holds packed rows, which no {type(decode).__name__} "
                 "decodes",
@@ -39,20 +43,35 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
             )
 
 
-def _check_rows(
-    decode: PackedRows, known: Sequence[tuple[Dataset, Mapping[str, Any] | None]]
-) -> None:
+def _check_rows(decode: PackedRows, known: Sequence[tuple[Dataset, Split]]) -> None:
     """Raises InputError unless all datasets that say so hold rows for a decoder."""
-    for part, packed in known:
-        if packed is not None:
-            _check_stored(decode, part, packed)
-        elif any(other is not None for _, other in known):
+    tokenizers: dict[str, Dataset] = {}
+    for part, split in known:
+        if split.packed is not None:
+            _check_stored(decode, part, split.packed)
+            if digest := _tokenizer_of(split):
+                tokenizers.setdefault(digest, part)
+        elif any(other.packed is not None for _, other in known):
             raise InputError(
                 "the dataset does not hold packed rows, and others beside it do",
                 where=repr(part),
                 expected="a dataset that `gristmill pack` made",
                 cure="pack it, or leave it out of the mixture or of what is joined",
             )
+    if len(tokenizers) > 1:
+        # Not an error: one vocabulary can be in files of several kinds.
+        _log.warning(
+            "rows of different tokenizers, in which an id can be another token: %s",
+            ", ".join(f"{part!r} of {digest}" for digest, part in tokenizers.items()),
+        )
+
+
+def _tokenizer_of(split: Split) -> str:
+    """Returns the digest of a split's tokenizer, "" where that is not known."""
+    found: Any = split.source
+    for name in ("options", "pack", "found", "digest"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else ""
 
 
 def _check_stored(decode: PackedRows, part: Dataset, packed: Mapping[str, Any]) -> None:

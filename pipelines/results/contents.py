@@ -11,6 +11,11 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.provenance import part_count
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
+from gristmill.pipelines.results.packed import (
+    packed_lines,
+    packed_split,
+    tokenizer_text,
+)
 
 _TEXT_WIDTH = 72
 _VALUES_SHOWN = 8
@@ -29,6 +34,7 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
         lines.append("  schema    features.json, as TFDS writes it")
     for name, split in sorted(manifest.splits.items()):
         lines += [f"split {name}", *_split_lines(split)]
+        lines += _packed_lines(split, dataset)
         lines += _feature_lines(split)
         if split.editions:
             lines.append(f"  editions  {len(split.editions):,}")
@@ -67,6 +73,15 @@ def _split_lines(split: Split) -> list[str]:
         size = size_text(split.quarantined_bytes)
         lines.append(f"  left out  {regions}, {size}: see quarantine/")
     return lines
+
+
+def _packed_lines(split: Split, dataset: str) -> list[str]:
+    """Returns lines about packed rows, none of other records."""
+    packed = packed_split(split, dataset)
+    if packed is None:
+        return []
+    heads = [*packed_lines(packed), ("tokenizer", tokenizer_text(split))]
+    return [f"  {head:<9} {text}" for head, text in heads]
 
 
 def _feature_lines(split: Split) -> list[str]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.pipelines.results.formatting import plural
+
+_DIGEST_SHOWN = len("sha256:") + 16
 
 
 def packed_split(split: Split, dataset: str) -> PackedSplit | None:
@@ -12,6 +17,21 @@ def packed_split(split: Split, dataset: str) -> PackedSplit | None:
     if split.packed is None:
         return None
     return PackedSplit.parse(split.packed, where=dataset)
+
+
+def tokenizer_text(split: Split) -> str:
+    """Returns of which tokenizer the tokens of packed rows are, as far as known."""
+    found: Any = split.source
+    for name in ("options", "pack", "found"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping):
+        return "not known"
+    if found.get("kind") == "ids":
+        return "none: the documents were tokens"
+    text = f"{found.get('kind')}, {found.get('vocabulary_size'):,} ids"
+    libraries = [found.get("library"), found.get("fast_library")]
+    text += f", {' and '.join(filter(None, libraries))}" * any(libraries)
+    return f"{text}, {str(found.get('digest'))[:_DIGEST_SHOWN]}"
 
 
 def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:

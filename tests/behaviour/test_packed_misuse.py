@@ -3,6 +3,7 @@
 Covers: loader/packed/check_decode.py.
 """
 
+import dataclasses
 import glob
 import pathlib
 import shutil
@@ -17,6 +18,7 @@ from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.jobs.appended_job import open_to_append
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.tokens.pack_options import PackOptions
 from tests.support.datasets import convert
 from tests.support.packed import documents, pack
 
@@ -63,7 +65,7 @@ def test_decoders_of_other_records_are_refused(decode, opened, places):
 
 
 def test_packed_rows_of_other_records_are_refused(opened, places):
-    rows = loader.PackedRows(length=32)
+    rows = loader.PackedRows(length=32, id_bytes=4)
     both = loader.open([places["short"], places["plain"]])
     mixed = {"a": opened["short"], "b": opened["plain"]}
     for datasets in (both, mixed):
@@ -86,12 +88,12 @@ def test_rows_of_several_lengths_need_the_greatest(opened, places):
     joined = loader.open([places["short"], places["long"]])
     for datasets in (joined, {"a": opened["short"], "b": opened["long"]}):
         with pytest.raises(InputError, match="stored in another way") as refused:
-            feed_of(datasets, loader.PackedRows(length=32))
+            feed_of(datasets, loader.PackedRows(length=32, id_bytes=4))
         assert "64 tokens a row" in str(refused.value)
-        with feed_of(datasets, loader.PackedRows(length=64)) as feed:
+        with feed_of(datasets, loader.PackedRows(length=64, id_bytes=4)) as feed:
             batch = next(feed)
         assert batch["inputs"].shape == (4, 64)
-        rows = loader.PackedRows(length=64, id_bytes=3)
+        rows = loader.PackedRows(length=64)
         with pytest.raises(InputError, match="stored in another way"):
             feed_of(datasets, rows)
     for datasets in ([joined], [opened["short"], opened["long"]]):
@@ -101,7 +103,7 @@ def test_rows_of_several_lengths_need_the_greatest(opened, places):
 
 def test_files_of_packed_rows_are_decoded_by_who_knows_them(opened, places):
     files = loader.open(sorted(glob.glob(f"{places['short']}/*.array_record*")))
-    with feed_of(files, loader.PackedRows(length=32)) as feed:
+    with feed_of(files, loader.PackedRows(length=32, id_bytes=4)) as feed:
         found = next(feed)
     with feed_of(opened["short"], loader.PackedRows.of(opened["short"])) as feed:
         expected = next(feed)
@@ -134,5 +136,28 @@ def test_packed_rows_are_not_indexed_in_their_place(places, tmp_path):
     (copy / "dataset.json").unlink()
     index(IndexOptions(files=(str(copy),)), workers=1)
     with feed_of(loader.open(str(copy)), None) as feed:
-        decoded = loader.PackedRows(length=32)(next(feed))
+        decoded = loader.PackedRows(length=32, id_bytes=4)(next(feed))
     assert decoded["inputs"].shape == (4, 32)
+
+
+def test_rows_of_other_tokenizers_are_named(tmp_path, monkeypatch, caplog):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "in.txt").write_text("a text\n" * 20)
+    opened = {}
+    for name, first in (("one_way", 0), ("another_way", 100)):
+        (tmp_path / f"{name}.py").write_text(
+            f"def ids(texts):\n    return [[{first} + n for n in text.encode()] "
+            "for text in texts]\nids.vocabulary_size = 400\n"
+        )
+        rows = PackOptions(length=8, column="", tokenizer=f"{name}:ids")
+        output = str(tmp_path / name)
+        job = ConversionJob(inputs=(f"{tmp_path}/in.txt",), output=output, name="d")
+        run([dataclasses.replace(job, pack=rows)], workers=1)
+        opened[name] = loader.open(output)
+    decode = loader.PackedRows.of(*opened.values())
+    feed_of(opened["one_way"], decode).close()
+    assert not caplog.records
+    feed_of(opened, decode).close()
+    (said,) = caplog.messages
+    assert "rows of different tokenizers" in said
+    assert said.count("sha256:") == 2

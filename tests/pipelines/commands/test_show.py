@@ -6,6 +6,7 @@ pipelines/results/packed_rows.py.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pathlib
 
@@ -71,22 +72,45 @@ def test_head_decodes_examples(tmp_path):
     assert "score: 0.5" in text
 
 
+def test_inspect_shows_what_was_packed(tmp_path):
+    (tmp_path / "my_words.py").write_text(
+        "def words(texts):\n    return [[*text.encode()] for text in texts]\n"
+        "words.vocabulary_size = 256\n"
+    )
+    (tmp_path / "in.txt").write_text("a\n" + "long" * 20 + "\n\nb\n")
+    options = "--tokenizer", "my_words:words", "--column=-", "--length=32"
+    succeeded("pack", "in.txt", "rows", *options, cwd=tmp_path)
+    text = succeeded("inspect", "rows", cwd=tmp_path)
+    digest = hashlib.sha256((tmp_path / "my_words.py").read_bytes()).hexdigest()
+    for line in (
+        "  packed    3 documents into rows of 32 tokens (best-fit), 14.58 % padding",
+        "  tokens    82; targets 77 = tokens - 5 pieces",
+        "  cut       1 document in several pieces",
+        "  left out  1 document without a token",
+        f"  tokenizer function, 256 ids, my_words:words, sha256:{digest[:16]}",
+    ):
+        assert line in text.splitlines()
+    given = pack(tmp_path / "given", [[[1, 2]]])
+    text = succeeded("inspect", given, cwd=tmp_path)
+    assert "  tokenizer none: the documents were tokens" in text.splitlines()
+
+
 def test_head_shows_the_pieces_of_packed_rows(tmp_path):
     documents = [[1, 2, 3], list(range(100, 140)), [7]]
     packed = pack(tmp_path, [documents], length=32)
     text = succeeded("head", packed, cwd=tmp_path)
     assert text.splitlines() == [
-        "record 0: 76 bytes, 32 tokens in 2 pieces",
+        "record 0: 140 bytes, 32 tokens in 2 pieces",
         "  1 2 3",
         "  100 101 102 103 104 105 106 107 ... (29 tokens)",
-        "record 1: 44 bytes, 12 tokens in 2 pieces",
+        "record 1: 68 bytes, 12 tokens in 2 pieces",
         "  from token 29 of its document: "
         "129 130 131 132 133 134 135 136 ... (11 tokens)",
         "  7",
     ]
     lines = succeeded("head", packed, "--json", cwd=tmp_path).splitlines()
     rows = list(map(json.loads, lines))
-    assert [(row["record"], row["bytes"]) for row in rows] == [(0, 76), (1, 44)]
+    assert [(row["record"], row["bytes"]) for row in rows] == [(0, 140), (1, 68)]
     assert rows[0]["pieces"][0] == {"first": 0, "ids": [1, 2, 3]}
     assert rows[1]["pieces"][0] == {"first": 29, "ids": list(range(129, 140))}
     order = "--batch-size", "2", "--shuffle", "none", "--show"
