@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from gristmill.dataset.errors import InputError
+from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.loader.batches import Batches, row_at
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import checked_count
@@ -83,7 +82,7 @@ def locate(batches: Batches, step: int, row: int, token: int | None = None) -> L
     )
 
 
-def _checked_token(token: int, packed: Mapping[str, Any] | None, shard: str) -> int:
+def _checked_token(token: int, packed: PackedSplit | None, shard: str) -> int:
     if packed is None:
         raise InputError(
             "the row has no tokens: it is not packed",
@@ -91,8 +90,7 @@ def _checked_token(token: int, packed: Mapping[str, Any] | None, shard: str) -> 
             got=f"token {token}",
             cure="leave the token out",
         )
-    most = int(packed["length"]) - 1
-    return checked_count(token, what="token", least=0, most=most)
+    return checked_count(token, what="token", least=0, most=packed.length - 1)
 
 
 def pieces_of(

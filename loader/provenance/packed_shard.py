@@ -7,8 +7,7 @@ segment index, for the shard's index, and for the row.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import google_crc32c
 import numpy as np
@@ -16,7 +15,8 @@ import numpy as np
 from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import parse_index
-from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.dataset import Dataset, ShardInfo, reader_of, shards_of, table_of
@@ -47,16 +47,20 @@ class RowPieces(NamedTuple):
     ends: IntArray
 
 
-def packed_of(dataset: Dataset, info: ShardInfo) -> Mapping[str, Any] | None:
+def packed_of(dataset: Dataset, info: ShardInfo) -> PackedSplit | None:
     """Returns what `dataset.json` says of the packed rows of a shard, None for others.
 
     Args:
         dataset: One that is not joined of others.
         info: The shard.
+
+    Raises:
+        InvalidDatasetError: It makes no sense.
     """
     if dataset.committed is None or info.edition is None:
         return None
-    return dataset.committed.parts[info.edition - 1].packed
+    fields = dataset.committed.parts[info.edition - 1].packed
+    return None if fields is None else PackedSplit.parse(fields, where=dataset.path)
 
 
 class PackedShard:
@@ -81,8 +85,8 @@ class PackedShard:
         packed = packed_of(dataset, self.info)
         if packed is None:
             raise ValueError(f"{self.info.path} has no packed rows")
-        length, id_bytes = int(packed["length"]), int(packed["id_bytes"])
-        self._format = RowFormat(length, id_bytes, packed["rows"])
+        rows = cast(RowsKind, packed.rows)
+        self._format = RowFormat(packed.length, packed.id_bytes, rows)
         name = self.info.path.removeprefix(dataset.path).lstrip("/")
         self._place = layout.join(dataset.path, layout.segments_path(name))
         table = table_of(dataset)

@@ -26,6 +26,7 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.tfrecord.frames import encode_frame
@@ -171,9 +172,15 @@ def _packed_part(
         writer_options=part.writer_options,
         source=part.source,
     )
-    packed = {"format": 1, "rows": "packed", "length": length, "id_bytes": 4}
-    totals = sum((report.packed for report in reports), PackedCounts()).as_dict()
-    return dataclasses.replace(split, packed=packed | {"method": method} | totals)
+    packed = PackedSplit(
+        rows="packed",
+        length=length,
+        id_bytes=4,
+        vocabulary_size=1 << 32,
+        method=method,
+        counts=sum((r.packed for r in reports if r.packed), PackedCounts()),
+    )
+    return dataclasses.replace(split, packed=packed.encode())
 
 
 def _rows(
