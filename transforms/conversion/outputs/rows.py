@@ -9,6 +9,7 @@ import google_crc32c
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.walk import walk_file
+from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.conversion.outputs.tally import Progress, Tally
 from gristmill.transforms.jobs.prepared_job import PreparedJob
@@ -43,6 +44,7 @@ def write_rows(
     Raises:
         FastTokenizerDiffersError: The fast tokenizer gives other ids.
         UserFunctionError: The user's function failed.
+        DataLossError: A record is not the one that was read.
         StorageError: They cannot be written.
     """
     job = prepared.job
@@ -56,6 +58,7 @@ def write_rows(
             packer.end_span()
         spans = len(tally.spans)
         tally.count(batch)
+        _check_records(batch, path, source)
         records: list[bytes] = []
         places: list[int] = []
         if function is None:
@@ -75,6 +78,25 @@ def write_rows(
         packer.end_span()
     for rows in packer.rows():
         writer.write(rows, list(map(google_crc32c.value, rows)))
+
+
+def _check_records(batch: RecordBatch, path: str, source: Source) -> None:
+    """Checks that records are those whose checksums were read: no row has these.
+
+    Raises DataLossError if one is not.
+    """
+    found = list(map(google_crc32c.value, batch.records))
+    if found == batch.crc32cs:
+        return
+    for place, expected, got in zip(batch.places, batch.crc32cs, found, strict=True):
+        if got != expected:
+            raise DataLossError(
+                "a record changed on the way to the tokenizer",
+                where=f"{path}, {source.place_text(place)}",
+                expected=f"crc32c {expected:#010x}",
+                got=f"{got:#010x}",
+                cure="check the memory of this machine, then run again",
+            )
 
 
 def _place_of(source: Source, path: str, places: Sequence[int], number: int) -> str:
