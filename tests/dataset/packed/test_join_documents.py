@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.packed import join_documents
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.document_crc32cs import crc32cs_of, followed_by
-from gristmill.dataset.packed.join_documents import JoinedDocuments, join_documents
+from gristmill.dataset.packed.join_documents import DocumentJoiner, JoinedDocuments
 from gristmill.dataset.packed.row_format import RowFormat
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from tests.support.document_rows import PackedRows, Piece, packed_rows
@@ -41,7 +42,7 @@ ROWS: list[list[Piece]] = [
 def join(packed: PackedRows, batch: int = 2) -> JoinedDocuments:
     records, row_format, index = packed.records, packed.row_format, packed.index
     batches = (records[n : n + batch] for n in range(0, len(records), batch))
-    return join_documents(batches, row_format=row_format, index=index)
+    return join_documents.join_documents(batches, row_format=row_format, index=index)
 
 
 def crc32c(document: Sequence[int]) -> int:
@@ -172,11 +173,24 @@ def test_rows_that_contradict_the_index(
     assert str(e.value) == message
 
 
-def test_a_record_that_is_no_row_is_named() -> None:
+@pytest.mark.parametrize("batch_bytes", [1, 100, 1 << 20])
+def test_a_record_that_is_no_row_is_named(
+    monkeypatch: pytest.MonkeyPatch, batch_bytes: int
+) -> None:
+    monkeypatch.setattr(join_documents, "_BATCH_BYTES", batch_bytes)
     packed = packed_rows(DOCUMENTS, ROWS, FORMATS[0])
     packed.records[3] = packed.records[3][:-1]
     with pytest.raises(CorruptShardError, match=r"where: +row 3\n"):
         join(packed)
+
+
+def test_rows_are_joined_as_they_come() -> None:
+    """No more than a MiB of them waits."""
+    packed = packed_rows(DOCUMENTS, ROWS, FORMATS[0])
+    joiner = DocumentJoiner(packed.row_format, packed.index)
+    joiner.add(packed.records)
+    with pytest.raises(CorruptShardError):
+        joiner.add([bytes(1 << 20)])
 
 
 def test_a_changed_token_changes_checksum_and_digest() -> None:

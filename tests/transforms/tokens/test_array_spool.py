@@ -49,6 +49,20 @@ def test_all_values_are_mapped(tmp_path: pathlib.Path) -> None:
     assert mapped.tolist() == [5, -1]
 
 
+def test_what_follows_one_another_is_read_at_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(
+        os, "pread", lambda *which: reads.append(which[1]) or pread(*which)
+    )
+    with closing(ArraySpool(str(tmp_path), "<u2")) as spool:
+        spool.append(np.arange(100))
+        spool.gather(np.array([10, 20, 5, 7, 9]), np.array([20, 30, 7, 8, 10]))
+    assert reads == [40, 6, 2]
+
+
 def test_no_runs(tmp_path: pathlib.Path) -> None:
     none = np.zeros(0, np.int64)
     with closing(ArraySpool(str(tmp_path), "<i8")) as spool:

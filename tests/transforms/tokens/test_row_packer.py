@@ -361,6 +361,16 @@ def test_a_plan_that_loses_a_document_is_found(
     assert e.value.where == "document 4 (place 200 of span 1)"
 
 
+def test_counts_that_the_rows_do_not_have_are_found(tmp_path: pathlib.Path) -> None:
+    with packer_of(DOCUMENTS, tmp_path) as packer:
+        records = row_lists(packer)
+        packer._counts += PackedCounts(tokens=1)
+        with pytest.raises(DataLossError) as e:
+            packer.prove([records])
+    assert e.value.what == "rows do not hold what was packed: tokens"
+    assert (e.value.expected, e.value.got) == ("37", "36")
+
+
 def test_any_changed_byte_is_found(tmp_path: pathlib.Path) -> None:
     chance = random.Random(0)
     with packer_of(DOCUMENTS, tmp_path) as packer:
@@ -388,7 +398,10 @@ def test_many_documents_in_little_memory(tmp_path: pathlib.Path) -> None:
         for rows in packer.rows():
             if len(records) < 2:
                 records.append(rows)
-    assert packer.counts().documents == 100_000
+    counts = packer.counts()
+    assert counts.documents == 100_000
+    # 17 of 120 tokens in each row.
+    assert counts.padding_tokens == -(-100_000 // 17) * 2048 - 120 * 100_000
     assert peak.bytes < 100_000 * 28 + (12 << 20)
 
 
