@@ -135,16 +135,7 @@ class Ancestor:
         if number >= len(passed):
             return None
         row = rows.start + number
-        values = [columns[name][row].item() for name in _SPAN_COLUMNS]
-        span = SourceSpan(
-            file_index=values[0],
-            begin_bytes=values[1],
-            end_bytes=values[2],
-            start_bytes=None if values[3] < 0 else values[3],
-            stop_bytes=None if values[4] < 0 else values[4],
-            records=values[5],
-            whole=values[6],
-        )
+        span = _span_of(columns, row)
         if not 0 <= span.file_index < len(self.files):
             return None
         before = int(records[:shard].sum()) + int(passed[number] - counts[number])
@@ -164,6 +155,77 @@ class Ancestor:
                     compressed=compressed,
                     rows=None if rows[0] < 0 else (rows[0], rows[1]),
                 )
+
+
+class Origins(NamedTuple):
+    """Where the documents of packed rows come from.
+
+    Attributes:
+        columns: As the segment indexes of the shards have their spans, all of them:
+            arrays `span_ends` [shards] and `span_*` [spans].
+        files: The files of these spans.
+        ancestors: The datasets that the files are of, the nearest first.
+    """
+
+    columns: Mapping[str, npt.NDArray[Any]]
+    files: Sequence[SourceFile]
+    ancestors: Sequence[Ancestor]
+
+    def span(self, number: int) -> SourceSpan:
+        """Returns one of the spans."""
+        return _span_of(self.columns, number)
+
+
+def origins_of(
+    columns: Mapping[str, npt.NDArray[Any]],
+    shards: range,
+    files: Sequence[SourceFile],
+    ancestors: Sequence[Ancestor],
+) -> Origins:
+    """Returns where the documents of shards come from, however often they were packed.
+
+    The segment index of rows that were packed again has the places in the files that
+    were packed first, span by span of all shards that were read.
+
+    Args:
+        columns: What the table says of the spans of all shards.
+        shards: Those that are meant.
+        files: The files of these.
+        ancestors: The datasets that records were read from, the nearest first.
+
+    Raises:
+        IndexError or ValueError: The ancestors are not those of the files.
+    """
+    ends = columns["span_ends"][shards.start : shards.stop]
+    first = int(columns["span_ends"][shards.start - 1]) if shards.start else 0
+    last = int(ends[-1]) if len(ends) else first
+    found = {name: columns[name][first:last] for name in _SPAN_COLUMNS}
+    found["span_ends"] = ends - first
+    while len(files) and files[0].format == "packed":
+        nearest, *ancestors = ancestors
+        ends = nearest.columns["span_ends"]
+        starts, read = np.append(0, ends)[:-1], found["span_file"]
+        counts = (ends - starts)[read]
+        passed = np.append(0, np.cumsum(counts))
+        rows = np.repeat(starts[read] - passed[:-1], counts) + np.arange(passed[-1])
+        span_ends = passed[found["span_ends"]]
+        found = {name: nearest.columns[name][rows] for name in _SPAN_COLUMNS}
+        found["span_ends"] = span_ends
+        files = nearest.files
+    return Origins(found, files, ancestors)
+
+
+def _span_of(columns: Mapping[str, npt.NDArray[Any]], row: int) -> SourceSpan:
+    values = [columns[name][row].item() for name in _SPAN_COLUMNS]
+    return SourceSpan(
+        file_index=values[0],
+        begin_bytes=values[1],
+        end_bytes=values[2],
+        start_bytes=None if values[3] < 0 else values[3],
+        stop_bytes=None if values[4] < 0 else values[4],
+        records=values[5],
+        whole=values[6],
+    )
 
 
 def ancestors_of(dataset: str, name: str, split: Split) -> tuple[Ancestor, ...]:

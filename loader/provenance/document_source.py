@@ -8,12 +8,17 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from gristmill.dataset.errors import CorruptInputError, GristmillError
-from gristmill.dataset.metadata.lineage import Ancestor, read_lineage
+from gristmill.dataset.metadata.lineage import (
+    Ancestor,
+    Origins,
+    origins_of,
+    read_lineage,
+)
 from gristmill.dataset.metadata.provenance import SourceFile, read_source_files
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.streams.inflated_stream import Compression
 from gristmill.dataset.tar.find_sample import find_sample
-from gristmill.loader.dataset import Dataset, shards_of
+from gristmill.loader.dataset import Dataset, shards_of, table_of
 from gristmill.loader.opening.open_dataset import open as open_dataset
 from gristmill.loader.provenance.found_record import NUMBERED, Found
 from gristmill.loader.provenance.packed_shard import PackedShard
@@ -40,12 +45,13 @@ def document_source(
     split = split_of(dataset, shard)
     segments = shard.segments
     number = segments.span_of(document)
-    span = shard.info.spans[number]
     place = int(segments.document_places[document])
-    files = read_source_files(dataset.path, split)
-    if not 0 <= span.file_index < len(files):
+    try:
+        origins = shard_origins(dataset, split, range(shard.number, shard.number + 1))
+        span = origins.span(number)
+        file = origins.files[range(len(origins.files))[span.file_index]]
+    except (IndexError, ValueError):
         return {"source_note": _NO_LIST}
-    file = files[span.file_index]
     fields: dict[str, Any] = {
         "source_path": file.path,
         "source_format": file.format,
@@ -55,13 +61,13 @@ def document_source(
     if len(made) > 1:
         fields["source_note"] = (
             f"document {document - made.start + 1} of {len(made)} that the function "
-            f"{function_of(split)} made of this record"
+            f"{_maker(dataset, split)} made of this record"
         )
     if file.format not in NUMBERED:
         return fields | {"source_offset_bytes": place} | _sample(file, place)
     if file.format != "arrayrecord":
         return fields | {"source_record": place}
-    ancestors = read_lineage(dataset.path, split)
+    ancestors = origins.ancestors
     found = Found(file, span, place - (span.start_bytes or 0), None, ())
     last, more = follow(found, ancestors, records=-1, begin=0, number=place)
     fields |= more
@@ -77,6 +83,26 @@ def document_source(
     return fields | behind
 
 
+def shard_origins(dataset: Dataset, split: Split, shards: range) -> Origins:
+    """Returns where the documents of shards come from.
+
+    Args:
+        dataset: One that is not joined of others.
+        split: The edition that the shards are of.
+        shards: Their numbers in the dataset.
+
+    Raises:
+        IndexError or ValueError: The list of input files is missing or damaged.
+    """
+    table = table_of(dataset)
+    if table is None:
+        raise ValueError(f"{dataset.path} has no table of shards")
+    files = read_source_files(dataset.path, split)
+    of_datasets = len(files) and files[0].format in ("arrayrecord", "packed")
+    ancestors = read_lineage(dataset.path, split) if of_datasets else ()
+    return origins_of(table.columns, shards, files, ancestors)
+
+
 def split_of(dataset: Dataset, shard: PackedShard) -> Split:
     """Returns the edition that a shard of a committed dataset is of."""
     committed = dataset.committed
@@ -90,6 +116,13 @@ def function_of(split: Split) -> str | None:
     options = split.source.get("options")
     function = options.get("map") if isinstance(options, Mapping) else None
     return function if isinstance(function, str) else None
+
+
+def _maker(dataset: Dataset, split: Split) -> str | None:
+    """Returns the function that changed records before they were packed."""
+    ancestors = read_lineage(dataset.path, split)
+    functions = (ancestor.function for ancestor in ancestors)
+    return function_of(split) or next(filter(None, functions), None)
 
 
 def offset_between(ancestor: Ancestor, file: SourceFile, record: int) -> int | None:

@@ -9,14 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.dataset.errors import InputError, some_of
-from gristmill.dataset.metadata.lineage import read_lineage
-from gristmill.dataset.metadata.provenance import SourceFile, read_source_files
+from gristmill.dataset.metadata.lineage import Origins
+from gristmill.dataset.metadata.provenance import SourceFile
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.batches import Batches
-from gristmill.loader.dataset import Dataset, table_of
+from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray, checked_count
 from gristmill.loader.order.schedule import Sighting
-from gristmill.loader.provenance.document_source import offset_between
+from gristmill.loader.provenance.document_source import (
+    offset_between,
+    shard_origins,
+)
 from gristmill.loader.provenance.packed_shard import PackedShard
 from gristmill.loader.provenance.places_behind import places_of
 
@@ -115,11 +118,14 @@ def find_document(
     near: list[int] = []
     known: list[Sequence[SourceFile]] = []
     for edition in editions:
-        files = read_source_files(edition.part.path, edition.split)
-        ancestors = read_lineage(edition.part.path, edition.split)
+        try:
+            origins = shard_origins(edition.part, edition.split, edition.shards)
+        except (IndexError, ValueError):
+            continue  # Its list of input files is missing or damaged.
+        files, ancestors = origins.files, origins.ancestors
         known += [files, *(ancestor.files for ancestor in ancestors)]
         for file, own in places_of(files, ancestors, path, place, offset_between):
-            for shard, document in _documents_at(edition, file, own, near):
+            for shard, document in _documents_at(edition, origins, file, own, near):
                 found.append(
                     _found(batches, edition, shard, document, first_epoch, stop_epoch)
                 )
@@ -152,27 +158,22 @@ def _editions(batches: Batches, dataset: str | None) -> Iterator[_Edition]:
 
 
 def _documents_at(
-    edition: _Edition, file: int, place: int, near: list[int]
+    edition: _Edition, origins: Origins, file: int, place: int, near: list[int]
 ) -> Iterator[tuple[PackedShard, int]]:
     """Yields the documents of a place, each with its shard."""
-    table = table_of(edition.part)
-    if table is None:
-        return
-    ends = table.columns["span_ends"]
-    shards = edition.shards
-    first = int(ends[shards.start - 1]) if shards.start else 0
-    rows = slice(first, int(ends[shards.stop - 1]) if shards else first)
-    columns = [table.columns[f"span_{name}"][rows] for name in _SPAN_COLUMNS]
+    ends = origins.columns["span_ends"]
+    columns = [origins.columns[f"span_{name}"] for name in _SPAN_COLUMNS]
     of_file = np.flatnonzero((columns[0] == file) & (columns[1] >= 0))
     of_file = of_file[np.argsort(columns[1][of_file], kind="stable")]
     at = int(np.searchsorted(columns[1][of_file], place, side="right")) - 1
-    spans = (of_file + first).tolist()
+    spans = of_file.tolist()
 
     def opened(number: int) -> tuple[PackedShard, int]:
         """Returns the shard of one of these spans, and the span's number there."""
         shard = int(np.searchsorted(ends, spans[number], side="right"))
         begin = int(ends[shard - 1]) if shard else 0
-        return PackedShard(edition.part, shard), spans[number] - begin
+        opened = PackedShard(edition.part, edition.shards[shard])
+        return opened, spans[number] - begin
 
     if at >= 0 and place < columns[2][of_file[at]]:
         shard, span = opened(at)

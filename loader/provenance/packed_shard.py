@@ -71,6 +71,7 @@ class PackedShard:
         number: The shard's number in it.
 
     Attributes:
+        number: Its number in the dataset.
         info: The shard.
         segments: Of which documents its rows are, and where these begin.
 
@@ -81,7 +82,7 @@ class PackedShard:
 
     def __init__(self, dataset: Dataset, number: int):
         self.info = dataset.shard(number)
-        self._dataset, self._number = dataset, number
+        self._dataset, self.number = dataset, number
         packed = packed_of(dataset, self.info)
         if packed is None:
             raise ValueError(f"{self.info.path} has no packed rows")
@@ -129,8 +130,8 @@ class PackedShard:
             raise ValueError(f"{self.info.path} has no index")
         return _stored_reader(
             self.info.path,
-            shards.index_paths[self._number],
-            int(shards.file_crc32cs[self._number]),
+            shards.index_paths[self.number],
+            int(shards.file_crc32cs[self.number]),
         )
 
 

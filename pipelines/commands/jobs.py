@@ -24,6 +24,7 @@ from gristmill.pipelines.options.definitions import (
     IndexOptions,
     LaunchOptions,
     PackingOptions,
+    RepackOptions,
     VerifyOptions,
     options_of,
 )
@@ -167,6 +168,19 @@ def pack(options: PackingOptions, *, as_json: bool, **where: Any) -> None:
 
     INPUT is what `gristmill convert` takes. Each shard is packed by itself. Before it
     counts, its rows are read again and every document is compared.
+
+    After a failure, run the same command again: finished shards are kept.
+    """
+    outcome = run_conversion(options, **where)
+    click.echo(outcome.json() if as_json else outcome.text())
+
+
+@_job_command("repack")
+def repack(options: RepackOptions, *, as_json: bool, **where: Any) -> None:
+    """Make other rows at OUTPUT of the documents in DATASET, which are tokens already.
+
+    DATASET is what `gristmill pack` made. Neither the text nor the tokenizer is needed.
+    All splits are packed again. That the documents are the same is checked.
 
     After a failure, run the same command again: finished shards are kept.
     """

@@ -40,6 +40,7 @@ _COMMANDS = {
     "index": "jobs",
     "inspect": "show",
     "pack": "jobs",
+    "repack": "jobs",
     "status": "show",
     "trace": "trace",
     "verify": "jobs",

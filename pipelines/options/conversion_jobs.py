@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
@@ -11,11 +12,13 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import check_in_place
+from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.definitions import (
     AppendOptions,
     ConvertOptions,
     PackingOptions,
+    RepackOptions,
 )
 from gristmill.transforms.hugging_face.directory import is_repository, repository_jobs
 from gristmill.transforms.jobs.appended_job import (
@@ -69,6 +72,8 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     if options.split is not None:
         layout.check_split(options.split)  # Jobs have keys of editions as well.
     fields = _fields_of(options)
+    if isinstance(options, RepackOptions):
+        return _repack_of(options, inputs[0], output, fields)
     found = _splits_of(inputs, output, options.name, options.split, **fields)
     if found is not None:
         if isinstance(options, PackingOptions):
@@ -153,16 +158,34 @@ def _fields_of(
             record=options.record or "",
         ),
     }
-    if isinstance(options, PackingOptions):
-        fields["pack"] = _packing_of(options)
+    if isinstance(options, PackingOptions) and options.length is not None:
+        fields["pack"] = _packing_of(options, options.length)
     if options.map is not None:
         split_name(options.map)  # The module itself may exist on the workers only.
     return fields
 
 
-def _packing_of(options: PackingOptions) -> PackOptions:
+def _repack_of(
+    options: RepackOptions, directory: str, output: str, fields: dict[str, Any]
+) -> Conversion:
+    """Returns a job for each split of a dataset of packed rows."""
+    found = _of_dataset(directory, output, options.name, options.split, fields)
+    splits = open_manifest(directory).splits
+    jobs = []
+    for job in found.jobs:
+        split = splits.get(job.split)
+        length = options.length
+        if length is None and split is not None and split.packed is not None:
+            length = PackedSplit.parse(split.packed, where=directory).length
+        # Listing the inputs tells what else is wrong with the split.
+        pack = _packing_of(options, length or PackingOptions.length)
+        jobs.append(dataclasses.replace(job, pack=pack))
+    return Conversion(tuple(jobs), None, None, options.overwrite)
+
+
+def _packing_of(options: PackingOptions, length: int) -> PackOptions:
     return PackOptions(
-        length=options.length,
+        length=length,
         method=options.pack,
         column="" if options.column == "-" else options.column,
         tokenizer=options.tokenizer,
@@ -217,6 +240,8 @@ def plan_of(options: ConvertOptions) -> PlanOptions:
             cure="give only one of --match-shards, --num-shards, --shard-size and "
             "--records-per-shard",
         )
+    if isinstance(options, RepackOptions) and not wanted:
+        return PlanOptions(kind="match_shards", value=None)
     if options.match_shards:
         return PlanOptions(kind="match_shards", value=None)
     for kind, value in wanted.items():

@@ -20,7 +20,7 @@ from gristmill.dataset.arrayrecord.writer_options import (
 from gristmill.dataset.errors import OnCorrupt
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
 from gristmill.pipelines.options.option import Option, option, required
-from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.sources.formats import FILE_FORMATS
 from gristmill.transforms.tokens.pack_options import Method, Rows
 
 # POSIX extended regular expressions, as Dataflow checks the parameters of templates.
@@ -50,7 +50,7 @@ class ConvertOptions:
         "Format of the input",
         "Format of the input files; auto recognises them by their first bytes.",
         default="auto",
-        choices=("auto", *FORMATS),
+        choices=("auto", *FILE_FORMATS),
         group="Source",
         example="tfrecord",
     )
@@ -399,6 +399,67 @@ class PackingOptions(ConvertOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RepackOptions(PackingOptions):
+    """Options of `gristmill repack`: what is known of the tokens is not asked for."""
+
+    input: str = required(  # type: ignore[assignment]
+        "text",
+        "Dataset",
+        "Directory of a dataset that `gristmill pack` made.",
+        metavar="DATASET",
+        regex=_GS_PATH,
+        group="Source",
+        example="gs://data/c4-2048",
+        param_type="GCS_READ_FOLDER",
+    )
+    input_format: str = "packed"
+    columns: None = None
+    record: None = None
+    map: None = None
+    split: str | None = option(
+        "text",
+        "Split",
+        "Split to pack again. Other splits in the output are kept.",
+        shown="all",
+        regex=SPLIT_PATTERN,
+        group="Target",
+        example="validation",
+    )
+    match_shards: bool = False
+    num_shards: int | None = option(
+        "integer",
+        "Number of shards",
+        "Number of shards, at most as many as DATASET has: whole ones are joined.",
+        shown="as many as DATASET has",
+        metavar="N",
+        regex=_POSITIVE,
+        least=1,
+        group="Shards",
+        example="16",
+    )
+    shard_size: None = None
+    records_per_shard: None = None
+    length: int | None = option(  # type: ignore[assignment]
+        "integer",
+        "Tokens per row",
+        "Tokens of a row, at most.",
+        shown="as in DATASET",
+        metavar="N",
+        regex=_POSITIVE,
+        least=2,
+        group="Tokens",
+        example="4096",
+    )
+    tokenizer: None = None
+    column: str = ""
+    bos: None = None
+    eos: None = None
+    add_special_tokens: bool = False
+    fast: bool = False
+    vocabulary_size: None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
     """Options of `gristmill verify` and of the template `verify`."""
 
@@ -520,6 +581,7 @@ PIPELINES: dict[str, type[Options]] = {
 COMMANDS: dict[str, type[Options]] = {
     "append": AppendOptions,
     "pack": PackingOptions,
+    "repack": RepackOptions,
     **PIPELINES,
 }
 

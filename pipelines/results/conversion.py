@@ -82,6 +82,7 @@ class Outcome:
                     f"{size_text(split.quarantined_bytes)}: see "
                     f"{self.output}/quarantine/"
                 )
+                lines += _lost_documents(split)
             lines.append(f"  compared     {self._compared(split)}")
             lines.append(f"  digest       {split.records_digest}")
         if self.repaired_shards:
@@ -105,6 +106,8 @@ class Outcome:
             "sample": "all lengths, and the records of one chunk in 64,",
         }[self.check]
         mapped = split.source["options"]["map"] is not None
+        if split.source.get("format") == "packed":
+            return "every token of every document with the rows that were read"
         if split.packed is not None:
             return "every token of every document in the rows with what was tokenised"
         return f"{what} with what {'--map returned' if mapped else 'was read'}"
@@ -115,3 +118,12 @@ class Outcome:
         return json.dumps(
             dataclasses.asdict(self) | {"manifest": manifest}, ensure_ascii=False
         )
+
+
+def _lost_documents(split: Split) -> list[str]:
+    """Says how many documents were not packed again: parts of them were damaged."""
+    if split.source.get("format") != "packed" or split.packed is None:
+        return []
+    before, now = (int(each["documents"]) for each in (split.source, split.packed))
+    lost = f"{before - now:,} of {before:,} documents"
+    return [f"  LOST         {lost}, which had a piece there"]

@@ -59,9 +59,10 @@ from gristmill.transforms.jobs.settle_writer import begun_job
 from gristmill.transforms.named_function import code_digest
 from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import plan_by_bytes
+from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.shards.source_split import with_lineage
-from gristmill.transforms.tokens.tokenizers import find_tokenizer
+from gristmill.transforms.tokens.packed_documents import with_tokenizer
 
 CountFiles = Callable[[ConversionJob, InputFiles], RecordCounts]
 TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
@@ -106,12 +107,16 @@ def plan_job(
             job.plan.value or 1, files.sizes, files.splittable, counts
         )
     else:
-        plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
+        plan = plan_by_bytes(
+            job.plan,
+            files.sizes,
+            files.splittable,
+            cut_files=FORMATS[files.spec.format].cut,
+        )
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     if job.pack is not None:
-        pack = dataclasses.replace(job.pack, found=find_tokenizer(job.pack))
-        job = dataclasses.replace(job, pack=pack)
+        job = dataclasses.replace(job, pack=with_tokenizer(job.pack, files.spec))
     files = with_lineage(files)
     prepared = _with_writer(
         PreparedJob(job=job, files=files, plan=plan), with_versions(job.writer)

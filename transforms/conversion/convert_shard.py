@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -21,7 +20,6 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
-from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.conversion.outputs.fast_path import (
@@ -29,7 +27,11 @@ from gristmill.transforms.conversion.outputs.fast_path import (
     note_difference,
 )
 from gristmill.transforms.conversion.outputs.records import write_records
-from gristmill.transforms.conversion.outputs.rows import prove_rows, write_rows
+from gristmill.transforms.conversion.outputs.rows import (
+    made_rows,
+    prove_rows,
+    write_rows,
+)
 from gristmill.transforms.conversion.outputs.tally import Progress, Tally
 from gristmill.transforms.conversion.span_check import SpanCheck
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
@@ -162,8 +164,12 @@ def _convert(
                     fast=fast,
                 )
             written = writer.finish(check=job.check)
+            packed = segments = None
             if packer is not None:
                 prove_rows(packer, local, written)
+                packed, segments = made_rows(
+                    packer, prepared, tally.spans, differed=differed
+                )
         report = ShardReport(
             path=path,
             shard_index=shard,
@@ -178,17 +184,12 @@ def _convert(
             quarantined_regions=quarantine.regions,
             quarantined_bytes=quarantine.bytes,
             spans=tuple(tally.spans),
-            packed=None if packer is None else _counts(packer, differed=differed),
+            packed=packed,
         )
         check_counts(report, mapped=job.map is not None)
         check_current(prepared)  # Another job may have begun hours ago.
         quarantine.publish()
-        segments = None if packer is None else packer.segments().encode()
         return place.publish(local, written, report, segments=segments)
-
-
-def _counts(packer: RowPacker, *, differed: bool) -> PackedCounts:
-    return dataclasses.replace(packer.counts(), reference_shards=int(differed))
 
 
 def _packer(

@@ -174,6 +174,8 @@ def finish_split(
     made_by, read = source_of(prepared.files.spec), reports.read
     if (source := SourceSplit.of_spec(prepared.files.spec)) is not None:
         source.check_read(read, quarantined_regions=regions)
+        if (packed := table.packed_total()) is not None:
+            source.check_packed(packed, quarantined_regions=regions)
     changed: dict[str, Any] = {}
     if mapped:
         changed = {"changed_records": reports.changed_records}

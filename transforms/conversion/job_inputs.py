@@ -39,6 +39,7 @@ def list_inputs(job: ConversionJob) -> InputFiles:
     """
     if job.map is not None:
         load_function(job.map)
+    _check_repacked(job)
     damage = job.on_corrupt == "quarantine"
     if len(job.inputs) == 1 and is_dataset(job.inputs[0]):
         check_apart(job.output, job.inputs[0])
@@ -80,6 +81,21 @@ def _check_records(directory: str, split: str) -> None:
             expected="a dataset of records",
             cure="pack the documents again, with the number of shards that you want; "
             "gristmill repack makes rows of another length",
+        )
+
+
+def _check_repacked(job: ConversionJob) -> None:
+    """Raises InputError if documents in rows are not packed again as they are."""
+    if job.records.input_format != "packed":
+        return
+    if job.pack is None or job.map is not None or job.plan.kind == "records_per_shard":
+        raise InputError(
+            "documents in packed rows can only be packed again, shard by shard",
+            where=some_of(job.inputs),
+            expected="a job with pack, without map and records_per_shard",
+            got="none" if job.pack is None else f"map {job.map}, plan {job.plan.kind}",
+            cure="give pack=PackOptions(length=...), and as plan match_shards or "
+            "num_shards",
         )
 
 

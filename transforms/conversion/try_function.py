@@ -37,7 +37,7 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
         CorruptInputError: An input is damaged at its beginning, and the job does not
             accept that.
     """
-    if job.map is None and job.pack is None:
+    if job.map is None and (job.pack is None or job.records.input_format == "packed"):
         return
     function = None if job.map is None else load_function(job.map)
     pack = job.pack

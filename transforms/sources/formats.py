@@ -24,6 +24,8 @@ class SourceFormat(NamedTuple):
         compressed: Whether its files can be compressed as a whole.
         accepts: Other names in `file_formats` of files that are read where
             `--input-format` asks for it.
+        of_files: Whether files alone are such inputs, which `--input-format` names.
+        cut: Whether shards can be made of parts of a file.
     """
 
     found_as: str
@@ -33,6 +35,8 @@ class SourceFormat(NamedTuple):
     in_parts: bool = True
     compressed: bool = True
     accepts: tuple[str, ...] = ()
+    of_files: bool = True
+    cut: bool = True
 
     @property
     def is_text(self) -> bool:
@@ -51,6 +55,16 @@ FORMATS: dict[str, SourceFormat] = {
         sized=False,
         in_parts=False,
         compressed=False,
+    ),
+    "packed": SourceFormat(
+        "packed rows",
+        f"{_HERE}.shards.packed",
+        place_unit="document",
+        sized=False,
+        in_parts=False,
+        compressed=False,
+        of_files=False,
+        cut=False,
     ),
     "parquet": SourceFormat(
         "Parquet",
@@ -73,6 +87,8 @@ FORMATS: dict[str, SourceFormat] = {
     ),
 }
 
+FILE_FORMATS = tuple(name for name, known in FORMATS.items() if known.of_files)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordOptions:
@@ -80,7 +96,8 @@ class RecordOptions:
 
     Attributes:
         input_format: One of `FORMATS`; `auto` for what the first bytes of the files
-            tell.
+            tell. `packed` for the documents in the rows of a dataset that
+            `gristmill pack` made.
         columns: Columns to take, of a format that has columns; all if empty.
         record: What a record is: `example`, a `tf.train.Example` of the columns;
             `column:NAME`, the bytes of one column; `line`. "" for what is usual for
@@ -96,7 +113,7 @@ class RecordOptions:
         if self.input_format not in ("auto", *FORMATS):
             raise InputError(
                 "unknown --input-format",
-                expected=", ".join(("auto", *FORMATS)),
+                expected=", ".join(("auto", *FILE_FORMATS)),
                 got=self.input_format,
                 cure="give one of these, or leave it out",
             )

@@ -275,3 +275,44 @@ def test_ranges_of_all_shards_tile_every_file():
         assert (not edges) == (not size)
         if edges:
             assert (edges[0][0], edges[-1][1]) == (0, size)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        PlanOptions(kind="match_shards", value=None),
+        *(PlanOptions(kind="num_shards", value=value) for value in range(1, 6)),
+        *(
+            PlanOptions(kind="shard_bytes", value=value)
+            for value in (1, 40, 100, 10**6)
+        ),
+    ],
+    ids=lambda options: f"{options.kind}-{options.value}",
+)
+def test_files_that_are_not_cut(options: PlanOptions) -> None:
+    sizes = np.array([50, 0, 10, 90, 5, 45, 0])
+    plan = plan_by_bytes(options, sizes, np.ones(7, bool), cut_files=False)
+    cuts = plan.cut_bytes.tolist()
+    edges = {0, 50, 60, 150, 155, 200}
+    assert set(cuts) <= edges
+    assert (cuts[0], cuts[-1]) == (0, 200)
+    if options.kind == "match_shards":
+        assert plan.shards == 7
+    else:
+        assert sorted(set(cuts)) == cuts
+    if options.kind == "num_shards":
+        assert plan.shards == options.value
+    if options == PlanOptions(kind="num_shards", value=2):
+        assert cuts == [0, 60, 200] or cuts == [0, 150, 200]
+
+
+def test_more_shards_than_files_that_are_not_cut() -> None:
+    options = PlanOptions(kind="num_shards", value=4)
+    sizes = np.array([50, 0, 10, 90])
+    with pytest.raises(InputError, match="cannot make 4 shards") as caught:
+        plan_by_bytes(options, sizes, np.ones(4, bool), cut_files=False)
+    assert "at most 3" in str(caught.value)
+    none = plan_by_bytes(
+        PlanOptions(), np.zeros(2, np.int64), np.ones(2, bool), cut_files=False
+    )
+    assert none.cut_bytes.tolist() == [0, 0]

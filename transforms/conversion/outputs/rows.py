@@ -10,13 +10,19 @@ import google_crc32c
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.walk import walk_file
 from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.conversion.outputs.tally import Progress, Tally
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.named_function import load_function
 from gristmill.transforms.sources.protocol import Source
+from gristmill.transforms.sources.shards.packed import (
+    earlier_counts,
+    original_places,
+)
 from gristmill.transforms.sources.source_of import source_of
-from gristmill.transforms.tokens.documents import DocumentReader
+from gristmill.transforms.tokens.packed_documents import document_reader
 from gristmill.transforms.tokens.row_packer import RowPacker
 
 
@@ -51,7 +57,7 @@ def write_rows(
     assert job.pack is not None  # It writes rows.
     function = None if job.map is None else load_function(job.map)
     source = source_of(prepared.files.spec)
-    reader = DocumentReader(job.pack, prepared.files.spec, fast=fast)
+    reader = document_reader(job.pack, prepared.files.spec, fast=fast)
     spans = 0
     for path, batch in batches:
         for _ in range(spans, len(tally.spans)):
@@ -123,3 +129,27 @@ def prove_rows(packer: RowPacker, local: str, written: WrittenShard) -> None:
             if chunks is not None
             for rows in chunks.decode(hashed=False)
         )
+
+
+def made_rows(
+    packer: RowPacker,
+    prepared: PreparedJob,
+    spans: Sequence[SourceSpan],
+    *,
+    differed: bool,
+) -> tuple[PackedCounts, bytes]:
+    """Returns what the rows of a shard hold, and the file of its segment index.
+
+    Args:
+        packer: What made the rows.
+        prepared: The job.
+        spans: What was read for them.
+        differed: Whether the fast tokenizer gave other ids than the reference.
+    """
+    counts, segments = packer.counts(), packer.segments()
+    counts += PackedCounts(reference_shards=int(differed))
+    files = prepared.files
+    if files.spec.format == "packed":
+        counts += earlier_counts(spans, files)
+        segments = original_places(segments, spans, files)
+    return counts, segments.encode()

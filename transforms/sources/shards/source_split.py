@@ -14,6 +14,7 @@ from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import (
     DataLossError,
     InputError,
+    InvalidDatasetError,
     StorageChangedError,
     some_of,
 )
@@ -21,6 +22,9 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import ancestors_of, encode_lineage
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import check_in_place, read_split_table
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import (
@@ -29,6 +33,7 @@ from gristmill.transforms.sources.formats import (
     refuse_record_options,
 )
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.shards.shard_list import ListedShard
 
 
 class SourceSplit(NamedTuple):
@@ -42,6 +47,9 @@ class SourceSplit(NamedTuple):
         raw_bytes: Their lengths, added.
         records_digest: The digest of all of them.
         features: What they hold, as `dataset.json` says; None if that is not known.
+        packed: Of packed rows whose documents are read: what `dataset.json` says of
+            the rows, and in `found` of the tokenizer. The records are the documents
+            then. None where records are read as they are.
     """
 
     directory: str
@@ -51,18 +59,27 @@ class SourceSplit(NamedTuple):
     raw_bytes: int
     records_digest: str
     features: dict[str, Any] | None = None
+    packed: dict[str, Any] | None = None
 
     @property
     def spec(self) -> SourceSpec:
         """What the readers of its shards have to know."""
-        return SourceSpec(format="arrayrecord", schema=json.dumps(self._asdict()))
+        fields = self._asdict()
+        if self.packed is not None:
+            return SourceSpec(format="packed", schema=json.dumps(fields))
+        del fields["packed"]
+        return SourceSpec(format="arrayrecord", schema=json.dumps(fields))
 
     @classmethod
     def of_spec(cls, spec: SourceSpec) -> Self | None:
         """Returns the split that files are shards of, None if they are of none."""
-        if spec.format != "arrayrecord" or not spec.schema:
+        if spec.format not in ("arrayrecord", "packed") or not spec.schema:
             return None
         return cls(**json.loads(spec.schema))
+
+    def shard(self, path: str, size_bytes: int) -> ListedShard:
+        """Returns one of its files."""
+        return ListedShard(path, size_bytes, len(self.directory))
 
     def check_read(self, read: RecordsDigest, *, quarantined_regions: int) -> None:
         """Checks that what was read are all records of the split.
@@ -90,6 +107,38 @@ class SourceSplit(NamedTuple):
             cure="check the source with `gristmill verify`, then convert it again",
         )
 
+    def check_packed(self, counts: PackedCounts, *, quarantined_regions: int) -> None:
+        """Checks that rows which were packed again hold the documents of the split.
+
+        Args:
+            counts: What all of them hold, with what was lost before.
+            quarantined_regions: How many regions of shards were set aside.
+
+        Raises:
+            DataLossError: They do not.
+        """
+        if self.packed is None or quarantined_regions:
+            return
+        source = PackedCounts.of_dict(self.packed)
+        found, expected = (
+            (each.documents, each.tokens + each.truncated_tokens)
+            for each in (counts, source)
+        )
+        # A document that was truncated now is another one.
+        truncated = counts.truncated_tokens != source.truncated_tokens
+        if found == expected and (truncated or counts.digest == source.digest):
+            return
+        raise DataLossError(
+            "the rows do not hold the documents of the source",
+            where=f"{self.directory}, split {self.split}",
+            expected=f"{expected[0]:,} documents, {expected[1]:,} tokens, digest "
+            f"{source.digest.hex}",
+            got=f"{found[0]:,} documents, {found[1]:,} tokens, digest "
+            f"{counts.digest.hex}",
+            cure="check the source with `gristmill verify`, then run again with "
+            "--overwrite",
+        )
+
 
 def _text_of(records: int, raw_bytes: int, digest: str) -> str:
     return f"{records:,} records, {raw_bytes:,} bytes, digest {digest}"
@@ -102,7 +151,7 @@ def check_options(options: RecordOptions) -> None:
         InputError: One is given.
     """
     refuse_record_options(options, "ArrayRecord")
-    if options.input_format not in ("auto", "arrayrecord"):
+    if options.input_format not in ("auto", "arrayrecord", "packed"):
         raise InputError(
             "the input is a dataset of ArrayRecord files",
             expected="--input-format arrayrecord",
@@ -191,7 +240,9 @@ def find_split(
             cure="restore them from a copy; gristmill verify lists all damage",
         )
     prefix = layout.join(directory, "")
-    digest = table.digest()
+    digest, packed = table.digest(), None
+    if options is not None and options.input_format == "packed":
+        digest, packed = _documents_of(directory, split, found)
     source = SourceSplit(
         directory=prefix,
         split=split,
@@ -200,6 +251,7 @@ def find_split(
         raw_bytes=digest.raw_bytes,
         records_digest=digest.hex,
         features=None if found.features is None else dict(found.features),
+        packed=packed,
     )
     shards = len(table)
     return InputFiles(
@@ -211,6 +263,40 @@ def find_split(
         noted_ns=np.zeros(shards, np.int64),
         spec=source.spec,
     )
+
+
+def _documents_of(
+    directory: str, split: str, found: Split
+) -> tuple[RecordsDigest, dict[str, Any]]:
+    """Returns the digest of the documents of packed rows, and what is said of these.
+
+    Raises:
+        InputError: The split has no packed rows, or was appended to.
+        InvalidDatasetError: It does not say which tokenizer made them.
+    """
+    where = f"{directory}, split {split}"
+    if found.packed is None or found.editions:
+        raise InputError(
+            "only rows that `gristmill pack` made can be packed again",
+            where=where,
+            expected="packed rows, of one edition",
+            got="records of another kind"
+            if found.packed is None
+            else f"{len(found.editions):,} editions",
+            cure="pack documents with `gristmill pack`",
+        )
+    rows = PackedSplit.parse(found.packed, where=where)
+    try:
+        tokenizer = dict(found.source["options"]["pack"]["found"])
+    except (KeyError, TypeError, ValueError) as e:
+        raise InvalidDatasetError(
+            "description of packed rows does not say what their tokens are",
+            where=where,
+            expected="a tokenizer in source, options, pack, found of dataset.json",
+            got=f"{type(e).__name__}: {e}",
+            cure="restore dataset.json from a copy, or pack the documents again",
+        ) from e
+    return rows.counts.digest, {**found.packed, "found": tokenizer}
 
 
 def with_lineage(files: InputFiles) -> InputFiles:

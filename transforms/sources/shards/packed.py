@@ -1,0 +1,320 @@
+"""Packed rows as a source: its records are the documents that were packed.
+
+A record is a document's tokens as little-endian uint32, and its place is its number in
+the shard. A file is read whole: the pieces of a document can be in any of its rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from gristmill.dataset.daemon_call import daemon_call
+from gristmill.dataset.errors import CorruptShardError, DecodeError, InputError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_index import parse_index
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.document_spool import DocumentSpool
+from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.protocol import PartCount, span_of
+from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
+from gristmill.transforms.sources.shards.shard_list import ListedShard
+from gristmill.transforms.sources.shards.shard_range import ShardRange
+from gristmill.transforms.sources.shards.source_split import SourceSplit
+from gristmill.transforms.sources.unchanged import check_unchanged
+
+_ID_BYTES = 4
+
+
+class _Begun(NamedTuple):
+    """A file that is being read."""
+
+    opened: OpenShard
+    segments: SegmentIndex
+
+
+class PackedShardReader:
+    """Reads the documents of a file.
+
+    Memory: as `DocumentSpool`.
+
+    Args:
+        shard: The file, and what its dataset says of it.
+        row_format: How its rows are encoded.
+        file: The file as it was listed.
+        source: The range, which is the whole file.
+        on_damage: Takes damaged chunks; None makes them errors.
+    """
+
+    def __init__(
+        self,
+        shard: ListedShard,
+        row_format: RowFormat,
+        file: InputFile,
+        source: SourceRange,
+        *,
+        on_damage: DamageHandler | None,
+    ):
+        self.path = file.path
+        self.ahead_bytes = 0
+        self._shard, self._format = shard, row_format
+        self._file, self._source = file, source
+        self._on_damage = on_damage
+        self._coming: Future[_Begun] | None = None
+        self._documents = self._records = 0  # Those that have a token.
+
+    @property
+    def span(self) -> SourceSpan:
+        """What was read: complete once all records were read."""
+        return span_of(
+            self._source,
+            start=0,
+            stop=self._documents,
+            records=self._records,
+            whole=True,
+        )
+
+    def open_ahead(self) -> int:
+        """Begins to fetch what tells where documents are if the storage is remote.
+
+        Returns:
+            How many bytes at most wait in memory: none of the records.
+        """
+        if storage_for(self.path).remote:
+            self._coming = daemon_call(self._begin, thread_name="packed-shard")
+        return 0
+
+    def _begin(self) -> _Begun:
+        opened = open_shard(
+            self._shard,
+            version=self._file.version,
+            rebuild=self._on_damage is not None,
+        )
+        return _Begun(opened, _segments(self._shard))
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yields the documents that have a token, about a mebibyte at a time.
+
+        Those with a piece in a damaged chunk are left out.
+
+        Raises:
+            CorruptShardError: The file is damaged, and there is no `on_damage`; or its
+                rows are not those of the segment index.
+            StorageChangedError: The file was written meanwhile.
+        """
+        opened, segments = (
+            self._begin() if self._coming is None else self._coming.result()
+        )
+        if opened.records != segments.rows:
+            raise CorruptShardError(
+                "the segment index is not that of the shard",
+                where=self.path,
+                expected=f"{opened.records:,} rows",
+                got=f"{segments.rows:,}",
+                cure="restore both from a copy, or pack the documents again",
+            )
+        rows = ShardRange(opened, 0, opened.records, on_damage=self._on_damage)
+        with DocumentSpool(segments, self._format, where=self.path) as spool:
+            for batch in rows.batches():
+                try:
+                    decoded = decode_rows(self._format, batch.records)
+                except DecodeError as e:
+                    row = batch.places[0] + e.row
+                    facts = e.facts() | {"where": f"{self.path}, row {row:,}"}
+                    raise CorruptShardError(**facts) from e
+                spool.add(batch.places[0], decoded)
+            check_unchanged(self._file)
+            for numbers, lengths, ids in spool.batches():
+                numbers, lengths = numbers[lengths > 0], lengths[lengths > 0]
+                data = ids.astype("<u4", copy=False).tobytes()
+                ends = (np.cumsum(lengths) * _ID_BYTES).tolist()
+                records = [
+                    data[begin:end]
+                    for begin, end in zip([0, *ends[:-1]], ends, strict=False)
+                ]
+                crc32cs = list(map(google_crc32c.value, records))
+                self._records += len(records)
+                yield RecordBatch(numbers.tolist(), records, crc32cs)
+        self._documents = len(np.unique(segments.piece_documents))
+
+
+class PackedSource:
+    """Shards of a packed split; see `Source` for what the methods do.
+
+    Args:
+        spec: Says which split.
+    """
+
+    def __init__(self, spec: SourceSpec):
+        self.spec = spec
+        split = SourceSplit.of_spec(spec)
+        if split is None or split.packed is None:
+            raise ValueError("the source is none of packed rows")
+        self._split = split
+        rows = split.packed
+        id_bytes = RowFormat.id_bytes_of(rows["vocabulary_size"])
+        self._format = RowFormat(rows["length"], id_bytes, rows["rows"])
+
+    def read(
+        self,
+        file: InputFile,
+        source: SourceRange,
+        *,
+        on_damage: DamageHandler | None = None,
+        first_place: int | None = None,
+        cuts: Sequence[int] = (),
+        kept: KeptPass | None = None,
+    ) -> PackedShardReader:
+        """Returns a reader of a file, which is the only range of it."""
+        return PackedShardReader(
+            self._split.shard(file.path, file.size_bytes),
+            self._format,
+            file,
+            source,
+            on_damage=on_damage,
+        )
+
+    def count(
+        self,
+        file: InputFile,
+        source: SourceRange,
+        *,
+        stride_records: int,
+        on_damage: DamageHandler | None = None,
+        first_place: int | None = None,
+    ) -> PartCount:
+        """Counts the documents of a file. It can be entered at the first alone."""
+        shard = self._split.shard(file.path, file.size_bytes)
+        documents = _segments(shard).documents
+        return PartCount(0, documents, documents, [0] if documents else [])
+
+    def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yields the whole file."""
+        yield 0, file.size_bytes
+
+    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
+        """Tells whether there is each document of the file."""
+        return span.stop_bytes == span.records
+
+    def described(self) -> dict[str, Any]:
+        """Returns what `dataset.json` says of the inputs, besides their list."""
+        packed = self._split.packed or {}
+        return {
+            "format": self.spec.format,
+            "split": self._split.split,
+            "shards_digest": self._split.shards_digest,
+            **{name: packed[name] for name in ("documents", "tokens", "digest")},
+        }
+
+    def features(self) -> dict[str, Any] | None:
+        """Returns None: documents have none."""
+        return None
+
+    def place_text(self, place: int) -> str:
+        """Returns how a place is called in messages."""
+        return f"document {place:,}"
+
+
+@functools.lru_cache(maxsize=2)
+def _segments(shard: ListedShard) -> SegmentIndex:
+    """Returns the segment index of a shard.
+
+    Raises:
+        InvalidDatasetError: It is damaged.
+        StorageError: It cannot be read.
+    """
+    place = shard.path[: shard.dataset_chars]
+    place += layout.segments_path(shard.path[shard.dataset_chars :])
+    return SegmentIndex.decode(storage_for(place).read(place), where=place)
+
+
+def original_places(
+    segments: SegmentIndex, spans: Sequence[SourceSpan], files: InputFiles
+) -> SegmentIndex:
+    """Returns a segment index that has places in the files that were packed first.
+
+    It has the spans of all segment indexes that it was made of, one after the other: a
+    document is found without these.
+
+    Args:
+        segments: Of a shard that was made of packed ones. Its places are the numbers of
+            documents.
+        spans: Of the shard's report.
+        files: The packed shards.
+    """
+    places, counts = [segments.document_places[:0]], [segments.span_documents[:0]]
+    begin = 0
+    for span, end in zip(spans, segments.span_ends.tolist(), strict=True):
+        before = _segments(_shard(files, span))
+        documents = segments.document_places[begin:end]
+        places.append(before.document_places[documents])
+        of_span = np.searchsorted(before.span_ends, documents, side="right")
+        counts.append(np.bincount(of_span, minlength=len(before.span_documents)))
+        begin = end
+    return dataclasses.replace(
+        segments,
+        document_places=np.concatenate(places),
+        span_documents=np.concatenate(counts),
+    )
+
+
+def earlier_counts(spans: Sequence[SourceSpan], files: InputFiles) -> PackedCounts:
+    """Returns what was counted when the documents of packed shards were made.
+
+    That is their text, the tokens that were added, and what they have lost already.
+    """
+    total = PackedCounts()
+    for span in spans:
+        path = _shard(files, span).index_path
+        assert path is not None  # It is of a dataset.
+        report = parse_index(storage_for(path).read(path), path=path).report()
+        if (counts := report.packed) is not None:
+            total += PackedCounts(
+                special_tokens=counts.special_tokens,
+                text_bytes=counts.text_bytes,
+                reference_shards=counts.reference_shards,
+                truncated_documents=counts.truncated_documents,
+                truncated_tokens=counts.truncated_tokens,
+            )
+    return total
+
+
+def _shard(files: InputFiles, span: SourceSpan) -> ListedShard:
+    file, split = files[span.file_index], SourceSplit.of_spec(files.spec)
+    assert split is not None  # As `find_split` made it.
+    return split.shard(file.path, file.size_bytes)
+
+
+def make_source(spec: SourceSpec) -> PackedSource:
+    """Returns the source of a spec."""
+    return PackedSource(spec)
+
+
+def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
+    """Refuses files: only a dataset says where the documents of its rows are.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError(
+        "packed rows are read from their dataset alone",
+        where=files.paths[0],
+        expected="the directory of a dataset that `gristmill pack` made",
+        got="files",
+        cure="give the directory",
+    )

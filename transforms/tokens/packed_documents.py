@@ -1,0 +1,101 @@
+"""Documents of a job, and their tokenizer, whether text or packed rows are read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.shards.source_split import SourceSplit
+from gristmill.transforms.tokens.documents import DocumentReader, Documents
+from gristmill.transforms.tokens.pack_options import PackOptions, TokenizerSpec
+from gristmill.transforms.tokens.tokenizers import find_tokenizer
+
+_ID_BYTES = 4
+
+
+def with_tokenizer(options: PackOptions, source: SourceSpec) -> PackOptions:
+    """Returns options with the tokenizer that was found, of packed rows with theirs.
+
+    Args:
+        options: What rows to make.
+        source: How the records are made.
+
+    Raises:
+        InputError: The tokenizer cannot be used, or rows that are packed again would
+            have other tokens.
+    """
+    packed = _packed(source)
+    if packed is None:
+        return dataclasses.replace(options, found=find_tokenizer(options))
+    for option, given in (
+        ("--tokenizer", options.tokenizer),
+        ("--bos", options.bos),
+        ("--eos", options.eos),
+    ):
+        if given:
+            raise InputError(
+                f"{option} has no effect on rows that are packed again",
+                expected="documents that keep their tokens",
+                got=f"{option} {given}",
+                cure="leave it out, or pack the text again with `gristmill pack`",
+            )
+    return dataclasses.replace(
+        options, column="", found=TokenizerSpec(**packed["found"])
+    )
+
+
+def document_reader(
+    options: PackOptions, source: SourceSpec, **more: bool
+) -> DocumentReader | PackedDocuments:
+    """Returns what makes documents of the records of a shard.
+
+    Args:
+        options: With the tokenizer that was found.
+        source: How the records are made.
+        **more: As `DocumentReader` takes them.
+    """
+    if _packed(source) is not None:
+        return PackedDocuments(options)
+    return DocumentReader(options, source, **more)
+
+
+class PackedDocuments:
+    """Reads the documents of packed rows, in place of a `DocumentReader`.
+
+    Args:
+        options: With the tokenizer that was found.
+    """
+
+    def __init__(self, options: PackOptions) -> None:
+        found = options.found
+        self._eos_id = None if found is None else found.eos_id
+        self._length = options.length
+        self._truncates = options.truncate or options.method == "none"
+
+    def read(
+        self, records: Sequence[bytes], place_of: Callable[[int], str]
+    ) -> Documents:
+        """Returns the documents of records, one of each. None is without a token.
+
+        No token is added. A document that is truncated loses the one that was added at
+        its end, but not twice.
+        """
+        del place_of
+        lengths = np.fromiter(map(len, records), np.int64, len(records)) // _ID_BYTES
+        ids = np.frombuffer(b"".join(records), "<u4")
+        if self._eos_id is None or not self._truncates:
+            return Documents(ids, lengths, 0, 0)
+        long = lengths > self._length
+        without = ids[np.cumsum(lengths)[long] - 1] != self._eos_id
+        return Documents(ids, lengths, 0, int(without.sum()), 1)
+
+
+def _packed(source: SourceSpec) -> dict[str, Any] | None:
+    """Returns what is said of packed rows, None of another source."""
+    split = SourceSplit.of_spec(source)
+    return None if split is None else split.packed
