@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gigatoken
@@ -14,7 +14,8 @@ from gristmill.dataset.errors import InputError
 from gristmill.transforms.tokens.tokenizers.protocol import (
     Encoded,
     Encoder,
-    Ends,
+    IdArray,
+    Tokenizer,
     add_ends,
     end_to_end,
 )
@@ -26,29 +27,43 @@ class GigatokenEncoder:
 
     Args:
         backend: The tokenizer, with `encode`.
-        ends: Tokens that the tokenizer's own library adds to every text.
+        tokenizer: The same of its own library.
+        texts_of_special: Special tokens that the backend finds in texts and the
+            tokenizer does not: texts that have one are left to the latter.
     """
 
-    def __init__(self, backend: Any, ends: Ends) -> None:
-        self._backend, self._ends = backend, ends
+    def __init__(
+        self,
+        backend: Any,
+        tokenizer: Tokenizer,
+        texts_of_special: Iterable[str] = (),
+    ) -> None:
+        self._backend, self._tokenizer = backend, tokenizer
+        self._special = [text.encode() for text in texts_of_special]
         self.library = f"gigatoken {importlib.metadata.version('gigatoken')}"
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
         # One by one is as fast as a batch, runs on this thread, and does not import
         # `awkward`, which takes a tenth of a second in every worker.
-        encoded = end_to_end(map(self._backend.encode, texts))
-        return add_ends(encoded, self._ends)
+        ids = self._encode_all if self._special else self._backend.encode
+        return add_ends(end_to_end(map(ids, texts)), self._tokenizer.own_ends)
+
+    def _encode_all(self, text: bytes) -> IdArray:
+        if any(map(text.__contains__, self._special)):
+            return self._tokenizer.encode([text]).ids
+        found: IdArray = self._backend.encode(text)
+        return found
 
 
-def make(kind: str, content: bytes, name: str, *, ends: Ends) -> Encoder:
+def make(kind: str, content: bytes, name: str, *, tokenizer: Tokenizer) -> Encoder:
     """Returns the fast path of a tokenizer.
 
     Args:
         kind: Of the tokenizer.
         content: Its file.
         name: Of the file, for messages.
-        ends: Tokens that it adds to every text.
+        tokenizer: It.
 
     Raises:
         InputError: There is no fast path for it.
@@ -64,7 +79,8 @@ def make(kind: str, content: bytes, name: str, *, ends: Ends) -> Encoder:
             got=lines[0] or type(e).__name__,
             cure="leave out --fast",
         ) from e
-    return GigatokenEncoder(backend, ends)
+    text = tokenizer.special_ids if kind == "sentencepiece" else ()
+    return GigatokenEncoder(backend, tokenizer, text)
 
 
 def _backend(kind: str, content: bytes, name: str) -> Any:

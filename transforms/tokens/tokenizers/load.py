@@ -117,10 +117,10 @@ def _tokenizer(name: str, digest: str, add_special_tokens: bool) -> Tokenizer:
 @functools.lru_cache(maxsize=2)
 def _fast(name: str, digest: str, add_special_tokens: bool) -> Encoder:
     kind, content = _kind_and_content(name, digest)
-    ends = _tokenizer(name, digest, add_special_tokens).own_ends
+    tokenizer = _tokenizer(name, digest, add_special_tokens)
     module = _module(f"{_HERE}.giga")
     fast: Encoder = _usable(
-        functools.partial(module.make, kind, content, name, ends=ends), name
+        functools.partial(module.make, kind, content, name, tokenizer=tokenizer), name
     )
     return fast
 

@@ -111,7 +111,8 @@ def test_sentence_piece(tmp_path, kind, fast):
             find_tokenizer(options)
         return
     plain = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    texts = [*TEXTS, *some_text(2)]
+    # What looks like a special token in a text is text.
+    texts = [*TEXTS, *some_text(2), "a </s> b", "<s>", "<unk> the <0x41> rows"]
     assert encoded(options, texts, fast=fast) == plain.encode(texts, out_type=int)
     spec = find_tokenizer(options)
     assert spec.kind == "sentencepiece"
