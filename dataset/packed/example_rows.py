@@ -91,7 +91,7 @@ def decode_examples(
                 "in each piece positions that follow one another, below 2^31",
                 _shown(row[POSITIONS]),
             )
-        ids, limit = row[TOKENS][:count], 1 << 8 * min(id_bytes, 4)
+        ids, limit = row[TOKENS][:count], 1 << 8 * id_bytes
         if ids.min() < 0 or ids.max() >= limit:
             got = int(ids[np.argmax((ids < 0) | (ids >= limit))])
             raise _damaged("token out of range", number, f"ids below {limit:,}", got)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ MAX_POSITIONS = 1 << 31
 
 _FIRSTS_FOLLOW = 1 << 31
 _WORD_BYTES = 4
-_ID_BYTES = {"packed": (2, 3, 4), "example": (2, 3, 4, 8)}
+_ID_BYTES = (2, 3, 4)
 
 RowsKind = Literal["packed", "example"]
 
@@ -31,7 +31,8 @@ class RowFormat:
 
     Attributes:
         length: Tokens that a row can hold.
-        id_bytes: Bytes of a token: 2, 3 or 4; in examples also 8, as they have int64.
+        id_bytes: Bytes that an id needs: 2, 3 or 4. A token takes them if rows are
+            "packed".
         rows: "packed", or "example" for `tf.train.Example` messages.
     """
 
@@ -40,11 +41,11 @@ class RowFormat:
     rows: RowsKind = "packed"
 
     def __post_init__(self) -> None:
-        known = _ID_BYTES.get(self.rows, ())
+        kinds = get_args(RowsKind)
         for what, good, expected in (
             ("length", 1 <= self.length <= MAX_POSITIONS, f"1 to {MAX_POSITIONS:,}"),
-            ("rows", self.rows in _ID_BYTES, " or ".join(_ID_BYTES)),
-            ("id_bytes", self.id_bytes in known, " or ".join(map(str, known))),
+            ("id_bytes", self.id_bytes in _ID_BYTES, "2, 3 or 4"),
+            ("rows", self.rows in kinds, " or ".join(kinds)),
         ):
             if not good:
                 raise InputError(

@@ -8,6 +8,7 @@ from typing import Any
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.decode.examples import ExampleDecoder
 from gristmill.loader.decode.tokens import TokenDecoder
@@ -76,7 +77,8 @@ def _tokenizer_of(split: Split) -> str:
 
 def _check_stored(decode: PackedRows, part: Dataset, packed: Mapping[str, Any]) -> None:
     """Raises InputError if the rows of a dataset are stored in another way."""
-    rows, length, id_bytes = (packed[name] for name in ("rows", "length", "id_bytes"))
+    found = PackedSplit.parse(packed, where=repr(part))
+    rows, length, id_bytes = found.rows, found.length, found.id_bytes
     same = rows == decode.rows and (rows == "example" or id_bytes == decode.id_bytes)
     if not same or length > decode.length:
         raise InputError(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.errors import DecodeError, InputError
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import (
     RowFormat,
     RowsKind,
@@ -112,6 +113,7 @@ class PackedRows:
         Raises:
             InputError: A dataset holds no packed rows, or they are stored in another
                 way.
+            FormatVersionError: Another version of gristmill packed them.
         """
         first: dict[str, Any] = {}
         for part, split in splits_of((dataset, *others)):
@@ -123,7 +125,8 @@ class PackedRows:
                     cure="pack it, or decode its records with a TokenDecoder or an "
                     "ExampleDecoder",
                 )
-            stored = {name: split.packed[name] for name in _STORED}
+            described = PackedSplit.parse(split.packed, where=repr(part))
+            stored = {name: getattr(described, name) for name in _STORED}
             first = first or stored
             expected = first if length is None else {**first, "length": length}
             if stored != expected:

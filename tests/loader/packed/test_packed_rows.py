@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.errors import DecodeError, FormatVersionError, InputError
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, encode_rows
 from tests.support.packed_rows import Piece, batch_of, some_rows
 
@@ -170,9 +172,17 @@ def packed_dataset(
     return described(path, length=length, id_bytes=2, rows="packed")
 
 
-def described(path: pathlib.Path, **packed: object) -> loader.Dataset:
+def described(path: pathlib.Path, **stored: object) -> loader.Dataset:
+    packed = PackedSplit(
+        **{"vocabulary_size": 256, "method": "best-fit", "counts": PackedCounts()}
+        | stored
+    )
+    return changed(path, packed.encode())
+
+
+def changed(path: pathlib.Path, packed: dict[str, object]) -> loader.Dataset:
     manifest = json.loads((path / "dataset.json").read_text())
-    manifest["splits"]["train"]["packed"] = {"format": 1, **packed}
+    manifest["splits"]["train"]["packed"] = packed
     (path / "dataset.json").write_text(json.dumps(manifest))
     return loader.open(path)
 
@@ -238,6 +248,17 @@ def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             loader.PackedRows.of(*datasets, **options)
+
+
+def test_rows_of_another_version_are_refused(tmp_path):
+    dataset = packed_dataset(tmp_path / "packed", ROWS, 4)
+    later = changed(tmp_path / "packed", {"format": 2})
+    batches = loader.global_batches(later, batch_size=4)
+    decode = loader.PackedRows.of(dataset)
+    with pytest.raises(FormatVersionError, match="packed rows of an unknown version"):
+        loader.PackedRows.of(later)
+    with pytest.raises(FormatVersionError, match="packed rows of an unknown version"):
+        batches.feed(decode=decode, process_index=0, process_count=1)
 
 
 def test_a_dataset_of_other_records_is_refused(tmp_path):
