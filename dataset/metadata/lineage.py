@@ -21,7 +21,8 @@ from gristmill.dataset.columns.texts import Texts, encode_texts
 from gristmill.dataset.metadata.provenance import (
     DamagedRegion,
     SourceFile,
-    files_of_arrays,
+    SourceFiles,
+    kept_inputs,
     load_inputs,
     place_of_inputs,
     read_damaged_regions,
@@ -253,7 +254,7 @@ def _chain_of(dataset: str, name: str, split: Split) -> list[Ancestor]:
     table = read_table(dataset, split)
     place = place_of_inputs(dataset, split)
     arrays = None if place is None else load_inputs(*place)
-    files = () if arrays is None else files_of_arrays(arrays)
+    files = () if arrays is None else SourceFiles(arrays)
     options = split.source.get("options")
     columns = {"records": table.records, "span_ends": table.columns["span_ends"]}
     columns |= {column: table.columns[column] for column in _SPAN_COLUMNS}
@@ -305,7 +306,7 @@ def encode_lineage(ancestors: Sequence[Ancestor]) -> dict[str, npt.NDArray[Any]]
     """Returns ancestors as named arrays, to be kept beside a list of files."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     for level, ancestor in enumerate(ancestors):
-        files = ancestor.files
+        files = list(ancestor.files)
         made = [(file.format, file.spec or "") for file in files]
         kinds = sorted(set(made))
         numbers = {kind: number for number, kind in enumerate(kinds)}
@@ -401,6 +402,5 @@ def read_lineage(dataset: str, split: Split) -> Sequence[Ancestor]:
 
 @functools.lru_cache(maxsize=8)
 def _lineage(path: str, digest: str) -> Sequence[Ancestor]:
-    # Cached, as callers often locate many records.
-    arrays = load_inputs(path, digest)
+    arrays = kept_inputs(path, digest)
     return () if arrays is None else decode_lineage(arrays)

@@ -61,6 +61,65 @@ class SourceFile:
     spec: str | None = None
 
 
+class SourceFiles(Sequence[SourceFile]):
+    """The files of a list, made on access: there may be a hundred thousand.
+
+    Args:
+        arrays: The list, as `load_inputs` returns it.
+
+    Raises an error of any builtin kind if that is no such list.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any]):
+        self._sizes, self._compressions = arrays["sizes"], arrays["compressions"]
+        # Lists of early releases do not have it.
+        self._noted_ns = arrays.get("noted_ns", np.zeros_like(self._sizes))
+        self._paths = Texts(arrays["path_blob"], arrays["path_ends"])
+        self._versions = Texts(arrays["version_blob"], arrays["version_ends"])
+        self._spec = str(arrays["spec"]) if "spec" in arrays else None
+        about = {} if self._spec is None else json.loads(self._spec)
+        self._format = about.get("format", "tfrecord")
+        columns = (self._paths, self._versions, self._noted_ns, self._compressions)
+        if {*map(len, columns)} != {len(self._sizes)}:
+            raise ValueError("columns of different lengths")
+        if self._compressions.max(initial=0) >= len(COMPRESSIONS):
+            raise ValueError("unknown compression")
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        return SourceFile(
+            path=self._paths[index],
+            compression=COMPRESSIONS[int(self._compressions[index])],
+            format=self._format,
+            size_bytes=int(self._sizes[index]),
+            version=self._versions[index],
+            noted_ns=int(self._noted_ns[index]),
+            spec=self._spec,
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of names and sizes, in order."""
+        rows = zip(self._paths, self._sizes.tolist(), strict=True)
+        lines = "".join([f"{path}\t{size}\n" for path, size in rows])
+        encoded = lines.encode("utf-8", "surrogateescape")
+        return f"sha256:{hashlib.sha256(encoded).hexdigest()}"
+
+    def paths(self) -> Sequence[str]:
+        """Returns the paths of all."""
+        return self._paths
+
+
+def numbers_of(files: Sequence[SourceFile], path: str) -> list[int]:
+    """Returns which of some files have a path."""
+    known = files.paths() if isinstance(files, SourceFiles) else (f.path for f in files)
+    return [number for number, other in enumerate(known) if other == path]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DamagedRegion:
     """Bytes of an input that were set aside: the half-open range of one file.
@@ -101,44 +160,18 @@ def load_inputs(path: str, digest: str) -> dict[str, Any] | None:
     found = storage_for(path).load(path)
     if found is None:
         return None
-    hasher = hashlib.sha256()
     try:
         arrays = load_arrays(found.data, where=path, version=_INPUTS_VERSION)
-        names = Texts(arrays["path_blob"], arrays["path_ends"])
-        for name, size in zip(names, arrays["sizes"].tolist(), strict=True):
-            hasher.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
-        files_of_arrays(arrays)
+        known = SourceFiles(arrays).digest
     except (GristmillError, IndexError, KeyError, TypeError, ValueError):
         return None
-    return arrays if f"sha256:{hasher.hexdigest()}" == digest else None
+    return arrays if known == digest else None
 
 
-def files_of_arrays(arrays: Mapping[str, Any]) -> Sequence[SourceFile]:
-    """Returns the files of a list; raises an error of any builtin kind if it is bad."""
-    spec = str(arrays["spec"]) if "spec" in arrays else None
-    format_name, sizes = "tfrecord", arrays["sizes"]
-    if spec is not None:
-        format_name = json.loads(spec).get("format", format_name)
-    return [
-        SourceFile(
-            path=name,
-            compression=COMPRESSIONS[number],
-            format=format_name,
-            size_bytes=size,
-            version=version,
-            noted_ns=noted_ns,
-            spec=spec,
-        )
-        for name, number, size, version, noted_ns in zip(
-            Texts(arrays["path_blob"], arrays["path_ends"]),
-            arrays["compressions"].tolist(),
-            sizes.tolist(),
-            Texts(arrays["version_blob"], arrays["version_ends"]),
-            # Lists of early releases do not have it.
-            arrays.get("noted_ns", np.zeros_like(sizes)).tolist(),
-            strict=True,
-        )
-    ]
+@functools.lru_cache(maxsize=8)
+def kept_inputs(path: str, digest: str) -> Mapping[str, Any] | None:
+    """Returns what `load_inputs` does, and keeps it: callers locate many records."""
+    return load_inputs(path, digest)
 
 
 def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
@@ -149,9 +182,8 @@ def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
 
 @functools.lru_cache(maxsize=8)
 def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
-    # Cached, as callers often locate many records.
-    arrays = load_inputs(path, digest)
-    return () if arrays is None else files_of_arrays(arrays)
+    arrays = kept_inputs(path, digest)
+    return () if arrays is None else SourceFiles(arrays)
 
 
 def part_count(split: Split) -> int | None:

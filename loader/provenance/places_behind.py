@@ -10,7 +10,7 @@ import numpy as np
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata.lineage import Ancestor
-from gristmill.dataset.metadata.provenance import SourceFile
+from gristmill.dataset.metadata.provenance import SourceFile, numbers_of
 from gristmill.loader.provenance.found_record import NUMBERED, Found, record_number
 
 OffsetOf = Callable[[Ancestor, SourceFile, int], int | None]
@@ -40,14 +40,13 @@ def places_of(
     Raises:
         InputError: These records are not known.
     """
-    yield from ((number, place) for number, f in enumerate(files) if f.path == path)
+    yield from ((number, place) for number in numbers_of(files, path))
     for level, ancestor in enumerate(ancestors):
-        for number, file in enumerate(ancestor.files):
-            if file.path == path:
-                for shard, record in _records_at(
-                    ancestors, files, level, number, place, offset_of
-                ):
-                    yield from _down(ancestors, files, level, shard, record, offset_of)
+        for number in numbers_of(ancestor.files, path):
+            for shard, record in _records_at(
+                ancestors, files, level, number, place, offset_of
+            ):
+                yield from _down(ancestors, files, level, shard, record, offset_of)
 
 
 def _down(

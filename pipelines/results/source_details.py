@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from gristmill.dataset.errors import GristmillError, InputError
-from gristmill.dataset.metadata.provenance import read_source_files
+from gristmill.dataset.metadata.provenance import numbers_of, read_source_files
 from gristmill.dataset.parquet.parquet_file import ParquetFile
 from gristmill.dataset.streams.inflated_stream import Compression
 from gristmill.loader.dataset import Dataset
@@ -131,21 +131,21 @@ def line_offset(datasets: Iterable[Dataset], path: str, line: int) -> int:
     for dataset in datasets:
         for part in dataset.parts:
             for split in part.committed.parts if part.committed else ():
-                for file in read_source_files(part.path, split):
-                    if file.path == path and file.format in LINE_FORMATS and file.spec:
-                        begin = line_begin(
-                            InputFile(
-                                file.path,
-                                file.size_bytes,
-                                file.version,
-                                cast(Compression, file.compression),
-                                file.noted_ns,
-                                SourceSpec.from_json(file.spec),
-                            ),
-                            line,
-                        )
-                        if begin is not None and line > 0:
-                            return begin
+                files = read_source_files(part.path, split)
+                for file in (files[number] for number in numbers_of(files, path)):
+                    if file.format not in LINE_FORMATS or not file.spec or line < 1:
+                        continue
+                    read = InputFile(
+                        file.path,
+                        file.size_bytes,
+                        file.version,
+                        cast(Compression, file.compression),
+                        file.noted_ns,
+                        SourceSpec.from_json(file.spec),
+                    )
+                    begin = line_begin(read, line)
+                    if begin is not None:
+                        return begin
     raise InputError(
         "there is no such line",
         where=path,

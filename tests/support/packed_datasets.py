@@ -30,6 +30,7 @@ from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.packing import plan_rows
 from tests.support.records import frames_of, read_array_records
 
@@ -219,3 +220,54 @@ def _rows(
         packing.firsts,
         np.concatenate([*cut, np.zeros(0, np.uint32)]),
     )
+
+
+def enlarge(dataset: pathlib.Path | str, *, shards: int, at: int, rows: int) -> None:
+    """Makes the only shard of a packed dataset one of many: the others are not there.
+
+    Args:
+        dataset: One that was made of one file, in one shard.
+        shards: How many shards it is to have, each of a file of its own.
+        at: Which of them is the one that there is.
+        rows: Rows of each of the others.
+    """
+    root = pathlib.Path(dataset)
+    manifest = open_manifest(str(dataset))
+    (split,) = manifest.splits.values()
+    table = ShardTable.decode((root / split.table).read_bytes(), where=split.table)
+    (old,) = table.paths
+    names = [
+        layout.shard_name(manifest.name, "train", i, shards) for i in range(shards)
+    ]
+    for path in (lambda name: name, layout.index_path, layout.segments_path):
+        (root / path(old)).rename(root / path(names[at]))
+    columns = {
+        name: np.repeat(column, shards) for name, column in table.columns.items()
+    }
+    columns["records"][np.arange(shards) != at] = rows
+    columns["span_ends"] = np.arange(1, shards + 1)
+    columns["span_file"] = np.arange(shards, dtype="<i4")
+    table = ShardTable(paths=names, columns=columns)
+    encoded = table.encode()
+    (root / split.table).write_bytes(encoded)
+    (source,) = read_source_files(str(dataset), split)
+    files = InputFiles(
+        paths=[source.path if i == at else f"/gone/{i:05d}" for i in range(shards)],
+        sizes=np.full(shards, source.size_bytes),
+        versions=[source.version or ""] * shards,
+        compressions=np.zeros(shards, np.uint8),
+        noted_ns=np.zeros(shards, np.int64),
+    )
+    with open(root / str(split.source["file_list"]), "wb") as file:
+        np.savez_compressed(file, version=np.array(1), **files.arrays())
+    about = {**split.source, "file_list_digest": files.digest}
+    made = Split.of_table(
+        table,
+        encoded,
+        path=split.table,
+        writer_options=split.writer_options,
+        source=about,
+    )
+    splits = {"train": dataclasses.replace(made, packed=split.packed)}
+    data = dataclasses.replace(manifest, splits=splits).encode()
+    (root / layout.DATASET_JSON).write_bytes(data)

@@ -26,6 +26,7 @@ from tests.support.packed_datasets import (
     MAPPED,
     STRIDE,
     documents,
+    enlarge,
     mapped_places,
     number_of,
     pack,
@@ -371,3 +372,36 @@ def test_three_requests_for_a_row_and_for_a_document(
                 cached.cache_clear()
             documents = batches.find_document(path, place)
             assert len(asked()) <= 2 + len(documents)
+
+
+@pytest.mark.slow
+def test_three_requests_of_a_billion_rows(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of 50,000 input files is one more, once."""
+    make(tmp_path, 1, 400)
+    path = str(tmp_path / "in" / "0.tfrecord")
+    at, rows = 31_415, 20_000
+    enlarge(tmp_path / "out", shards=50_000, at=at, rows=rows)
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, tmp_path / "out", "out")
+        dataset = loader.open("gs://bucket/out", cache_dir=tmp_path / "cache")
+        assert len(dataset) > 999_980_000
+        batches = loader.global_batches(dataset, batch_size=1024, seed=9)
+        number = dataset.shard(at).first_record + 7
+        (seen,) = batches.find(number, stop_epoch=1)
+        server.log.clear()
+        location = batches.locate(seen.step, seen.row)
+        assert len(server.log) == 4
+        assert len([1 for _, name, _ in server.log if "inputs" not in name]) == 3
+        assert location.record == number
+        for piece in location.pieces:
+            assert piece.source_path == path
+            for cached in (packed_shard._segments, packed_shard._stored_reader):
+                cached.cache_clear()
+            server.log.clear()
+            place = piece.source_offset_bytes
+            (document,) = batches.find_document(path, place, stop_epoch=1)
+            assert len(server.log) == 3
+            assert seen in [s for part in document.pieces for s in part.sightings]
