@@ -79,8 +79,8 @@ def _check_records(directory: str, split: str) -> None:
             "document each piece is",
             where=f"{directory}, split {split}",
             expected="a dataset of records",
-            cure="pack the documents again, with the number of shards that you want; "
-            "gristmill repack makes rows of another length",
+            cure="make rows of another length, or fewer shards, by gristmill repack; "
+            "for all else pack the documents again",
         )
 
 
