@@ -13,8 +13,10 @@ from gristmill.pipelines.dataflow.permissions import READ, STAGE, WRITE, bucket_
 from gristmill.pipelines.options.definitions import (
     ConvertOptions,
     Options,
+    PackingOptions,
     VerifyOptions,
 )
+from gristmill.transforms.tokens.tokenizers import is_function
 
 _SECONDS = 10.0
 # https://cloud.google.com/storage/docs/locations
@@ -84,6 +86,9 @@ def uses_of(options: Options, *, temporary: Iterable[str]) -> list[Use]:
     if isinstance(options, ConvertOptions):
         uses += [Use("input", path, READ) for path in options.input]
         uses += [Use("output", options.output, WRITE)]
+        file = options.tokenizer if isinstance(options, PackingOptions) else None
+        if file is not None and not is_function(file):
+            uses.append(Use("tokenizer", file, READ))
     elif isinstance(options, VerifyOptions):
         uses += [Use("dataset", options.dataset, READ)]
         if options.report is not None:

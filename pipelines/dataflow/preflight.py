@@ -29,8 +29,10 @@ from gristmill.pipelines.options.definitions import (
     ConvertOptions,
     LaunchOptions,
     Options,
+    PackingOptions,
     VerifyOptions,
 )
+from gristmill.transforms.tokens.tokenizers import is_function
 
 
 def preflight(
@@ -89,10 +91,14 @@ def _check_worker_setup(options: Options, beam_options: PipelineOptions) -> None
     for path in (setup.setup_file, setup.requirements_file):
         if path is not None and not pathlib.Path(path).exists():
             raise InputError("no such file", where=path, cure="check the path")
-    mapped = isinstance(options, ConvertOptions) and options.map is not None
-    if mapped and not has_worker_setup(beam_options):
+    needed = None
+    if isinstance(options, ConvertOptions) and options.map is not None:
+        needed = "--map"
+    elif isinstance(options, PackingOptions) and is_function(options.tokenizer or ""):
+        needed = "--tokenizer"
+    if needed is not None and not has_worker_setup(beam_options):
         raise InputError(
-            "the workers do not have the module of --map",
+            f"the workers do not have the module of {needed}",
             expected="a package or an image that contains it",
             cure="give --sdk_container_image, or give --setup_file or --extra_package "
             "of a package that contains it and requires gristmill",

@@ -35,6 +35,7 @@ from gristmill.pipelines.options.definitions import (
     IndexOptions,
     LaunchOptions,
     Options,
+    PackingOptions,
 )
 from gristmill.pipelines.results.submission import Submission
 
@@ -61,7 +62,7 @@ def submit(
         f"Beam ignores {ignored.argument}"
         for ignored in ignored_options(beam_arguments)
     ]
-    with _worker_setup(beam_options):
+    with _worker_setup(options, beam_options):
         result = _run(options, beam_options)
     cloud = beam_options.view_as(GoogleCloudOptions)
     submission = Submission(
@@ -93,14 +94,18 @@ def _dataset(options: Options) -> str:
 
 
 @contextlib.contextmanager
-def _worker_setup(beam_options: PipelineOptions) -> Iterator[None]:
+def _worker_setup(options: Options, beam_options: PipelineOptions) -> Iterator[None]:
     """Sends this package to the workers, unless they get it in another way."""
     if has_worker_setup(beam_options):
         yield
         return
     with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
         setup = beam_options.view_as(SetupOptions)
-        setup.setup_file = str(write_source(pathlib.Path(directory)))
+        extras = []
+        if isinstance(options, PackingOptions) and options.tokenizer is not None:
+            extras.append("gigatoken" if options.fast else "tokenizers")
+        path = write_source(pathlib.Path(directory), extras=extras)
+        setup.setup_file = str(path)
         yield
 
 

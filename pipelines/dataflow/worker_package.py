@@ -9,6 +9,7 @@ import importlib.metadata
 import pathlib
 import re
 import shutil
+from collections.abc import Sequence
 
 import gristmill
 from gristmill.dataset.errors import InputError
@@ -21,8 +22,14 @@ _BESIDE = (
 _EXTRAS = ("beam", "gcs")
 
 
-def write_source(directory: pathlib.Path) -> pathlib.Path:
+def write_source(
+    directory: pathlib.Path, *, extras: Sequence[str] = ()
+) -> pathlib.Path:
     """Copies the installed package to an empty directory, where it can be built.
+
+    Args:
+        directory: The directory.
+        extras: What a job needs on the workers besides what all jobs do.
 
     Returns:
         Path of its `setup.py`.
@@ -37,18 +44,24 @@ def write_source(directory: pathlib.Path) -> pathlib.Path:
             shutil.copytree(checkout / folder, directory / folder, ignore=ignored)
         for name in _BESIDE:
             shutil.copy(checkout / name, directory / name)
+        if extras:
+            code = setup.read_text(encoding="utf-8")
+            needed = f"install_requires={_requirements(extras)!r},"
+            setup.write_text(
+                code.replace("install_requires=CORE,", needed), encoding="utf-8"
+            )
     else:
         shutil.copytree(top.parent, directory / "gristmill", ignore=ignored)
         setup.write_text(
             "from setuptools import find_packages, setup\n\n"
             f'setup(name="gristmill", version={gristmill.__version__!r}, '
-            f"packages=find_packages(), install_requires={_requirements()!r})\n",
+            f"packages=find_packages(), install_requires={_requirements(extras)!r})\n",
             encoding="utf-8",
         )
     return setup
 
 
-def _requirements() -> list[str]:
+def _requirements(extras: Sequence[str]) -> list[str]:
     """Returns the requirements of the installed package on a worker."""
     try:
         stated = importlib.metadata.requires("gristmill") or []
@@ -62,6 +75,6 @@ def _requirements() -> list[str]:
     for requirement in stated:
         needed, _, marker = requirement.partition(";")
         extra = re.search(r"extra == ['\"](\w+)['\"]", marker)
-        if extra is None or extra[1] in _EXTRAS:
+        if extra is None or extra[1] in (*_EXTRAS, *extras):
             found.append(needed.strip())
     return list(dict.fromkeys(found))

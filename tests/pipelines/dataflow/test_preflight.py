@@ -19,6 +19,7 @@ from gristmill.pipelines.dataflow.job_inputs import ShardSizes
 from gristmill.pipelines.dataflow.worker_disk import check_disk, cores_of
 from gristmill.pipelines.options.definitions import VerifyOptions
 from tests.support.cloud import Cloud, running
+from tests.support.tokenizer_files import tokenizer_json
 
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts")
 IMAGE = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"
@@ -220,6 +221,22 @@ def test_a_function_that_workers_would_not_have(cloud):
     assert "do not have the module of --map" in done.stderr
     assert "--setup_file" in done.stderr
     accepted(cloud, *CONVERT, "--map", "mine:shout")
+
+
+PACK = ("pack", "gs://raw/texts/*", "gs://data/rows")
+
+
+def test_a_tokenizer_that_workers_would_not_have(cloud, tmp_path):
+    done = cloud.submit(*PACK, "--tokenizer", "mine:encode")
+    assert done.code == 2
+    assert "do not have the module of --tokenizer" in done.stderr
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(tokenizer_json())
+    message = refused(cloud, *PACK, "--tokenizer", str(path))
+    assert "Dataflow workers cannot access the tokenizer" in message
+    assert str(path) in message
+    cloud.storage.objects.put("raw", "models/tokenizer.json", path.read_bytes())
+    accepted(cloud, *PACK, "--tokenizer", "gs://raw/models/tokenizer.json")
 
 
 def test_shards_that_do_not_fit_on_a_disk():

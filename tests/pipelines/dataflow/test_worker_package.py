@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +42,19 @@ def test_from_a_checkout_it_is_the_checkout(tmp_path):
         sent = {p.relative_to(tmp_path) for p in (tmp_path / folder).rglob("*.py")}
         assert sent == {p.relative_to(ROOT) for p in (ROOT / folder).rglob("*.py")}
     assert not list(tmp_path.rglob("__pycache__"))
+
+
+@pytest.mark.parametrize("extra", ["gigatoken", "tokenizers"])
+def test_what_a_job_needs_besides(tmp_path, extra):
+    setup = write_source(tmp_path, extras=[extra])
+    stated = setup.read_text()
+    extras = SETUP["extras_require"]
+    needed = [*SETUP["install_requires"], *extras["beam"], *extras["gcs"]]
+    found = re.search(r"install_requires=(\[.*\]),", stated)
+    assert found is not None
+    assert {str(Requirement(line)) for line in ast.literal_eval(found[1])} == {
+        str(Requirement(line)) for line in (*needed, *extras[extra])
+    }
 
 
 def write_from(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from gristmill.transforms.tokens.tokenizers.find import find_tokenizer
-from gristmill.transforms.tokens.tokenizers.load import load_fast, load_tokenizer
+from gristmill.transforms.tokens.tokenizers.load import (
+    is_function,
+    load_fast,
+    load_tokenizer,
+)
 from gristmill.transforms.tokens.tokenizers.protocol import Encoded, Encoder, Tokenizer
 
 __all__ = [
@@ -11,6 +15,7 @@ __all__ = [
     "Encoder",
     "Tokenizer",
     "find_tokenizer",
+    "is_function",
     "load_fast",
     "load_tokenizer",
 ]
