@@ -10,6 +10,7 @@ import pytest
 from benchmarks import packing
 
 
+@pytest.mark.slow
 def test_grain_packs_the_same_tokens() -> None:
     lengths = packing.lognormal(60, mean=458, sigma=1.03, seed=0)
     found = packing.grain_packing(
