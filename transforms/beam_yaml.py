@@ -27,6 +27,7 @@ from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
 from gristmill.transforms.read_records import PlacedRecord, ReadRecords
 from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.verify_dataset import VerifyDataset
 from gristmill.transforms.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.writing.commit_write import WriteResult
@@ -238,8 +239,15 @@ def convert_tfrecords(
     compression: str = "zstd:3",
     writer: Writer | None = None,
     overwrite: bool = False,
+    length: int | None = None,
+    tokenizer: str | None = None,
+    column: str = "text",
+    bos: str = "",
+    eos: str = "",
 ) -> _Transform:
     """Converts files of any format into a split; gives one row of what it holds.
+
+    With `length` it packs documents into rows of tokens.
 
     Args:
         inputs: Paths and glob patterns, or one.
@@ -252,10 +260,21 @@ def convert_tfrecords(
         compression: Of chunks.
         writer: Who encodes, `gristmill` or `official`.
         overwrite: Whether to replace what the output holds of this split.
+        length: Tokens of a row, at most.
+        tokenizer: File of the tokenizer, or `module:function`; by default the column
+            holds tokens.
+        column: What holds the text of a document, or its tokens.
+        bos: Token to add before every document, as text or id.
+        eos: Token to add after every document, likewise.
     """
     options: dict[str, Any] = {"kind": plan}
     if value is not None or plan != "shard_bytes":
         options["value"] = value
+    pack = None
+    if length is not None:
+        pack = PackOptions(
+            length=length, tokenizer=tokenizer, column=column, bos=bos, eos=eos
+        )
     job = ConversionJob(
         inputs=inputs,
         output=output,
@@ -265,6 +284,7 @@ def convert_tfrecords(
         writer=WriterOptions(
             group_size=group_size, compression=compression, writer=writer
         ),
+        pack=pack,
     )
 
     def converted(result: Any) -> _Converted:

@@ -65,6 +65,12 @@ from gristmill.transforms.sources.input_files import InputFiles
 _log = logging.getLogger(__name__)
 
 
+_PACKED_COUNTERS = (
+    *("documents", "tokens", "padding_tokens", "cut_documents"),
+    *("truncated_documents", "truncated_tokens", "reference_shards"),
+)
+
+
 def _list_inputs(job: ConversionJob) -> InputFiles:
     files = list_inputs(job)
     try_function(job, files.first(TRIED_FILES))
@@ -125,6 +131,11 @@ def _make_shards(
                 ("changed-records", report.changed_records),
             ):
                 beam.metrics.Metrics.counter("gristmill", name).inc(value)
+            if (packed := report.packed) is not None:
+                for name in _PACKED_COUNTERS:
+                    value = getattr(packed, name)
+                    counter = name.replace("_", "-")
+                    beam.metrics.Metrics.counter("gristmill", counter).inc(value)
         yield result
 
 
