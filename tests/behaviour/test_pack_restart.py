@@ -129,6 +129,13 @@ class TestUnfinished:
         convert(half_done)
         assert contents(half_done.output) == expected
 
+    def test_what_was_begun_is_thrown_away(self, half_done, tmp_path, inputs):
+        """Of rows that are not wanted any more, no segment index is left."""
+        plan = ("num_shards", 2)
+        for output in (half_done.output, tmp_path / "fresh"):
+            convert(job_of(inputs, output, plan=plan), overwrite=True)
+        assert contents(half_done.output) == contents(tmp_path / "fresh")
+
     def test_other_rows_are_another_job(self, half_done):
         other = dataclasses.replace(
             half_done, pack=PackOptions(length=64, column="ids")
@@ -229,6 +236,35 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         yield server
+
+
+@pytest.mark.parametrize(
+    "stride",
+    [pytest.param(29, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)],
+)
+def test_a_kill_at_any_request(server, inputs, tmp_path, stride: int) -> None:
+    """In a bucket: files are copied, and a request may be done and not answered."""
+    argv = command(inputs, OUT, "--overwrite")
+    bucket = server.objects.buckets
+    with Killer(tmp_path) as killer:
+        assert killer.run(plain(inputs, OUT)).status == 0
+        before = dict(bucket["bucket"])
+        assert killer.run(argv).status == 0
+        expected = {name: stored.data for name, stored in bucket["bucket"].items()}
+        assert sum(name.endswith(".segments") for name in expected) == SHARDS
+        kill_at = stride // 2 + 1
+        while True:
+            bucket["bucket"] = dict(before)
+            ended = killer.run(argv, kill_at=kill_at, after=kill_at % 2 == 0)
+            if ended.status != KILLED:
+                break
+            again = killer.run(argv)
+            assert again.status == 0, again.error
+            found = {name: stored.data for name, stored in bucket["bucket"].items()}
+            assert found == expected
+            kill_at += stride
+    assert ended.status == 0, ended.error
+    assert kill_at > stride
 
 
 def test_requests_of_an_exchange_in_a_bucket(server, inputs) -> None:
