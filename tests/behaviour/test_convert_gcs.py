@@ -294,7 +294,7 @@ def test_a_worker_of_an_earlier_job_damages_nothing(
     task = next(shard_tasks(begin_job(old).prepared))
     begun, go_on = threading.Event(), threading.Event()
 
-    def progress(records: int, raw_bytes: int) -> None:
+    def progress(records: int, raw_bytes: int, tokens: int) -> None:
         begun.set()
         assert go_on.wait(30)
 

@@ -92,7 +92,7 @@ import sys, time
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from tests.support.conversion import job_of, prepared_of
 
-def hang(records, raw_bytes):
+def hang(records, raw_bytes, tokens):
     print("hanging", flush=True)
     time.sleep(600)
 
