@@ -83,7 +83,7 @@ def decode_examples(
         most = (1 << 31) - counts
         if (
             not np.array_equal(row[POSITIONS][:count], positions)
-            or ((begins < 0) | (begins > most)).any()
+            or (begins > most).any()
         ):
             raise _damaged(
                 f"{POSITIONS} does not count the tokens of each piece",
@@ -91,9 +91,10 @@ def decode_examples(
                 "in each piece positions that follow one another, below 2^31",
                 _shown(row[POSITIONS]),
             )
+        # None is negative: that takes a varint of ten bytes, which is refused.
         ids, limit = row[TOKENS][:count], 1 << 8 * id_bytes
-        if ids.min() < 0 or ids.max() >= limit:
-            got = int(ids[np.argmax((ids < 0) | (ids >= limit))])
+        if ids.max() >= limit:
+            got = int(ids[np.argmax(ids >= limit)])
             raise _damaged("token out of range", number, f"ids below {limit:,}", got)
         if row[TOKENS][count:].any() or row[POSITIONS][count:].any():
             raise _damaged("padding is not 0", number, f"0 from {count:,} on", "others")

@@ -212,6 +212,8 @@ def example(
         (example([1, 2], [0, 0], [1, 3]), r"does not number"),
         (example([1, 2], [0, 0], [2, 1]), r"does not number"),
         (example([1, 2], [0, 0], [1, -1]), r"not such an example"),
+        (example([1, -2], [0, 1], [1, 1]), r"not such an example"),
+        (example([1, 2], [-1, 0], [1, 1]), r"not such an example"),
         (example([1, 2], [0, 2], [1, 1]), r"does not count(.|\n)*\[0 2\]"),
         (example([1, 2], [2**31 - 1, 2**31], [1, 1]), r"does not count"),
         (example([1, 70_000], [0, 1], [1, 1]), r"token out of(.|\n)*got:      70000"),
@@ -233,7 +235,10 @@ def test_damaged_examples_are_named(record, message):
         ([[(0, [1])], [(0, [1, 2, 3])]], r"too many tokens\n.*row 1(.|\n)*at most 2"),
         ([[(0, [1])], [(0, [1]), (0, [])]], r"piece without tokens\n.*row 1"),
         ([[(0, [1])], [(MAX_POSITIONS, [1])]], r"position out of range\n.*row 1"),
-        ([[(0, [1])], [(0, [70_000])]], r"token does not fit\n.*row 1(.|\n)*65,536\n"),
+        (
+            [[(0, [65_535])], [(0, [65_536])]],
+            r"token does not fit\n.*row 1(.|\n)*65,536\n",
+        ),
     ],
 )
 def test_rows_that_cannot_be_encoded(rows, message):
