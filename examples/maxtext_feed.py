@@ -6,8 +6,9 @@ It takes MaxText's own arguments, and replaces what reads the training data:
         dataset_type=grain grain_train_files=/data/c4 train_data_columns=text ...
 
 Row r of step s is the same record on any number of hosts, before and after a restart.
-Each row is one record, cut or padded to `max_target_length`. A setting of MaxText that
-this feed cannot honour is refused by its name.
+Each row is one record: a row of tokens that `gristmill pack` made, or a text, cut or
+padded to `max_target_length`. A setting of MaxText that this feed cannot honour is
+refused by its name.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ CANNOT: dict[str, tuple[tuple[object, ...], str]] = {
     "grain_file_type": (("arrayrecord",), "convert the data by gristmill"),
     "grain_train_mixture_config_path": (("",), _OWN_PIPELINE),
     "grain_use_elastic_iterator": ((False,), _ANY_HOSTS),
-    "packing": ((False,), f"set packing=false, or {_OWN_PIPELINE}"),
     "tokenize_train_data": ((True,), _OWN_PIPELINE),
     "use_dpo": ((False,), _OWN_PIPELINE),
     "use_multimodal": ((False,), _OWN_PIPELINE),
@@ -111,6 +111,42 @@ class TextRows:
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class FilledRows:
+    """Fills up the last batch of the last epoch with empty rows.
+
+    Attributes:
+        decode: Makes the arrays of the records that there are.
+        rows: Rows of this host.
+    """
+
+    decode: loader.PackedRows
+    rows: int
+
+    def __call__(self, records: Sequence[bytes]) -> dict[str, np.ndarray]:
+        """Returns the arrays that MaxText trains on, int32 [rows, length]."""
+        missing = (0, self.rows - len(records)), (0, 0)
+        arrays = self.decode(records).items()
+        return {name: np.pad(array, missing) for name, array in arrays}
+
+
+def decode_of(
+    config: Any,
+    dataset: loader.Dataset,
+    encode: Callable[[str], Sequence[int]],
+    rows: int,
+) -> Callable[[Sequence[bytes]], dict[str, np.ndarray]]:
+    """Returns what makes MaxText's arrays of the records of a dataset."""
+    if dataset.packed_counts() is not None:
+        packed = loader.PackedRows.of(dataset, length=config.max_target_length)
+        return FilledRows(packed, rows)
+    if config.packing:
+        cure = f"use gristmill pack, set packing=false, or {_OWN_PIPELINE}"
+        raise _refused(config, "packing", "False", cure)
+    (column,) = config.train_data_columns
+    return TextRows(column, config.max_target_length, encode, rows)
+
+
 def open_dataset(config: Any) -> loader.Dataset:
     """Opens `grain_train_files`: a dataset's directory, or files by a pattern."""
     path = config.grain_train_files
@@ -123,19 +159,19 @@ def feed_of(
 ) -> loader.Feed:
     """Returns the feed of this host, with the rows that its devices hold."""
     check(config)
+    dataset = open_dataset(config)
     batches = loader.global_batches(
-        open_dataset(config),
+        dataset,
         batch_size=config.global_batch_size_to_load,
         seed=config.data_shuffle_seed,
         shuffle="global" if config.enable_data_shuffling else "none",
         epochs=config.num_epoch,
         drop_remainder=False,
     )
-    (column,) = config.train_data_columns
     on_all = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     rows = loader.rows_of(on_all, batch_size=batches.batch_size)
     return batches.feed(
-        decode=TextRows(column, config.max_target_length, encode, len(rows)),
+        decode=decode_of(config, dataset, encode, len(rows)),
         rows=rows,
         workers=config.grain_worker_count,
     )

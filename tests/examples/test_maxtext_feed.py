@@ -13,6 +13,7 @@ from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
 from tests.support.datasets import convert
 from tests.support.examples import bytes_list, entry, example
+from tests.support.packed import documents, pack
 
 LENGTH, RECORDS, BATCH = 12, 53, 16
 
@@ -155,6 +156,30 @@ def test_its_state_resumes_and_refuses_another_order(data, mesh):
         feed.set_state(state)
 
 
+@pytest.mark.parametrize("packing", [False, True])
+def test_rows_that_were_packed_are_fed_as_they_are(packing, mesh, tmp_path):
+    made = documents(40, seed=1, mean=8)
+    path = pack(tmp_path, [made], length=LENGTH, method="best-fit")
+    dataset = loader.open(path)
+    config = config_of(path, packing=packing, train_data_columns=[])
+    with maxtext_feed.feed_of(config, mesh, encode) as feed:
+        batches = list(feed)
+    assert {batch["inputs"].shape for batch in batches} == {(BATCH, LENGTH)}
+    filled = sum(int(batch["inputs"].any(axis=1).sum()) for batch in batches)
+    assert filled == len(dataset)
+    assert len(dataset) % BATCH  # The last batch is filled up.
+    counts = dataset.packed_counts()
+    tokens, targets = (
+        sum(int((batch[name] > 0).sum()) for batch in batches)
+        for name in ("inputs_segmentation", "targets_segmentation")
+    )
+    assert (tokens, targets) == (counts.tokens, counts.targets)
+    assert max(batch["inputs_segmentation"].max() for batch in batches) > 1
+    config.max_target_length = 2 * LENGTH
+    with pytest.raises(InputError, match="stored in another way"):
+        maxtext_feed.feed_of(config, mesh, encode)
+
+
 @pytest.mark.slow
 def test_worker_processes_make_the_same_rows(data, mesh):
     batches = []
@@ -201,5 +226,5 @@ def test_rows_that_nothing_is_trained_on_are_refused(data, mesh):
 def test_every_refusal_has_its_test():
     marks = test_a_setting_that_it_cannot_honour_is_refused_by_name.pytestmark
     tested = {name for mark in marks for name, _ in mark.args[1]}
-    others = {"grain_train_files", "grain_worker_count"}
+    others = {"grain_train_files", "grain_worker_count", "packing"}
     assert tested == maxtext_feed.CANNOT.keys() | others
