@@ -10,7 +10,6 @@ import dataclasses
 import pathlib
 import re
 import struct
-import time
 
 import google_crc32c
 import numpy as np
@@ -159,17 +158,9 @@ class TestContent:
         assert len(data) <= 4.5 * index.pieces
         assert arrays(decode(data)) == arrays(index)
 
-    @pytest.mark.alone
     def test_half_a_million_documents(self):
         index = c4_like(500_000)
-        data = index.encode()
-        assert len(data) <= 5.5 * index.pieces
-        seconds = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            decode(data)
-            seconds.append(time.perf_counter() - begin)
-        assert min(seconds) < 0.06  # 15 ms.
+        assert len(index.encode()) <= 5.5 * index.pieces
 
     def test_memory_of_encoding(self):
         index = c4_like(300_000)
