@@ -217,12 +217,25 @@ def _spread(values: Sequence[float], digits: int) -> str:
     return f"{middle:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
 
 
+def _machine(environment: dict[str, Any]) -> str:
+    packages = ", ".join(f"{k} {v}" for k, v in environment["packages"].items())
+    return (
+        f"{environment['cpu_count']} processors ({environment['cpu']}); Python "
+        f"{environment['python']}; {packages}."
+    )
+
+
 def render(results: dict[str, Any]) -> str:
     """Returns the report as Markdown."""
     made, runs = results["inputs"], results["runs"]
     rounds = max(run["round"] for run in runs)
     share = 1 - made["tokens"] / made["rows"] / _LENGTH
     lines = [
+        "# Feeding packed rows",
+        "",
+        "By `python -m benchmarks.feed_packed`; benchmarks/README.md tells how it "
+        f"measures. {_machine(results['environment'])}",
+        "",
         f"{made['documents']:,} documents, {made['tokens']:,} tokens in "
         f"{made['rows']:,} rows of {_LENGTH:,}, {share:.2%} padding. Medians of "
         f"{rounds} rounds (lowest..highest).",

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from benchmarks import feed_packed
+from benchmarks.contest import describe_environment
 
 
 def run(contestant: str, round_number: int, tokens: float) -> dict[str, object]:
@@ -25,8 +26,10 @@ def test_ratios_are_those_of_each_round() -> None:
     runs = [run("bare", number, 4e6 * number) for number in (1, 2, 3)]
     runs += [run("packed", 1, 2e6), run("packed", 2, 7e6), run("packed", 3, 6e6)]
     inputs = {"documents": 9, "rows": 10, "tokens": 10 * 2048 - 20}
-    lines = feed_packed.render({"runs": runs, "inputs": inputs}).splitlines()
-    assert "in 10 rows of 2,048, 0.10% padding. Medians of 3 rounds" in lines[0]
+    environment = describe_environment(("numpy",))
+    results = {"runs": runs, "inputs": inputs, "environment": environment}
+    lines = feed_packed.render(results).splitlines()
+    assert "in 10 rows of 2,048, 0.10% padding. Medians of 3 rounds" in lines[4]
     assert (
         "| packed rows, six arrays | 3.00 (1.00..3.50) | 6.00 (2.00..7.00) |" in lines
     )
