@@ -75,6 +75,10 @@ def _requirements(extras: Sequence[str]) -> list[str]:
     for requirement in stated:
         needed, _, marker = requirement.partition(";")
         extra = re.search(r"extra == ['\"](\w+)['\"]", marker)
-        if extra is None or extra[1] in (*_EXTRAS, *extras):
+        if extra is None or extra[1] in _EXTRAS:
             found.append(needed.strip())
+        elif extra[1] in extras:
+            # The same version: the job is planned with it.
+            name = re.split(r"[^\w.-]", needed, maxsplit=1)[0]
+            found.append(f"{name}=={importlib.metadata.version(name)}")
     return list(dict.fromkeys(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -52,8 +53,12 @@ def test_what_a_job_needs_besides(tmp_path, extra):
     needed = [*SETUP["install_requires"], *extras["beam"], *extras["gcs"]]
     found = re.search(r"install_requires=(\[.*\]),", stated)
     assert found is not None
+    versions = [
+        f"{name}=={importlib.metadata.version(name)}"
+        for name in (Requirement(line).name for line in extras[extra])
+    ]
     assert {str(Requirement(line)) for line in ast.literal_eval(found[1])} == {
-        str(Requirement(line)) for line in (*needed, *extras[extra])
+        str(Requirement(line)) for line in (*needed, *versions)
     }
 
 
