@@ -76,7 +76,8 @@ class VerifyDataset(
     Guarantees: bounded; one linear chain, so that every runner executes it; as many
     shards are read at once as the runner has threads; nothing is written, so retries do
     no harm. Memory per shard in flight: 1 MiB of the file (up to 4 MiB decoded), or
-    one chunk if that is larger, and some 20 bytes a record of the shard.
+    one chunk if that is larger, and some 20 bytes a record of the shard; of packed rows
+    some 80 bytes a piece.
 
     Attributes:
         dataset: The directory of a committed dataset.

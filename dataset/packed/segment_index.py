@@ -46,8 +46,8 @@ _CRC_AT = 68
 _CHUNK = 1 << 16
 
 _CURE = (
-    "run the command that made this dataset again with --overwrite; of a dataset that "
-    "is not committed yet, delete this file and run the same command again"
+    "delete this file and run the command that made the dataset again: it makes the "
+    "shard again"
 )
 
 

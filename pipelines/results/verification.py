@@ -15,7 +15,7 @@ _FINDINGS_SHOWN = 20
 _LEFTOVERS_SHOWN = 3
 _CURE = (
     "restore these files from a copy; or delete them and run the same `gristmill "
-    "convert` again, which makes missing shards"
+    "convert` or `gristmill pack` again, which makes missing shards"
 )
 
 

@@ -48,7 +48,7 @@ def test_a_damaged_shard_can_be_made_again_as_the_text_says(dataset, tmp_path):
     done = gristmill("verify", "texts", cwd=tmp_path)
     assert done.returncode == 3
     assert shard.name in done.stdout
-    assert "delete them and run the same `gristmill convert` again" in done.stdout
+    assert "run the same `gristmill convert` or `gristmill pack` again" in done.stdout
     shard.unlink()
     succeeded("convert", "in.tfrecord", "texts", "--num-shards", "3", cwd=tmp_path)
     assert shard.read_bytes() == whole
