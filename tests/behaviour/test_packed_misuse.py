@@ -112,10 +112,12 @@ def test_files_of_packed_rows_are_decoded_by_who_knows_them(opened, places):
 
 def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
     place = {"output": str(tmp_path / "out"), "name": "d"}
-    job = ConversionJob(inputs=(places["short"],), **place)
-    with pytest.raises(InputError, match="the input holds packed rows") as refused:
-        run([job], workers=1)
-    assert "pack the documents again" in str(refused.value)
+    rows = PackOptions(length=8, column="ids")
+    for options in ({}, {"pack": rows}):
+        job = ConversionJob(inputs=(places["short"],), **place, **options)
+        with pytest.raises(InputError, match="the input holds packed rows") as refused:
+            run([job], workers=1)
+        assert "by gristmill repack" in str(refused.value)
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="no records can be appended") as refused:
         open_to_append(places["short"], None)
