@@ -295,3 +295,8 @@ def test_a_segment_index_of_another_content_in_a_bucket(server, inputs) -> None:
     assert finished_shard(prepared, 1) is None
     convert(job)
     assert not verify(OUT, workers=1).findings
+    # A listing tells: no file is read.
+    server.objects.put("bucket", path, data[:-1] + bytes([data[-1] ^ 1]))
+    (finding,) = verify(OUT, workers=1, quick=True).findings
+    assert f"out/{finding.path}" == path
+    assert finding.what == "segment index is not the file that was written"
