@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 import random
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.loader.provenance import packed_shard
 from gristmill.loader.provenance.blame import Suspect, blame
-from gristmill.loader.provenance.excess import Losses, excess
+from gristmill.loader.provenance.excess import HIGH, Losses, excess
 from tests.support.conversion import convert, job_of
 from tests.support.packed_datasets import (
     MAPPED,
@@ -213,19 +212,57 @@ def test_a_row_that_is_not_there(made: Made) -> None:
         blame(made.batches, excess(losses, WINDOW))
 
 
-def test_records_of_rows_that_are_not_packed(tmp_path: pathlib.Path) -> None:
-    records = documents(90, seed=3)
-    places = write_frames(tmp_path / "in" / "x.tfrecord", records)
-    convert(job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 2)))
-    batches = loader.global_batches(loader.open(tmp_path / "out"), batch_size=8, seed=1)
+def test_tokens_blame_no_other_document_of_their_row(made: Made) -> None:
+    found = excess(made_up(made, {made.seen_often()[0]}, by_tokens), WINDOW)
+    high = {
+        tuple(place)
+        for value, *place in zip(
+            found.deviations.tolist(),
+            *(column.tolist() for column in found.losses[:4]),
+            strict=True,
+        )
+        if value >= HIGH
+    }
+
+    def counts(document: int) -> tuple[int, int]:
+        own = {
+            (step, row, begin, end)
+            for step in WINDOW
+            for row, pieces in enumerate(made.rows[step])
+            for other, begin, end in pieces
+            if other == document
+        }
+        return len(own & high), len(own)
+
+    suspects = blame(made.batches, found)
+    assert len(suspects) > 1
+    for one in suspects:
+        # The function makes several of some records.
+        alike = [n for n, place in made.places.items() if place == place_of(one)]
+        assert (one.high, one.seen) in map(counts, alike)
+
+
+def test_records_of_joined_datasets_that_are_not_packed(tmp_path: pathlib.Path) -> None:
+    places = {}
+    for name, first in (("a", 0), ("b", 100)):
+        records = documents(90, seed=3, first=first)
+        inputs = tmp_path / name / "in" / "x.tfrecord"
+        places |= write_frames(inputs, records)
+        plan = ("num_shards", 2)
+        convert(job_of(str(inputs), tmp_path / name / "out", plan=plan))
+    joined = loader.open([tmp_path / "a" / "out", tmp_path / "b" / "out"])
+    batches = loader.global_batches(joined, batch_size=8, seed=1)
+    planted = 100 + 62  # In the second shard of the second dataset.
     values = []
-    for step, row in itertools.product(range(STEPS), range(8)):
-        number = number_of(batches.read(step)[row])
-        values.append((step, row, -1, -1, 2 + (step + row) % 3 + 50 * (number == 41)))
-    *columns, loss = map(np.array, zip(*values, strict=True))
-    suspect = blame(batches, excess(Losses(*columns, loss), WINDOW))[0]
-    assert (suspect.source_path, suspect.source_offset_bytes) == places[41]
-    assert suspect.document is None
+    for step in range(STEPS):
+        for row, data in enumerate(batches.read(step)):
+            loss = 2 + (step + row) % 3 + 50 * (number_of(data) == planted)
+            values.append((step, row, -1, -1, loss))
+    *columns, losses = map(np.array, zip(*values, strict=True))
+    suspect = blame(batches, excess(Losses(*columns, losses), WINDOW))[0]
+    assert place_of(suspect) == places[planted]
+    assert suspect.seen == suspect.high >= 1
+    assert (suspect.document, suspect.dataset) == (None, str(tmp_path / "b" / "out"))
     assert suspect.record is not None
 
 
