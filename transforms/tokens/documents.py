@@ -116,5 +116,7 @@ class DocumentReader:
             where=place_of(int(np.searchsorted(stops, at, side="right"))),
             expected=f"ids below {self._size:,}",
             got=f"{encoded.ids[at]:,}",
-            cure="correct the tokenizer, or the vocabulary_size that it tells",
+            cure="correct the tokens, or --vocabulary-size"
+            if self._encoder is None
+            else "correct the tokenizer, or the vocabulary_size that it tells",
         )

@@ -243,6 +243,14 @@ def test_tokens_beyond_the_vocabulary(function):
     assert error.where == place_of(2)
 
 
+def test_tokens_beyond_the_vocabulary_that_is_given():
+    record = encode_example({"ids": [0, 9, 10]})
+    error = refused([record], None, column="ids", vocabulary_size=10)
+    assert error.what == "a token is not in the vocabulary"
+    assert (error.expected, error.got) == ("ids below 10", "10")
+    assert error.cure == "correct the tokens, or --vocabulary-size"
+
+
 def test_a_fast_path_that_differs_is_noticed(file):
     """The library leaves out a step of this tokenizer, and does not say so."""
     file.write_bytes(tokenizer_json(digits=True))

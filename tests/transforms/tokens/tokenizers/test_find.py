@@ -177,8 +177,18 @@ def test_encodings_are_those_of_the_library(name, monkeypatch):
 
 
 def test_lines_of_ranks_may_end_otherwise():
-    content = published("o200k_base").replace(b"\n", b"\r\n") + b"\r\n"
-    assert rank_files.find_encoding(content, "x").name == "o200k_base"
+    content = published("cl100k_base").replace(b"\n", b"\r\n") + b"\r\n"
+    assert rank_files.find_encoding(content, "x").name == "cl100k_base"
+
+
+@pytest.mark.slow
+def test_the_newer_encoding(tmp_path):
+    path = written(tmp_path, "any", published("o200k_base"))
+    known = toktok._encoding("o200k_base")
+    texts = [*TEXTS, *some_text(5)]
+    expected = [list(known.encode_ordinary(text)) for text in texts]
+    for fast in (False, True):
+        assert encoded(options_of(path, fast=fast), texts, fast=fast) == expected
 
 
 def test_ranks_of_no_known_encoding(tmp_path):
@@ -385,7 +395,14 @@ except MissingPackageError as error:
 
 
 @pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("kind", ["huggingface", "sentencepiece", "tiktoken"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "huggingface",
+        "sentencepiece",
+        pytest.param("tiktoken", marks=pytest.mark.slow),
+    ],
+)
 def test_one_thread(tmp_path, kind, fast):
     """Workers are processes: another thread in each would take another's core."""
     content = {
