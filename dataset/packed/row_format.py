@@ -109,6 +109,9 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
     starts = np.concatenate([[0], ends[:-1]])
     if (starts >= ends).any():
         raise _unfit("row has no piece", int(np.argmax(starts >= ends)), "one or more")
+    if len(lengths) != ends[-1] or len(firsts) != ends[-1]:
+        got = f"{len(lengths):,} lengths and {len(firsts):,} first positions"
+        raise _unfit("pieces of rows do not add up", len(ends) - 1, int(ends[-1]), got)
     token_counts = np.add.reduceat(lengths, starts, dtype=np.int64)
     token_ends = np.cumsum(token_counts)
     _check_fit(row_format, batch, token_counts, token_ends)
@@ -152,9 +155,6 @@ def _check_fit(
 ) -> None:
     """Raises InputError if rows cannot be encoded."""
     ends, lengths, firsts, tokens = batch
-    if len(lengths) != ends[-1] or len(firsts) != ends[-1]:
-        got = f"{len(lengths):,} lengths and {len(firsts):,} first positions"
-        raise _unfit("pieces of rows do not add up", len(ends) - 1, int(ends[-1]), got)
     if len(tokens) != token_ends[-1]:
         what = "tokens of rows do not add up"
         raise _unfit(what, len(ends) - 1, int(token_ends[-1]), len(tokens))
@@ -165,7 +165,8 @@ def _check_fit(
         raise _unfit("row has too many tokens", row, most, int(token_counts[row]))
     for what, expected, wrong in _wrong_pieces(lengths, firsts):
         row = int(np.searchsorted(ends, wrong, side="right"))
-        raise _unfit(what, row, expected, int(lengths[wrong]))
+        got = f"{int(lengths[wrong]):,} tokens from position {int(firsts[wrong]):,}"
+        raise _unfit(what, row, expected, got)
     limit = 1 << 8 * row_format.id_bytes
     if int(tokens.max(initial=0)) >= limit:
         at = int(np.argmax(tokens >= limit))
