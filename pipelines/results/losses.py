@@ -35,7 +35,11 @@ def read_losses(path: str) -> Losses:
             rows = list(_rows(file, path))
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise InputError(
-            "the file of losses cannot be read", where=path, got=str(e)
+            "the file of losses cannot be read",
+            where=path,
+            expected=_EXPECTED,
+            got=str(e),
+            cure="give a file of CSV or JSON lines, in UTF-8",
         ) from e
     columns = list(zip(*rows, strict=True)) or [()] * 5
     steps, of_rows, begins, ends = (np.array(c, np.int64) for c in columns[:4])
