@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill import dataset
-from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.errors import InputError, JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.verify import verify
@@ -51,7 +51,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def packing(
-    inputs: pathlib.Path, output: pathlib.Path | str, *, length: int = 32
+    inputs: pathlib.Path | str, output: pathlib.Path | str, *, length: int = 32
 ) -> ConversionJob:
     pack = PackOptions(length=length, column="ids")
     return job_of(inputs, output, plan=("num_shards", SHARDS), pack=pack)
@@ -142,6 +142,17 @@ class TestUnfinished:
         )
         with pytest.raises(JobChangedError, match=r"pack\.length was 32, is 64"):
             convert(other)
+
+
+def test_inputs_whose_pattern_would_match_a_segment_index(inputs, tmp_path) -> None:
+    """The next run would take it for an input."""
+    source = tmp_path / "in" / "index" / "a.segments"
+    source.parent.mkdir(parents=True)
+    shutil.copy(inputs, source)
+    pattern = f"{tmp_path}/*/index/*.segments"
+    convert(job_of(pattern, tmp_path / "records"))
+    with pytest.raises(InputError, match="the output lies among the inputs"):
+        convert(packing(pattern, tmp_path / "rows"))
 
 
 @pytest.fixture(scope="module")
