@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the image and writes the templates convert, verify and index to a bucket.
+# Builds the image and writes the templates convert, pack, verify and index to a bucket.
 #
 #   PROJECT=my-project REGION=us-central1 BUCKET=my-bucket deploy/build.sh
 #
@@ -41,7 +41,7 @@ fi
 if [[ -n ${SUBNETWORK:-} ]]; then
   defaults+=(--subnetwork "$SUBNETWORK")
 fi
-for pipeline in convert verify index; do
+for pipeline in convert pack verify index; do
   gcloud dataflow flex-template build "gs://$BUCKET/templates/gristmill-$pipeline.json" \
     --project "$PROJECT" \
     --image "$IMAGE" \

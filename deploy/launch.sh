@@ -3,7 +3,7 @@
 #
 #   launch PIPELINE NAME=VALUE...
 #
-# Sourced by launch_convert.sh, launch_verify.sh and launch_index.sh.
+# Sourced by launch_convert.sh, launch_pack.sh, launch_verify.sh and launch_index.sh.
 set -euo pipefail
 
 # Prints how to use a script and exits, unless enough arguments are given.

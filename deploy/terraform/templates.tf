@@ -1,7 +1,7 @@
 # The templates, as deploy/build.sh writes them. Only one of the two should.
 
 resource "google_storage_bucket_object" "templates" {
-  for_each     = var.image == null ? [] : toset(["convert", "index", "verify"])
+  for_each     = var.image == null ? [] : toset(["convert", "index", "pack", "verify"])
   bucket       = google_storage_bucket.temporary.name
   name         = "templates/gristmill-${each.key}.json"
   content_type = "application/json"

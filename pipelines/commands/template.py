@@ -1,6 +1,7 @@
 """Entry point of the Dataflow templates: turns a launcher's arguments into a command.
 
 One image holds all templates: which one was launched shows in its required parameters.
+Those of `pack` are those of `convert` and one more.
 
 The launcher of a flex template passes `--name=value` for each parameter, and options of
 Beam such as `--template_location`. With that one, Beam writes a description of the job
@@ -9,6 +10,7 @@ instead of creating it; the service creates the job when the launcher has ended.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -30,15 +32,21 @@ def pipeline_of(arguments: Sequence[str]) -> str:
     """
     given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
     required = {
-        pipeline: [o.name for o in template_options(pipeline) if o.required]
+        pipeline: [o.name for o in template_options(pipeline) if o.is_asked_for]
         for pipeline in PIPELINES
     }
     found = [p for p, names in required.items() if not given.isdisjoint(names)]
+    for fewer, more in itertools.permutations(found, 2):
+        own = set(required[more]).difference(required[fewer])
+        if len(own) == len(required[more]) - len(required[fewer]):
+            found.remove(more if given.isdisjoint(own) else fewer)
     if len(found) != 1:
         raise InputError(
             "the parameters are not those of one template",
             expected="; ".join(f"{p}: {', '.join(n)}" for p, n in required.items()),
-            got=", ".join(n for names in required.values() for n in names if n in given)
+            got=", ".join(
+                dict.fromkeys(n for p in found for n in required[p] if n in given)
+            )
             or "none of these",
             cure="give the required parameters of one template",
         )
@@ -99,12 +107,12 @@ def command_line(
     positional: list[str] = []
     for option in options.values():
         value = given.get(option.name, "")
+        if option.is_asked_for and not value:
+            raise InputError(
+                f"parameter {option.name} is not given",
+                cure=f"give {option.name}=VALUE among the template's parameters",
+            )
         if option.required:
-            if not value:
-                raise InputError(
-                    f"parameter {option.name} is not given",
-                    cure=f"give {option.name}=VALUE among the template's parameters",
-                )
             positional += value.split(",") if option.kind == "paths" else [value]
         elif option.kind == "flag":
             if value not in ("", "true", "false"):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.errors import InputError, StorageError
 from gristmill.dataset.storage.object_names import split_path
+from gristmill.dataset.storage.paths import path_texts
 from gristmill.pipelines.dataflow.permissions import READ, STAGE, WRITE, bucket_roles
 from gristmill.pipelines.options.definitions import (
     ConvertOptions,
@@ -84,7 +85,8 @@ def uses_of(options: Options, *, temporary: Iterable[str]) -> list[Use]:
     """
     uses = [Use("temporary files", path, STAGE) for path in temporary]
     if isinstance(options, ConvertOptions):
-        uses += [Use("input", path, READ) for path in options.input]
+        inputs = path_texts(options.input, "input")
+        uses += [Use("input", path, READ) for path in inputs]
         uses += [Use("output", options.output, WRITE)]
         file = options.tokenizer if isinstance(options, PackingOptions) else None
         if file is not None and not is_function(file):

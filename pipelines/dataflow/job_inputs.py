@@ -156,7 +156,7 @@ def _listed(bucket: str, blob: Any) -> ListedFile:
     return ListedFile(f"gs://{bucket}/{blob.name}", int(blob.size or 0))
 
 
-def shard_sizes(listed: Listed, plan: PlanOptions) -> ShardSizes:
+def shard_sizes(listed: Listed, plan: PlanOptions, *, copies: int = 1) -> ShardSizes:
     """Returns what is known of the shards of a job; of more files they are no smaller.
 
     All files are taken to be compressed if the largest is, and as much: that is seen in
@@ -165,13 +165,15 @@ def shard_sizes(listed: Listed, plan: PlanOptions) -> ShardSizes:
     Args:
         listed: The input files.
         plan: How they are cut.
+        copies: How often what a shard is made of is on disk at once; each counts.
 
     Raises:
         InputError: They cannot be cut so.
     """
     sizes = np.array([file.size_bytes for file in listed.files], np.int64)
     if not len(sizes):
-        return ShardSizes(plan.value if plan.kind == "shard_bytes" else None, None)
+        size_bytes = plan.value if plan.kind == "shard_bytes" else None
+        return ShardSizes(size_bytes and size_bytes * copies, None)
     largest_file = max(listed.files, key=lambda file: file.size_bytes)
     inflation = _inflation(largest_file.path)
     total = float(sizes.sum())
@@ -183,7 +185,7 @@ def shard_sizes(listed: Listed, plan: PlanOptions) -> ShardSizes:
         splittable = np.full(len(sizes), inflation is None)
         cuts = plan_by_bytes(plan, sizes, splittable).cut_bytes
         largest = float(np.diff(cuts).max(initial=0))
-    times = inflation or _decoded_times(largest_file)
+    times = copies * (inflation or _decoded_times(largest_file))
     return ShardSizes(
         None if largest is None else int(largest * times),
         int(total * times) if listed.whole else None,

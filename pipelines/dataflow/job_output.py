@@ -8,6 +8,7 @@ from gristmill.dataset.commit.output_place import check_not_matched
 from gristmill.dataset.errors import GristmillError, InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.storage.paths import path_texts
 from gristmill.pipelines.options.definitions import ConvertOptions
 
 
@@ -18,7 +19,8 @@ def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]
         Remarks for the user.
     """
     files = (layout.DATASET_JSON,)
-    check_not_matched(options.output, patterns=options.input, files=files)
+    patterns = path_texts(options.input, "input")
+    check_not_matched(options.output, patterns=patterns, files=files)
     try:
         manifest = read_manifest(options.output)
     except GristmillError as e:

@@ -30,6 +30,7 @@ from gristmill.pipelines.options.definitions import (
     LaunchOptions,
     Options,
     PackingOptions,
+    RepackOptions,
     VerifyOptions,
 )
 from gristmill.transforms.tokens.tokenizers import is_function
@@ -66,12 +67,19 @@ def preflight(
         splits = [job.split for job in conversion_of(options).jobs]
         notes += check_output(options, splits=splits)
         notes += check_disk(
-            shard_sizes(listed, plan),
+            shard_sizes(listed, plan, copies=copies_of(options)),
             threads=beam_options.view_as(DebugOptions).number_of_worker_harness_threads,
             machine_type=workers.machine_type,
             disk_gb=workers.disk_size_gb,
         )
     return notes
+
+
+def copies_of(options: ConvertOptions) -> int:
+    """Returns how often the content of a shard is on a worker's disk at once."""
+    if isinstance(options, RepackOptions):
+        return 3  # The documents that were read, those to pack, and the rows.
+    return 2 if isinstance(options, PackingOptions) else 1
 
 
 def has_worker_setup(beam_options: PipelineOptions) -> bool:

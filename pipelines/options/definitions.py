@@ -307,7 +307,7 @@ class PackingOptions(ConvertOptions):
         metavar="NAME",
         regex=".+",
         group="Tokens",
-        example="text",
+        example="body",
     )
     vocabulary_size: int | None = option(
         "integer",
@@ -330,6 +330,7 @@ class PackingOptions(ConvertOptions):
         least=2,
         group="Tokens",
         example="4096",
+        tells=True,
     )
     pack: Method = option(  # noqa: RUF009 (a field, as the others)
         "choice",
@@ -569,18 +570,18 @@ class LaunchOptions:
 
 Options = ConvertOptions | VerifyOptions | IndexOptions
 
-# Those that have a template, which is found by its required parameters. An append has
-# the parameters of a conversion.
+# Those that have a template, which is found by the parameters that it asks for. An
+# append has those of a conversion, and other rows those of packing.
 PIPELINES: dict[str, type[Options]] = {
     "convert": ConvertOptions,
     "index": IndexOptions,
+    "pack": PackingOptions,
     "verify": VerifyOptions,
 }
 
 
 COMMANDS: dict[str, type[Options]] = {
     "append": AppendOptions,
-    "pack": PackingOptions,
     "repack": RepackOptions,
     **PIPELINES,
 }

@@ -31,6 +31,8 @@ _ABOUT = {
     "convert": "Converts TFRecord, ArrayRecord, Parquet, WebDataset, JSON lines, CSV, "
     "TSV or text files to a sharded, indexed and committed ArrayRecord dataset.",
     "index": "Makes existing ArrayRecord files a committed dataset, in place.",
+    "pack": "Tokenises documents of such files, and packs them into rows of tokens: a "
+    "committed ArrayRecord dataset.",
     "verify": "Checks every byte of a dataset against its checksums. The job fails if "
     "anything is wrong.",
 }
@@ -55,7 +57,7 @@ def _parameter(option: Option) -> dict[str, Any]:
         "label": option.label,
         "helpText": _help(option),
         "groupName": option.group,
-        "isOptional": not option.required,
+        "isOptional": not option.is_asked_for,
         "paramType": option.param_type or _TYPES.get(option.kind, "TEXT"),
     }
     regex = option.regex

@@ -30,6 +30,8 @@ class Option:
         required: Whether it must be given. On the command line it is then an argument
             without a name.
         first: Whether it stands before all others.
+        tells: Whether a template asks for it although it has a default: it tells the
+            template from others.
     """
 
     name: str
@@ -47,6 +49,12 @@ class Option:
     least: int | None = None
     required: bool = False
     first: bool = False
+    tells: bool = False
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a template does not go without it."""
+        return self.required or self.tells
 
     @property
     def flag(self) -> str:

@@ -31,7 +31,7 @@ DOCUMENTS = sorted(DEPLOY.glob("*.md"))
 
 
 def test_scripts_are_clean():
-    assert len(SCRIPTS) == 7
+    assert len(SCRIPTS) == 8
     done = run(tool("shellcheck"), "--external-sources", *SCRIPTS)
     assert done.returncode == 0, done.stdout
     for script in SCRIPTS:
@@ -157,6 +157,16 @@ def asked(tmp_path: pathlib.Path) -> Callable[..., dict]:
                 "output": "gs://b/c",
                 "num_shards": "8",
                 "overwrite": "true",
+            },
+        ),
+        (
+            "launch_pack.sh",
+            ("gs://a/1", "gs://b/c", "2048", "tokenizer=gs://m/t.json"),
+            {
+                "input": "gs://a/1",
+                "output": "gs://b/c",
+                "length": "2048",
+                "tokenizer": "gs://m/t.json",
             },
         ),
         (

@@ -159,7 +159,7 @@ def test_guide_word_by_word(tmp_path):
         ):
             assert any(line.startswith(part) for line in said), part
         image = "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:1"
-        for pipeline in ("convert", "verify", "index"):
+        for pipeline in ("convert", "pack", "verify", "index"):
             spec = storage.buckets["my-bucket"][f"templates/gristmill-{pipeline}.json"]
             template = json.loads(spec.data)
             assert template["image"] == image

@@ -12,6 +12,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from gristmill.pipelines.commands.template import pipeline_of
 from gristmill.pipelines.options.definitions import PIPELINES, template_options
 from tests.support import image
 from tests.support.distributions import CAN_COMPILE, setup_arguments
@@ -140,8 +141,14 @@ def test_image_holds_the_package_and_the_entry_points():
 
 
 def test_one_entry_point_tells_the_templates_apart():
-    required = [o.name for p in PIPELINES for o in template_options(p) if o.required]
-    assert len(required) == len(set(required))
+    asked = {
+        pipeline: {o.name for o in template_options(pipeline) if o.is_asked_for}
+        for pipeline in PIPELINES
+    }
+    for pipeline, names in asked.items():
+        given = [f"--{name}=gs://a/b" for name in names]
+        assert pipeline_of(given) == pipeline
+        assert list(asked.values()).count(names) == 1
 
 
 @pytest.mark.slow

@@ -30,6 +30,12 @@ from gristmill.pipelines.commands.template import command_line, pipeline_of
             "gs://b/c -- --sdk_container_image=mine",
         ),
         (
+            "pack",
+            "--input=gs://a/1 --output=gs://b/c --length=512 --eos=</s> --fast=true",
+            "pack --length=512 --eos=</s> --fast --runner=DataflowRunner gs://a/1 "
+            "gs://b/c -- --sdk_container_image=image",
+        ),
+        (
             "verify",
             "--dataset=gs://a/b --quick=true --report=gs://a/r --runner FnApiRunner",
             "verify --quick --report=gs://a/r --runner=FnApiRunner gs://a/b -- "
@@ -54,6 +60,10 @@ def test_a_launchers_arguments_become_a_command_line(pipeline, arguments, expect
     [
         ("--runner=DataflowRunner", "got: none of these"),
         ("--dataset=gs://a/b --files=gs://a/c", "got: files, dataset"),
+        (
+            "--length=8 --input=gs://a/b --dataset=gs://a/c",
+            "got: input, length, dataset",
+        ),
     ],
 )
 def test_parameters_of_no_or_of_two_templates_are_refused(arguments, got):
@@ -61,6 +71,7 @@ def test_parameters_of_no_or_of_two_templates_are_refused(arguments, got):
         pipeline_of(arguments.split())
     assert f"got: {error.value.got}" == got
     assert "convert: input, output" in str(error.value)
+    assert "pack: input, output, length" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +85,14 @@ def test_parameters_of_no_or_of_two_templates_are_refused(arguments, got):
 def test_a_launchers_wrong_arguments_are_named(arguments, message):
     with pytest.raises(GristmillError, match=message):
         command_line("convert", arguments.split())
+
+
+def test_the_parameter_that_tells_packing_is_asked_for():
+    given = ["--input=gs://a/b", "--output=gs://a/c"]
+    with pytest.raises(GristmillError, match="parameter length is not given"):
+        command_line("pack", given)
+    assert pipeline_of([*given, "--length=8"]) == "pack"
+    assert pipeline_of(given) == "convert"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

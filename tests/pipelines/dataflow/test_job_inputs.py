@@ -100,6 +100,8 @@ def test_sizes_of_shards(cloud: Cloud, kind, value, whole, sizes):
     cloud.storage.objects.put("raw", "sizes/700", bytes(700))
     plan = PlanOptions(kind=kind, value=value)
     assert shard_sizes(listed(300, 700, whole=whole), plan) == sizes
+    twice = ShardSizes(*(size and 2 * size for size in sizes))
+    assert shard_sizes(listed(300, 700, whole=whole), plan, copies=2) == twice
 
 
 def test_sizes_of_shards_where_nothing_was_listed():

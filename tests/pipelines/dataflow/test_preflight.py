@@ -16,8 +16,14 @@ from gristmill.dataset.errors import InputError, StorageError
 from gristmill.pipelines.dataflow import buckets, clients
 from gristmill.pipelines.dataflow.buckets import Bucket
 from gristmill.pipelines.dataflow.job_inputs import ShardSizes
+from gristmill.pipelines.dataflow.preflight import copies_of
 from gristmill.pipelines.dataflow.worker_disk import check_disk, cores_of
-from gristmill.pipelines.options.definitions import VerifyOptions
+from gristmill.pipelines.options.definitions import (
+    ConvertOptions,
+    PackingOptions,
+    RepackOptions,
+    VerifyOptions,
+)
 from tests.support.cloud import Cloud, running
 from tests.support.tokenizer_files import tokenizer_json
 
@@ -237,6 +243,18 @@ def test_a_tokenizer_that_workers_would_not_have(cloud, tmp_path):
     assert str(path) in message
     cloud.storage.objects.put("raw", "models/tokenizer.json", path.read_bytes())
     accepted(cloud, *PACK, "--tokenizer", "gs://raw/models/tokenizer.json")
+
+
+def test_tokens_that_do_not_fit_on_a_disk(cloud):
+    """Tokens lie beside the rows that are made of them."""
+    plain = ("gs://raw/texts/*", "gs://data/rows", "--length=64", "--num-shards=1")
+    cloud.storage.objects.put("raw", "models/tokenizer.json", tokenizer_json())
+    tokenizer = "--tokenizer=gs://raw/models/tokenizer.json"
+    accepted(cloud, "pack", *plain, tokenizer, "--disk_size_gb=21")
+    options = PackingOptions(input=("gs://a/b",), output="gs://a/c")
+    again = RepackOptions(input="gs://a/b", output="gs://a/c")
+    convert = ConvertOptions(input=("gs://a/b",), output="gs://a/c")
+    assert [*map(copies_of, (convert, options, again))] == [1, 2, 3]
 
 
 def test_shards_that_do_not_fit_on_a_disk():

@@ -98,6 +98,28 @@ BAD = {
     ("verify", "dataset"): ["", "here"],
     ("verify", "report"): ["", "report.json", "gs://b/a,gs://b/b"],
 }
+GOOD |= {("pack", name): GOOD[kind, name] for kind, name in GOOD if kind == "convert"}
+BAD |= {("pack", name): BAD[kind, name] for kind, name in BAD if kind == "convert"}
+GOOD |= {
+    ("pack", "tokenizer"): ["gs://m/tokenizer.json", "my.module:encode"],
+    ("pack", "column"): ["text", "-", "a b"],
+    ("pack", "vocabulary_size"): ["1", "65536"],
+    ("pack", "length"): ["2", "2048"],
+    ("pack", "pack"): ["best-fit", "concat", "none"],
+    ("pack", "bos"): ["<s>", "0"],
+    ("pack", "eos"): ["</s>", "<|end|>"],
+    ("pack", "rows"): ["packed", "example"],
+}
+BAD |= {
+    ("pack", "tokenizer"): ["", "gs://m/a,gs://m/b"],
+    ("pack", "column"): [""],
+    ("pack", "vocabulary_size"): ["", "0", "-1", "many"],
+    ("pack", "length"): ["", "0", "-2", "x"],
+    ("pack", "pack"): ["", "best", "Concat"],
+    ("pack", "bos"): [""],
+    ("pack", "eos"): [""],
+    ("pack", "rows"): ["", "rows"],
+}
 
 
 def pairs(values: dict[tuple[str, str], list[str]]) -> list[tuple[str, str, str]]:
@@ -153,7 +175,7 @@ def test_template_refuses_bad_values(pipeline, name, value):
     option = {o.name: o for o in options_of(PIPELINES[pipeline])}[name]
     paths = (option.regex or "").startswith("gs://")
     # Local paths are good ones on the command line; names are judged with the files.
-    if not paths and pipeline == "convert" and value:
+    if not paths and pipeline in ("convert", "pack") and value and name != "tokenizer":
         assert not taken(pipeline, name, value)
 
 

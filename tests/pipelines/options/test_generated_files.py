@@ -19,7 +19,15 @@ from gristmill.pipelines.options.definitions import (
 from gristmill.pipelines.options.generated_files import generated_files, table
 
 ROOT = pathlib.Path(__file__).parents[3]
-GROUPS = {"Source", "Target", "Shards", "Encoding", "Damaged input", "Location"}
+GROUPS = {
+    "Tokens",
+    "Source",
+    "Target",
+    "Shards",
+    "Encoding",
+    "Damaged input",
+    "Location",
+}
 
 
 class _Types(dict[tuple[str, str], str]):
@@ -51,7 +59,7 @@ def test_metadata_is_what_the_service_reads(pipeline):
     enum = kinds.fields_by_name["param_type"].enum_type.values_by_name
     for parameter in parsed.parameters:
         option = options[parameter.name]
-        assert parameter.is_optional != option.required
+        assert parameter.is_optional != option.is_asked_for
         assert parameter.help_text.startswith(option.help)
         assert re.fullmatch("[a-z_]+", parameter.name)
         default = {None: "", False: "false"}.get(option.default, str(option.default))
