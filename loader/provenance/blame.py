@@ -82,9 +82,9 @@ def blame(batches: Batches, found: Excess, *, most: int = 20) -> list[Suspect]:
         InputError: There is no such step or row.
     """
     places = _Places(batches)
-    high: dict[_Key, dict[int, _Seen]] = collections.defaultdict(dict)
-    for key, where in places.in_high(found):
-        high[key][where.loss] = where
+    high: dict[_Key, dict[int, list[tuple[int, int]]]] = collections.defaultdict(dict)
+    for key, (loss, step, row) in places.in_high(found):
+        high[key].setdefault(loss, []).append((step, row))
     deviations = found.deviations
 
     def at_most(key: _Key) -> float:
@@ -107,7 +107,7 @@ def blame(batches: Batches, found: Excess, *, most: int = 20) -> list[Suspect]:
             score=score,
             high=len(high[key]),
             seen=count,
-            rows=tuple(sorted({(one.step, one.row) for one in high[key].values()})),
+            rows=tuple(sorted({row for rows in high[key].values() for row in rows})),
             **places.described(key),
         )
         for score, count, key in suspects[:most]

@@ -153,6 +153,20 @@ def test_planted_documents_come_out_on_top(made: Made, losses) -> None:
             assert suspects[1].score < own.score if suspects[1:] else True
 
 
+def test_all_rows_of_a_step_are_named(made: Made) -> None:
+    losses = made_up(made, set(), by_steps)
+    losses.values[(losses.steps >= 70) & (losses.steps < 80)] += 4
+    twice = 0
+    for one in blame(made.batches, excess(losses, WINDOW), most=200):
+        alike = [n for n, place in made.places.items() if place == place_of(one)]
+        assert one.rows in [
+            tuple(row for row in made.seen(number) if 70 <= row[0] < 80)
+            for number in alike
+        ]
+        twice += len(one.rows) > one.high
+    assert twice
+
+
 def test_several_planted_documents_come_before_all_others(made: Made) -> None:
     planted = set(random.Random(2).sample(made.seen_often(), 3))
     found = excess(made_up(made, planted, by_tokens), WINDOW)
