@@ -176,7 +176,7 @@ def plain(inputs: pathlib.Path, output: pathlib.Path | str, *more: str) -> list[
 
 
 STRIDES = [
-    37,
+    61,
     pytest.param(11, marks=pytest.mark.slow),
     pytest.param(1, marks=pytest.mark.soak),
 ]
@@ -207,7 +207,7 @@ def test_a_kill_at_any_step(killer, inputs, tmp_path, stride: int) -> None:
     assert kill_at > stride
 
 
-@pytest.mark.parametrize("stride", [*STRIDES[1:], 47])
+@pytest.mark.parametrize("stride", [*STRIDES[1:], 97])
 @pytest.mark.parametrize(
     ("old", "new"),
     [
