@@ -35,7 +35,7 @@ from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import PackingOptions
+from gristmill.pipelines.options.definitions import ConvertOptions, PackingOptions
 from tests.support.conversion import contents
 from tests.support.records import frames_of, read_array_records
 
@@ -266,12 +266,17 @@ def test_another_tokenizer_is_another_job(tmp_path: pathlib.Path) -> None:
     again = pack(source, tmp_path / "out")
     assert again.committed_before == ("train",)
     (tmp_path / "my_words.py").write_text(MODULE + "\n# Changed.\n")
-    with pytest.raises(JobChangedError, match="other options"):
+    with pytest.raises(JobChangedError, match="other options") as raised:
         pack(source, tmp_path / "out")
+    assert "pack.found.digest was 'sha256:" in str(raised.value)
     with pytest.raises(JobChangedError):
         pack(source, tmp_path / "out", length=65)
     pack(source, tmp_path / "out", length=65, overwrite=True)
     assert packed_split(tmp_path / "out").length == 65
+    plain = ConvertOptions(input=(source,), output=str(tmp_path / "out"), num_shards=3)
+    with pytest.raises(JobChangedError) as raised:
+        convert(**conversion_of(plain)._asdict(), workers=1)
+    assert raised.value.got == "pack was given, is not"
     assert [found.ids for found in documents_of(tmp_path / "out")] == ids_of(TEXTS)
 
 

@@ -15,7 +15,11 @@ from gristmill.dataset.errors import (
 )
 from gristmill.transforms.tokens.document_column import PlaceOf
 from gristmill.transforms.tokens.tokenizers import Encoded, Encoder, Tokenizer
-from gristmill.transforms.tokens.tokenizers.protocol import Ends, IdArray
+from gristmill.transforms.tokens.tokenizers.protocol import (
+    Ends,
+    IdArray,
+    end_to_end,
+)
 
 # Of the documents of a shard, which are tokenised by both.
 COMPARED_FIRST = 16
@@ -51,6 +55,8 @@ class ComparedEncoder:
             UserFunctionError: It is a function of the user's, and fails.
             FastTokenizerDiffersError: The fast path gives other tokens.
         """
+        if not texts:  # `--map` dropped them all. Users' functions may need some.
+            return end_to_end([])
         first = self._documents
         self._documents += len(texts)
         if self._fast is None:

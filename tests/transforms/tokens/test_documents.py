@@ -203,6 +203,7 @@ def test_text_without_a_tokenizer():
 
 MODULE = """
 def encode(texts):
+    assert texts
     if b"fail" in "".join(texts).encode():
         raise SystemExit(3)
     if any("wrong" in text for text in texts):
@@ -236,7 +237,15 @@ def test_a_tokenizer_that_fails_names_the_document(function):
     assert raised.value.where == f"{place_of(0)}, or a document after it"
 
 
+def test_a_tokenizer_gets_no_empty_list(function):
+    # As when `--map` leaves out all records of a batch.
+    documents = read([], function, TEXT)
+    assert (documents.ids.tolist(), documents.lengths.tolist()) == ([], [])
+
+
 def test_tokens_beyond_the_vocabulary(function):
+    error = refused([b"good", "\u0100".encode()], function, TEXT)
+    assert (error.expected, error.got) == ("ids below 256", "256")
     error = refused([b"good", b"", "go€od".encode()], function, TEXT)
     assert error.what == "a token is not in the vocabulary"
     assert (error.expected, error.got) == ("ids below 256", "8,364")
@@ -294,7 +303,7 @@ class Wrong:
     [
         (range(100, 3000, 100), 70, 500),
         ([15], 7, 15),
-        ([16, 499, 501, 999], 450, None),
+        ([16, 450, 499, 501, 999], 450, None),
         ([1500], 1000, 1500),
     ],
 )

@@ -31,19 +31,21 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
     """
     name = options.tokenizer
     if name is None:
+        size = options.vocabulary_size or _MOST_IDS
         return TokenizerSpec(
             kind="ids",
             digest="",
             library="",
-            vocabulary_size=options.vocabulary_size or _MOST_IDS,
-            bos_id=_id_of("--bos", options.bos, None),
-            eos_id=_id_of("--eos", options.eos, None),
+            vocabulary_size=size,
+            bos_id=_id_of("--bos", options.bos, size),
+            eos_id=_id_of("--eos", options.eos, size),
         )
     options = dataclasses.replace(options, found=None)
     digest = content_digest(name)
     tokenizer = load_tokenizer(options)
-    bos_id = _id_of("--bos", options.bos, tokenizer)
-    eos_id = _id_of("--eos", options.eos, tokenizer)
+    size = tokenizer.vocabulary_size
+    bos_id = _id_of("--bos", options.bos, size, tokenizer)
+    eos_id = _id_of("--eos", options.eos, size, tokenizer)
     before, after = tokenizer.own_ends
     _check_once("--bos", bos_id, before)
     _check_once("--eos", eos_id, after)
@@ -51,7 +53,7 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
         kind=find_kind(name),
         digest=digest,
         library=tokenizer.library,
-        vocabulary_size=tokenizer.vocabulary_size,
+        vocabulary_size=size,
         bos_id=bos_id,
         eos_id=eos_id,
         special_ids=dict(tokenizer.special_ids),
@@ -59,11 +61,19 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
     )
 
 
-def _id_of(option: str, token: str, tokenizer: Tokenizer | None) -> int | None:
-    """Returns the id of a token that is given by text or id, None for ""."""
+def _id_of(
+    option: str, token: str, size: int, tokenizer: Tokenizer | None = None
+) -> int | None:
+    """Returns the id of a token that is given by text or id, None for "".
+
+    Args:
+        option: That gives it.
+        token: Its text or id.
+        size: Ids are below it.
+        tokenizer: Knows texts, None if documents are tokens already.
+    """
     if not token:
         return None
-    size = _MOST_IDS if tokenizer is None else tokenizer.vocabulary_size
     if token.isascii() and token.isdigit():
         if int(token) < size:
             return int(token)
@@ -71,7 +81,9 @@ def _id_of(option: str, token: str, tokenizer: Tokenizer | None) -> int | None:
             f"the token of {option} is not in the vocabulary",
             expected=f"an id below {size:,}",
             got=token,
-            cure="give the text or the id of a token of this tokenizer",
+            cure="correct it, or --vocabulary-size"
+            if tokenizer is None
+            else "give the text or the id of a token of this tokenizer",
         )
     if tokenizer is None:
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -85,6 +86,10 @@ def make(kind: str, content: bytes, name: str, *, tokenizer: Tokenizer) -> Encod
 
 def _backend(kind: str, content: bytes, name: str) -> Any:
     if kind == "huggingface":
+        # Read, but not heeded.
+        for token in json.loads(content).get("added_tokens") or ():
+            if token.get("single_word"):
+                raise ValueError(f"the token {token['content']!r} of single_word")
         return gigatoken.Tokenizer.from_json(content)
     if kind == "sentencepiece":
         return gigatoken.Tokenizer.from_sentencepiece(content)

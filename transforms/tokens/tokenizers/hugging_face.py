@@ -48,6 +48,8 @@ class HuggingFaceTokenizer:
         self._tokenizer.no_padding()
         self._add_special_tokens = add_special_tokens
         self.library = f"tokenizers {tokenizers.__version__}"
+        # Only models of BPE have it.
+        self.dropout: float | None = getattr(self._tokenizer.model, "dropout", None)
         ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
         self.vocabulary_size = max(ids, default=-1) + 1
         added = self._tokenizer.get_added_tokens_decoder()
@@ -103,5 +105,13 @@ def _groups(texts: Sequence[bytes]) -> Iterator[list[str]]:
 
 def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
     """Returns the tokenizer of a file."""
-    del name
-    return HuggingFaceTokenizer(content, add_special_tokens=add_special_tokens)
+    tokenizer = HuggingFaceTokenizer(content, add_special_tokens=add_special_tokens)
+    if tokenizer.dropout:
+        raise InputError(
+            "the tokenizer draws tokens at random: each run would give other rows",
+            where=name,
+            expected='"dropout": null in its "model"',
+            got=f"{tokenizer.dropout:g}",
+            cure="set it to null in a copy of the file",
+        )
+    return tokenizer

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import operator
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,6 +52,8 @@ class FunctionTokenizer:
         self._name, self._function = name, function
         self.library = name
         size = getattr(function, "vocabulary_size", None)
+        if isinstance(size, np.integer):
+            size = int(size)
         if not isinstance(size, int) or not 0 < size <= 1 << 32:
             raise InputError(
                 "the function of the tokenizer does not say how large its vocabulary "
@@ -60,7 +64,7 @@ class FunctionTokenizer:
                 cure=f"add a line: {name.rpartition(':')[2]}.vocabulary_size = 50257",
             )
         self.vocabulary_size = size
-        self.special_ids: Mapping[str, int] = dict(getattr(function, "special_ids", {}))
+        self.special_ids = _special_ids(function, size, name)
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
@@ -91,6 +95,28 @@ class FunctionTokenizer:
     def id_of(self, token: str) -> int | None:
         """Returns the id of a special token's text."""
         return self.special_ids.get(token)
+
+
+def _special_ids(function: Any, size: int, name: str) -> Mapping[str, int]:
+    """Returns the special tokens of a function by their text.
+
+    Raises:
+        InputError: One is not in its vocabulary: rows could not hold it.
+    """
+    given = getattr(function, "special_ids", {})
+    try:
+        found = {str(text): operator.index(number) for text, number in given.items()}
+    except (AttributeError, TypeError):
+        found = {"": -1}
+    if any(not 0 <= number < size for number in found.values()):
+        raise InputError(
+            "special_ids of the tokenizer's function are not in its vocabulary",
+            where=name,
+            expected=f"the ids of tokens by their text, below {size:,}",
+            got=reprlib.repr(given),
+            cure="correct them, or make vocabulary_size greater than all ids",
+        )
+    return found
 
 
 def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
 import pathlib
 import random
@@ -319,12 +320,51 @@ def test_no_fast_path(tmp_path):
     assert raised.value.cure == "leave out --fast"
 
 
+def test_tokens_of_single_words_have_no_fast_path(tmp_path):
+    fields = json.loads(tokenizer_json(template=["$A", "</s>"]))
+    fields["added_tokens"][0]["single_word"] = True
+    path = written(tmp_path, "t.json", json.dumps(fields).encode())
+    assert encoded(options_of(path), ["a</s>", "</s>"])[0][-1] != 5_000
+    with pytest.raises(InputError, match="no fast path") as raised:
+        find_tokenizer(options_of(path, fast=True))
+    assert raised.value.got == "the token '</s>' of single_word"
+
+
+def test_special_tokens_are_those_that_say_so(tmp_path):
+    fields = json.loads(tokenizer_json(template=["<s>", "$A", "</s>"]))
+    fields["added_tokens"][0]["special"] = False
+    path = written(tmp_path, "t.json", json.dumps(fields).encode())
+    spec = find_tokenizer(options_of(path, bos="<s>"))
+    assert (spec.bos_id, spec.special_ids) == (5_000, {"</s>": 5_001})
+
+
+def test_tokens_at_random_are_refused(tmp_path):
+    fields = json.loads(tokenizer_json())
+    fields["model"]["dropout"] = 0.1
+    path = written(tmp_path, "t.json", json.dumps(fields).encode())
+    with pytest.raises(InputError, match="at random") as raised:
+        find_tokenizer(options_of(path))
+    assert (raised.value.where, raised.value.got) == (str(path), "0.1")
+
+
+def test_ids_are_below_the_size_of_a_vocabulary_with_gaps(tmp_path):
+    fields = json.loads(tokenizer_json())
+    vocabulary = fields["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 70_000
+    path = written(tmp_path, "t.json", json.dumps(fields).encode())
+    assert find_tokenizer(options_of(path)).vocabulary_size == 70_001
+
+
 def test_tokens_that_are_there_already():
     spec = find_tokenizer(PackOptions(length=8, bos="1", eos="2"))
     assert (spec.kind, spec.digest, spec.library) == ("ids", "", "")
     assert (spec.bos_id, spec.eos_id, spec.vocabulary_size) == (1, 2, 1 << 32)
     with pytest.raises(InputError, match="and there is no tokenizer"):
         find_tokenizer(PackOptions(length=8, eos="</s>"))
+    with pytest.raises(InputError, match="--eos is not in the vocabulary") as raised:
+        find_tokenizer(PackOptions(length=8, eos="7", vocabulary_size=7))
+    assert (raised.value.expected, raised.value.got) == ("an id below 7", "7")
+    assert raised.value.cure == "correct it, or --vocabulary-size"
 
 
 def test_another_file_or_library_than_planned(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -42,6 +43,22 @@ def nested(texts):
     return [[[1]] for _ in texts]
 def nothing(texts):
     return None
+def beyond(texts):
+    return letters(texts)
+beyond.special_ids = {"</s>": 300}
+def no_number(texts):
+    return letters(texts)
+no_number.special_ids = {"</s>": "2"}
+def listed(texts):
+    return letters(texts)
+listed.special_ids = ["</s>"]
+for also in (beyond, no_number, listed):
+    also.vocabulary_size = 300
+def of_numpy(texts):
+    return letters(texts)
+of_numpy.vocabulary_size = np.int64(300)
+of_numpy.special_ids = {"</s>": np.int64(299)}
+
 for wrong in (too_few, floats, negative, nested, nothing):
     wrong.vocabulary_size = 300
 """
@@ -85,6 +102,21 @@ def test_it_must_tell_how_large_its_vocabulary_is(module):
     with pytest.raises(InputError, match="how large") as raised:
         find_tokenizer(PackOptions(length=8, tokenizer=f"{module}:silent"))
     assert raised.value.cure == "add a line: silent.vocabulary_size = 50257"
+
+
+@pytest.mark.parametrize("name", ["beyond", "no_number", "listed"])
+def test_special_tokens_are_in_the_vocabulary(module, name):
+    with pytest.raises(InputError, match="special_ids") as raised:
+        find_tokenizer(PackOptions(length=8, tokenizer=f"{module}:{name}", eos="</s>"))
+    assert "</s>" in raised.value.got
+    assert raised.value.expected.endswith("below 300")
+
+
+def test_numbers_of_numpy(module):
+    options = PackOptions(length=8, tokenizer=f"{module}:of_numpy", eos="</s>")
+    spec = find_tokenizer(options)
+    assert (spec.vocabulary_size, spec.eos_id) == (300, 299)
+    json.dumps(dataclasses.asdict(spec))
 
 
 def test_no_fast_path_and_no_special_tokens_of_its_own(module):
