@@ -154,7 +154,9 @@ def write_inputs(
         (directory / form).mkdir(parents=True)
     share = size_bytes // files
     jobs = [(directory, each, files, share, forms, real) for each in range(files)]
-    with multiprocessing.get_context("spawn").Pool(min(files, 2)) as pool:
+    if files == 1:
+        return _write_file(jobs[0])
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
         written = pool.map(_write_file, jobs, chunksize=1)
     return sum(each[0] for each in written), sum(each[1] for each in written)
 

@@ -1,6 +1,6 @@
 """`python -m gristmill`: the command line, where no script is on the path."""
 
-from gristmill.pipelines.commands.main import main
+if __name__ == "__main__":  # Worker processes import this module, and need nothing.
+    from gristmill.pipelines.commands.main import main
 
-if __name__ == "__main__":
     main()

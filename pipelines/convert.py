@@ -52,6 +52,7 @@ from gristmill.transforms.jobs.conversion_job import (
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.record_plan import RecordCounts
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.tokens.tokenizers import is_function
 
 _SMALL_SHARD_BYTES = 64 << 20
 
@@ -152,6 +153,10 @@ def convert(
 
 
 def _try_apart(job: ConversionJob, files: Sequence[InputFile]) -> None:
+    tokenizer = job.pack and job.pack.tokenizer
+    if job.map is None and not (tokenizer and is_function(tokenizer)):
+        try_function(job, files)  # Nothing of the user's is called.
+        return
     call_apart(functools.partial(try_function, job, files))
 
 
