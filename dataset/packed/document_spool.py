@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.errors import CorruptShardError, StorageError
 from gristmill.dataset.packed.join_documents import piece_place
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat
 from gristmill.dataset.packed.segment_index import SegmentIndex
@@ -53,6 +53,9 @@ class DocumentSpool:
         segments: Of which documents the rows are.
         row_format: How they are encoded.
         where: The shard, for messages.
+
+    Raises:
+        StorageError: There is no directory for temporary files, or no space there.
     """
 
     def __init__(self, segments: SegmentIndex, row_format: RowFormat, *, where: str):
@@ -61,8 +64,10 @@ class DocumentSpool:
         self._lengths = np.zeros(segments.pieces, np.uint32)
         self._starts = np.zeros(segments.pieces, np.int64)
         self._tokens = 0
-        # Closed by `close`, or when it goes.
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        except OSError as e:
+            raise _disk_error(e) from e
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +88,7 @@ class DocumentSpool:
 
         Raises:
             CorruptShardError: They are not those of the segment index.
+            StorageError: The disk is full.
         """
         index = self._segments
         begin = int(index.row_ends[first_row - 1]) if first_row else 0
@@ -100,7 +106,12 @@ class DocumentSpool:
         lengths = rows.lengths.astype(np.int64)
         self._lengths[pieces] = rows.lengths
         self._starts[pieces] = self._tokens + np.cumsum(lengths) - lengths
-        self._file.write(rows.tokens.astype(self._dtype).data)
+        rest = memoryview(rows.tokens.astype(self._dtype).tobytes())
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as e:
+            raise _disk_error(e) from e
         self._tokens += len(rows.tokens)
 
     def batches(self) -> Iterator[SpooledDocuments]:
@@ -126,7 +137,6 @@ class DocumentSpool:
         self._check(order, lengths, there)
         sums = np.concatenate(([0], np.cumsum(lengths)))
         token_ends = sums[piece_ends]
-        self._file.flush()
         with _Tokens(self._file.fileno(), self._dtype, self._tokens) as tokens:
             document, documents = 0, segments.documents
             while document < documents:
@@ -162,6 +172,15 @@ class DocumentSpool:
                 got=f"from token {int(firsts[at]):,} on",
                 cure=_CURE,
             )
+
+
+def _disk_error(error: OSError) -> StorageError:
+    return StorageError(
+        "documents cannot be kept on disk until they are packed",
+        where=tempfile.gettempdir(),
+        got=str(error),
+        cure="free space there, or set TMPDIR to a directory on a larger disk",
+    )
 
 
 class _Tokens:

@@ -37,6 +37,8 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tokens.pack_options import PackOptions
+from tests.support.buckets import upload
+from tests.support.gcs_server import GcsServer
 
 MODULE = """
 def words(texts):
@@ -268,6 +270,22 @@ def test_workers_make_the_same_bytes() -> None:
     assert content_of("again1") == content_of("again3")
 
 
+def test_from_and_to_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    pack("first")
+    repack("first", "here", length=OTHER)
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, "first", "first")
+        repack("gs://bucket/first", "gs://bucket/again", length=OTHER)
+        repack("gs://bucket/first", "copied", length=OTHER, num_shards=2)
+        assert verify("gs://bucket/again", workers=1).findings == ()
+        for name, data in content_of("here").items():
+            folder = "again/index" if name.endswith(".segments") else "again"
+            assert server.objects.buckets["bucket"][f"{folder}/{name}"].data == data
+    copied = open_manifest("copied").splits["train"]
+    assert ledger(copied) == ledger(open_manifest("here").splits["train"])
+
+
 def damaged_shard(split: Split) -> pathlib.Path:
     """Damages a row of a shard."""
     path = pathlib.Path("first") / read_table("first", split).paths[1]
@@ -282,11 +300,17 @@ def test_documents_in_damaged_rows_are_left_out_and_counted() -> None:
     path = damaged_shard(source)
     with pytest.raises(CorruptShardError, match="corrupt ArrayRecord"):
         repack("first", "again", length=OTHER)
-    again = repack("first", "again", length=OTHER, on_corrupt="quarantine")
+    options = {"length": OTHER, "on_corrupt": "quarantine"}
+    again = repack("first", "again", **options)
     assert again.quarantined_regions == 1
     ours, theirs = ledger(again), ledger(source)
     assert 0 < ours["documents"] < theirs["documents"]
     assert again.source["documents"] == theirs["documents"]
+    lost = theirs["documents"] - ours["documents"]
+    said = convert(
+        **conversion_of(RepackOptions(input="first", output="b", **options))._asdict()
+    ).text()
+    assert f"LOST         {lost:,} of {theirs['documents']:,} documents" in said
     whole = documents_of("first", source, 1)
     found = documents_of("again", again, 1)
     assert set(found) < set(whole)
@@ -314,6 +338,16 @@ def test_another_source_than_it_says_is_data_loss(field: str, value: Any) -> Non
     with pytest.raises(DataLossError, match="not those of the source"):
         repack("first", "again", length=OTHER)
     assert not pathlib.Path("again/dataset.json").exists()
+
+
+def test_a_dataset_that_was_packed_again_meanwhile() -> None:
+    """Nothing that was read of the one before is taken for it."""
+    pack("first")
+    repack("first", "a", length=OTHER)
+    pack("first", length=99, pack="concat", overwrite=True)
+    source = open_manifest("first").splits["train"]
+    assert ledger(repack("first", "b", length=OTHER)) == ledger(source)
+    assert content_of("b") == content_of("a")
 
 
 def test_segment_indexes_of_other_shards_are_refused() -> None:

@@ -36,6 +36,7 @@ def with_tokenizer(options: PackOptions, source: SourceSpec) -> PackOptions:
         ("--tokenizer", options.tokenizer),
         ("--bos", options.bos),
         ("--eos", options.eos),
+        ("--vocabulary-size", options.vocabulary_size),
     ):
         if given:
             raise InputError(

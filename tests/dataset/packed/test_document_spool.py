@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.errors import CorruptShardError, StorageError
 from gristmill.dataset.packed import document_spool
 from gristmill.dataset.packed.document_spool import DocumentSpool
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
@@ -81,6 +82,19 @@ def test_nothing_but_empty_documents() -> None:
     rows = packed_rows([[], []], [], RowFormat(4, 2))
     assert spooled(rows) == {0: [], 1: []}
     assert spooled(packed_rows([], [], RowFormat(4, 2))) == {}
+
+
+def test_a_disk_without_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, rows = made_up(2)
+    full = functools.partial(open, "/dev/full", "r+b")
+    monkeypatch.setattr(document_spool.tempfile, "TemporaryFile", full)
+    with pytest.raises(StorageError, match="cannot be kept on disk") as caught:
+        spooled(rows)
+    assert "TMPDIR" in str(caught.value.cure)
+    monkeypatch.undo()
+    monkeypatch.setattr(document_spool.tempfile, "tempdir", "/dev/null/none")
+    with pytest.raises(StorageError, match="cannot be kept on disk"):
+        spooled(rows)
 
 
 def test_other_rows() -> None:

@@ -105,7 +105,7 @@ class PackedShardReader:
             version=self._file.version,
             rebuild=self._on_damage is not None,
         )
-        return _Begun(opened, _segments(self._shard))
+        return _Begun(opened, _segments(self._shard, self._file.version))
 
     def batches(self) -> Iterator[RecordBatch]:
         """Yields the documents that have a token, about a mebibyte at a time.
@@ -200,7 +200,7 @@ class PackedSource:
     ) -> PartCount:
         """Counts the documents of a file. It can be entered at the first alone."""
         shard = self._split.shard(file.path, file.size_bytes)
-        documents = _segments(shard).documents
+        documents = _segments(shard, file.version).documents
         return PartCount(0, documents, documents, [0] if documents else [])
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
@@ -231,13 +231,18 @@ class PackedSource:
 
 
 @functools.lru_cache(maxsize=2)
-def _segments(shard: ListedShard) -> SegmentIndex:
+def _segments(shard: ListedShard, version: str | None) -> SegmentIndex:
     """Returns the segment index of a shard.
+
+    Args:
+        shard: The shard.
+        version: Of the shard, so that what was read before of another is not returned.
 
     Raises:
         InvalidDatasetError: It is damaged.
         StorageError: It cannot be read.
     """
+    del version
     place = shard.path[: shard.dataset_chars]
     place += layout.segments_path(shard.path[shard.dataset_chars :])
     return SegmentIndex.decode(storage_for(place).read(place), where=place)
@@ -260,7 +265,7 @@ def original_places(
     places, counts = [segments.document_places[:0]], [segments.span_documents[:0]]
     begin = 0
     for span, end in zip(spans, segments.span_ends.tolist(), strict=True):
-        before = _segments(_shard(files, span))
+        before = _segments(_shard(files, span), files.versions[span.file_index])
         documents = segments.document_places[begin:end]
         places.append(before.document_places[documents])
         of_span = np.searchsorted(before.span_ends, documents, side="right")
