@@ -9,11 +9,8 @@ import apache_beam as beam
 
 from gristmill.dataset.errors import CorruptShardError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import (
-    ConvertOptions,
-    Options,
-    VerifyOptions,
-)
+from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.definitions import Options, VerifyOptions
 from gristmill.pipelines.results.formatting import plural
 from gristmill.pipelines.results.verification import Verification
 from gristmill.transforms.checking.result import VerifyResult

@@ -14,7 +14,7 @@ import click
 
 from gristmill.pipelines.commands.errors import EPILOG, errors_reported
 from gristmill.pipelines.commands.jobs import run_conversion
-from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.pipelines.options.conversions import ConvertOptions
 
 _FILES, _RECORDS = 4, 1000
 _TEXT = """

@@ -17,18 +17,16 @@ from gristmill.pipelines.commands.errors import (
     errors_reported,
     json_option,
 )
+from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import (
     COMMANDS,
-    AppendOptions,
-    ConvertOptions,
     IndexOptions,
     LaunchOptions,
-    PackingOptions,
-    RepackOptions,
     VerifyOptions,
     options_of,
 )
 from gristmill.pipelines.options.option import Option
+from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 
 if TYPE_CHECKING:
     from gristmill.pipelines.results.conversion import Outcome

@@ -11,12 +11,9 @@ from gristmill.dataset.errors import InputError, StorageError
 from gristmill.dataset.storage.object_names import split_path
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.pipelines.dataflow.permissions import READ, STAGE, WRITE, bucket_roles
-from gristmill.pipelines.options.definitions import (
-    ConvertOptions,
-    Options,
-    PackingOptions,
-    VerifyOptions,
-)
+from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.definitions import Options, VerifyOptions
+from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.transforms.tokens.tokenizers import is_function
 
 _SECONDS = 10.0

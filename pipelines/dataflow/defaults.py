@@ -26,11 +26,8 @@ from gristmill.pipelines.dataflow.worker_disk import (
     disk_type_path,
     takes_disk_type,
 )
-from gristmill.pipelines.options.definitions import (
-    ConvertOptions,
-    Options,
-    VerifyOptions,
-)
+from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.definitions import Options, VerifyOptions
 
 
 def set_defaults(

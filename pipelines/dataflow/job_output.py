@@ -9,7 +9,7 @@ from gristmill.dataset.errors import GristmillError, InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.paths import path_texts
-from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.pipelines.options.conversions import ConvertOptions
 
 
 def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]:

@@ -25,14 +25,13 @@ from gristmill.pipelines.dataflow.job_output import check_output
 from gristmill.pipelines.dataflow.network import check_private_access
 from gristmill.pipelines.dataflow.worker_disk import check_disk
 from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
+from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import (
-    ConvertOptions,
     LaunchOptions,
     Options,
-    PackingOptions,
-    RepackOptions,
     VerifyOptions,
 )
+from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from gristmill.transforms.tokens.tokenizers import is_function
 
 

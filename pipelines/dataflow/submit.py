@@ -35,8 +35,8 @@ from gristmill.pipelines.options.definitions import (
     IndexOptions,
     LaunchOptions,
     Options,
-    PackingOptions,
 )
+from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.pipelines.results.submission import Submission
 
 

@@ -14,12 +14,8 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import check_in_place
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.storage.paths import path_text, path_texts
-from gristmill.pipelines.options.definitions import (
-    AppendOptions,
-    ConvertOptions,
-    PackingOptions,
-    RepackOptions,
-)
+from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
+from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from gristmill.transforms.hugging_face.directory import is_repository, repository_jobs
 from gristmill.transforms.jobs.appended_job import (
     appended_job,

@@ -36,11 +36,8 @@ from gristmill.pipelines.beam_graphs import graph_of
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import (
-    AppendOptions,
-    ConvertOptions,
-    IndexOptions,
-)
+from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
+from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.results.conversion import Outcome
 from gristmill.pipelines.results.status import read_status
 from gristmill.pipelines.verify import verify

@@ -22,7 +22,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import GristmillError
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import AppendOptions
+from gristmill.pipelines.options.conversions import AppendOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import WriteArrayRecords, convert_tfrecords
 from gristmill.transforms.convert_tfrecords import ConvertTFRecords

@@ -35,7 +35,8 @@ from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import ConvertOptions, PackingOptions
+from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.packing import PackingOptions
 from tests.support.conversion import contents
 from tests.support.records import frames_of, read_array_records
 
@@ -47,6 +48,9 @@ def words(texts):
 
 words.vocabulary_size = 1000
 words.special_ids = {"<s>": 1, "</s>": 2}
+
+def example(record):
+    return gristmill.dataset.encode_example({"ids": list(record)})
 
 def half(record):
     """Drops a third of the documents, and makes two of another third."""
@@ -257,6 +261,20 @@ def test_a_function_before(tmp_path: pathlib.Path, workers: int) -> None:
     split = open_manifest(str(tmp_path / "out")).splits["train"]
     assert split.dropped_records == sum(sum(text.encode()) % 3 == 0 for text in TEXTS)
     assert split.added_records == sum(sum(text.encode()) % 3 == 2 for text in TEXTS)
+
+
+@pytest.mark.parametrize("tokenizer", [None, "my_words:words"])
+def test_a_function_that_makes_examples_of_text(
+    tmp_path: pathlib.Path, tokenizer: str | None
+) -> None:
+    source = lines(tmp_path, TEXTS)
+    options = {"map": "my_words:example", "column": "ids", "tokenizer": tokenizer}
+    if tokenizer is not None:
+        with pytest.raises(InputError, match="return the text itself"):
+            pack(source, tmp_path / "out", **options)
+        return
+    pack(source, tmp_path / "out", **options)
+    assert [found.ids for found in documents_of(tmp_path / "out")] == ids_of(TEXTS)
 
 
 def test_another_tokenizer_is_another_job(tmp_path: pathlib.Path) -> None:

@@ -31,7 +31,7 @@ from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import PackingOptions, RepackOptions
+from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions

@@ -20,7 +20,8 @@ from gristmill.dataset.example import decode_example
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import ConvertOptions, PackingOptions
+from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.pipelines.results.source_details import detailed
 from tests.support.records import frames_of, read_array_records
 

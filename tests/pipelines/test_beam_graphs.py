@@ -6,7 +6,7 @@ import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.pipelines.beam_graphs import graph_of
-from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.options import REQUIRED
 

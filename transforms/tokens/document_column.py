@@ -52,6 +52,8 @@ class DocumentColumn:
                 for number, record in enumerate(records)
             ]
         for number, text in enumerate(texts):
+            if text[:1] == b"\n" and self._whole:
+                self._check_no_example(text, number, place_of)
             try:
                 text.decode()
             except UnicodeDecodeError as e:
@@ -69,7 +71,8 @@ class DocumentColumn:
         Raises:
             InputError: A record holds no tokens.
         """
-        if self._whole and records:
+        # A function of the user's can make examples of text.
+        if self._whole and records and self._feature.find(records[0]) is None:
             raise _no_tokenizer("the records are text", place_of(0))
         payloads = [
             self._packed(record, number, place_of)
@@ -93,6 +96,18 @@ class DocumentColumn:
             )
         ids = decode_varints(data).astype(np.uint32)
         return Encoded(ids, np.diff(counts[stops], prepend=0))
+
+    def _check_no_example(self, text: bytes, number: int, place_of: PlaceOf) -> None:
+        """Refuses what a user's function seems to have made of text."""
+        if self._name and self._feature.find(text) is not None:
+            raise InputError(
+                f"a text seems to be a tf.train.Example with a feature {self._name!r}",
+                where=place_of(number),
+                expected="text: the inputs are text, and --map returns what it gets",
+                got=f"{text[:24]!r}",
+                cure="return the text itself from the function; if this is text, give "
+                "--column -",
+            )
 
     def _text(self, record: bytes, number: int, place_of: PlaceOf) -> bytes:
         found = self._feature.find(record)

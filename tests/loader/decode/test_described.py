@@ -16,7 +16,7 @@ from gristmill.dataset.errors import DecodeError, InputError, InvalidDatasetErro
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import AppendOptions, ConvertOptions
+from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.transforms.tables import encode_rows, features_of
 from tests.support.datasets import convert, describe
 

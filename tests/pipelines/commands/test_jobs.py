@@ -8,11 +8,7 @@ import pathlib
 import pytest
 
 from gristmill.pipelines.commands import main as cli
-from gristmill.pipelines.options.definitions import (
-    COMMANDS,
-    LaunchOptions,
-    options_of,
-)
+from gristmill.pipelines.options.definitions import COMMANDS, LaunchOptions, options_of
 from tests.support.options import given_to
 from tests.support.shell import FILES, RECORDS, gristmill, succeeded, write_source
 

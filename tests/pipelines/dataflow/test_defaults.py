@@ -13,7 +13,7 @@ from benchmarks.dataflow_cost import Assumptions, cost_of, measured
 from gristmill.pipelines.commands.beam_arguments import checked_options
 from gristmill.pipelines.dataflow import worker_disk
 from gristmill.pipelines.dataflow.defaults import set_defaults
-from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.pipelines.options.conversions import ConvertOptions
 from tests.support.cloud import job_of, running
 
 SSD = "compute.googleapis.com/projects//zones//diskTypes/pd-ssd"

@@ -18,12 +18,9 @@ from gristmill.pipelines.dataflow.buckets import Bucket
 from gristmill.pipelines.dataflow.job_inputs import ShardSizes
 from gristmill.pipelines.dataflow.preflight import copies_of
 from gristmill.pipelines.dataflow.worker_disk import check_disk, cores_of
-from gristmill.pipelines.options.definitions import (
-    ConvertOptions,
-    PackingOptions,
-    RepackOptions,
-    VerifyOptions,
-)
+from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.definitions import VerifyOptions
+from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from tests.support.cloud import Cloud, running
 from tests.support.tokenizer_files import tokenizer_json
 

@@ -1,6 +1,7 @@
 """Values of options: what commands and templates take.
 
-Covers: pipelines/options/option.py.
+Covers: pipelines/options/option.py, pipelines/options/patterns.py,
+pipelines/options/conversions.py, pipelines/options/packing.py.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import pytest
 
 from gristmill.dataset.errors import GristmillError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import (
     PIPELINES,
-    ConvertOptions,
     options_of,
     template_options,
 )

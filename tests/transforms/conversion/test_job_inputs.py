@@ -10,7 +10,7 @@ import pytest
 from gristmill.dataset.errors import InputError
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.job_inputs import list_inputs, split_note
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames

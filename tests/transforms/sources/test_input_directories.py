@@ -10,7 +10,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.errors import GristmillError, InputError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import ConvertOptions
+from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.sources.input_directories import match_inputs
 from tests.support.gcs_server import GcsServer

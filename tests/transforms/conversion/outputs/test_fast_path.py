@@ -16,7 +16,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.definitions import PackingOptions
+from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.pipelines.results.packed import packed_lines, packed_split
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of

@@ -1,0 +1,272 @@
+"""Options of conversions: `gristmill convert`, and `append`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_args
+
+from gristmill.dataset.arrayrecord.writer_options import (
+    COMPRESSION_PATTERN,
+    DEFAULT_COMPRESSION,
+    DEFAULT_GROUP_SIZE,
+    Check,
+    Writer,
+)
+from gristmill.dataset.errors import OnCorrupt
+from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
+from gristmill.pipelines.options.option import option, required
+from gristmill.pipelines.options.patterns import GS_PATH, GS_PATHS, POSITIVE, SIZE
+from gristmill.transforms.sources.formats import FILE_FORMATS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """Options of `gristmill convert` and of the template `convert`."""
+
+    input: tuple[str, ...] = required(
+        "paths",
+        "Input files",
+        "Input files, glob patterns, or a directory of such files; a dataset of "
+        "gristmill, a TFDS directory or a Hugging Face repository keeps its splits.",
+        regex=GS_PATHS,
+        group="Source",
+        example="gs://raw/c4/*.tfrecord",
+        param_type="GCS_READ_FILE",
+    )
+    input_format: str = option(
+        "choice",
+        "Format of the input",
+        "Format of the input files; auto recognises them by their first bytes.",
+        default="auto",
+        choices=("auto", *FILE_FORMATS),
+        group="Source",
+        example="tfrecord",
+    )
+    columns: str | None = option(
+        "text",
+        "Columns",
+        "Columns to take, separated by commas; of WebDataset, members by extension. Of "
+        "JSON lines and CSV, a:float gives the type of a, and * stands for all others.",
+        shown="all",
+        metavar="A,B",
+        regex="[^,]+(,[^,]+)*",
+        group="Source",
+        example="text,url",
+    )
+    record: str | None = option(
+        "text",
+        "Record",
+        "What a record is, of a format that has columns: example, a tf.train.Example "
+        "of them; column:NAME, the bytes of one; line, a line as it is.",
+        shown="what is usual for the format",
+        metavar="KIND",
+        regex="example|line|column:.+",
+        group="Source",
+        example="column:text",
+    )
+    map: str | None = option(
+        "text",
+        "Function on records",
+        "Function to call on every record. Takes bytes; returns bytes, a list of "
+        "bytes, or None to drop the record.",
+        metavar="MODULE:FUNCTION",
+        regex="[^: ]+:[^ ]+",
+        group="Source",
+        example="my_package.texts:cleaned",
+    )
+    output: str = required(
+        "text",
+        "Output directory",
+        "Directory of the dataset.",
+        regex=GS_PATH,
+        group="Target",
+        example="gs://data/c4",
+        param_type="GCS_WRITE_FOLDER",
+    )
+    name: str | None = option(
+        "text",
+        "Dataset name",
+        "Dataset name, the first part of every shard's file name.",
+        shown="last part of the output path",
+        regex=NAME_PATTERN,
+        group="Target",
+        example="c4",
+    )
+    split: str | None = option(
+        "text",
+        "Split",
+        "Split to write. Other splits in the output are kept. Input files of several "
+        "splits are joined only into one with another name than theirs.",
+        shown="train",
+        regex=SPLIT_PATTERN,
+        group="Target",
+        example="validation",
+    )
+    match_shards: bool = option(
+        "flag",
+        "One shard per file",
+        "Write one shard for each input file.",
+        False,
+        group="Shards",
+        example="true",
+    )
+    num_shards: int | None = option(
+        "integer",
+        "Number of shards",
+        "Number of shards. Each takes about the same number of input bytes.",
+        metavar="N",
+        regex=POSITIVE,
+        least=1,
+        group="Shards",
+        example="1024",
+    )
+    shard_size: str | None = option(
+        "text",
+        "Input per shard",
+        "Input bytes per shard, such as 1GiB. Compressed files count as they are "
+        "stored.",
+        shown="256MiB",
+        metavar="SIZE",
+        regex=SIZE,
+        group="Shards",
+        example="1GiB",
+    )
+    records_per_shard: int | None = option(
+        "integer",
+        "Records per shard",
+        "Records per shard. Counts all records first.",
+        metavar="N",
+        regex=POSITIVE,
+        least=1,
+        group="Shards",
+        example="100000",
+    )
+    group_size: int | None = option(
+        "integer",
+        "Records per chunk",
+        "Records per chunk: 1 for fast random reads, 16 or more for smaller files.",
+        default=DEFAULT_GROUP_SIZE,
+        metavar="N",
+        regex=POSITIVE,
+        group="Encoding",
+        example="16",
+    )
+    compression: str | None = option(
+        "text",
+        "Compression",
+        "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
+        default=DEFAULT_COMPRESSION,
+        metavar="TEXT",
+        regex=COMPRESSION_PATTERN,
+        group="Encoding",
+        example="zstd:9",
+    )
+    writer: Writer | None = option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Writer of shards",
+        "Who encodes the shards: gristmill, or the slower official writer of "
+        "array_record. Every reader of ArrayRecord reads the files of both.",
+        shown="gristmill, or that of the job that is continued",
+        choices=get_args(Writer),
+        group="Encoding",
+        example="official",
+    )
+    check: Check = option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Check of finished shards",
+        "How to check a finished shard before it is committed: read all records again "
+        "and compare their checksums, or compare its length and a sample, which is "
+        "cheaper.",
+        default="records",
+        choices=get_args(Check),
+        group="Encoding",
+        example="sample",
+    )
+    on_corrupt: OnCorrupt = option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Damaged input",
+        "What to do with damaged input: fail, or move on and copy it to quarantine/.",
+        default="fail",
+        choices=get_args(OnCorrupt),
+        group="Damaged input",
+        example="quarantine",
+    )
+    max_corrupt: int = option(
+        "integer",
+        "Most damaged regions",
+        "Fail if more regions than this are damaged.",
+        default=100,
+        metavar="N",
+        regex="[0-9]+",
+        least=0,
+        group="Damaged input",
+        example="10",
+    )
+    overwrite: bool = option(
+        "flag",
+        "Overwrite",
+        "Replace the split. The old one stays until the new one is finished. Never "
+        "deletes inputs, shards of other splits, or files that were indexed.",
+        default=False,
+        group="Target",
+        example="true",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AppendOptions(ConvertOptions):
+    """Options of `gristmill append`.
+
+    They are those of a conversion; what the dataset says already is not asked for.
+    """
+
+    output: str = required(
+        "text",
+        "Dataset",
+        "Directory of the dataset to append to.",
+        first=True,
+        metavar="DATASET",
+        regex=GS_PATH,
+        group="Target",
+        example="gs://data/c4",
+        param_type="GCS_WRITE_FOLDER",
+    )
+    name: None = None  # The dataset has one.
+    split: str | None = option(
+        "text",
+        "Split",
+        "Split to append to. Required if there are several.",
+        shown="the only one",
+        regex=SPLIT_PATTERN,
+        group="Target",
+        example="validation",
+    )
+    group_size: int | None = option(
+        "integer",
+        "Records per chunk",
+        "Records per chunk: 1 for fast random reads, 16 or more for smaller files.",
+        shown="as in the first edition",
+        metavar="N",
+        regex=POSITIVE,
+        group="Encoding",
+        example="16",
+    )
+    compression: str | None = option(
+        "text",
+        "Compression",
+        "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
+        shown="as in the first edition",
+        metavar="TEXT",
+        regex=COMPRESSION_PATTERN,
+        group="Encoding",
+        example="zstd:9",
+    )
+    overwrite: bool = option(
+        "flag",
+        "Overwrite",
+        "Delete what an append of other inputs or options has left that was not "
+        "finished. Never deletes anything that is committed.",
+        default=False,
+        group="Target",
+        example="true",
+    )

@@ -1,0 +1,188 @@
+"""Options of packing: `gristmill pack`, and `repack`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_args
+
+from gristmill.dataset.metadata.layout import SPLIT_PATTERN
+from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.option import option, required
+from gristmill.pipelines.options.patterns import GS_PATH, POSITIVE
+from gristmill.transforms.tokens.pack_options import Method, Rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackingOptions(ConvertOptions):
+    """Options of `gristmill pack`: those of a conversion, and what rows to make."""
+
+    tokenizer: str | None = option(
+        "text",
+        "Tokenizer",
+        "A tokenizer.json of Hugging Face, a SentencePiece model, a tiktoken file, or "
+        "module:function. Without one the column holds tokens.",
+        metavar="FILE",
+        regex="[^,]+",
+        group="Tokens",
+        example="gs://models/llama3/tokenizer.json",
+    )
+    column: str = option(
+        "text",
+        "Column",
+        "Column, or feature of a tf.train.Example, that holds the text or the tokens; "
+        "- if the record itself is the text.",
+        default="text",
+        metavar="NAME",
+        regex=".+",
+        group="Tokens",
+        example="body",
+    )
+    vocabulary_size: int | None = option(
+        "integer",
+        "Size of the vocabulary",
+        "Of a column of tokens: ids are below it. Up to 65,536 they take 2 bytes each.",
+        shown="any id of 32 bits",
+        metavar="N",
+        regex=POSITIVE,
+        least=1,
+        group="Tokens",
+        example="50257",
+    )
+    length: int = option(
+        "integer",
+        "Tokens per row",
+        "Tokens of a row, at most.",
+        default=2048,
+        metavar="N",
+        regex=POSITIVE,
+        least=2,
+        group="Tokens",
+        example="4096",
+        tells=True,
+    )
+    pack: Method = option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Packing",
+        "How documents fill rows: best-fit cuts only documents longer than a row; "
+        "concat cuts wherever a row ends; none puts one document into a row.",
+        default="best-fit",
+        choices=get_args(Method),
+        group="Tokens",
+        example="concat",
+    )
+    truncate: bool = option(
+        "flag",
+        "Truncate",
+        "Leave out what of a document does not fit one row.",
+        default=False,
+        group="Tokens",
+        example="true",
+    )
+    bos: str | None = option(
+        "text",
+        "First token",
+        "Token to add before every document, as text or id.",
+        shown="none",
+        metavar="TOKEN",
+        regex=".+",
+        group="Tokens",
+        example="<s>",
+    )
+    eos: str | None = option(
+        "text",
+        "Last token",
+        "Token to add after every document, as text or id.",
+        shown="none",
+        metavar="TOKEN",
+        regex=".+",
+        group="Tokens",
+        example="</s>",
+    )
+    add_special_tokens: bool = option(
+        "flag",
+        "Special tokens",
+        "Let the tokenizer add the special tokens that it is configured to add.",
+        default=False,
+        group="Tokens",
+        example="true",
+    )
+    fast: bool = option(
+        "flag",
+        "Fast tokenizer",
+        "Tokenise with gigatoken, compared on a sample with the tokenizer's own "
+        "library. Where they differ, only the latter is used.",
+        default=False,
+        group="Tokens",
+        example="true",
+    )
+    rows: Rows = option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Form of a row",
+        "What a row is: packed, for gristmill.loader.PackedRows, or a tf.train.Example "
+        "with inputs, positions and segments.",
+        default="packed",
+        choices=get_args(Rows),
+        group="Tokens",
+        example="example",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepackOptions(PackingOptions):
+    """Options of `gristmill repack`: what is known of the tokens is not asked for."""
+
+    input: str = required(  # type: ignore[assignment]
+        "text",
+        "Dataset",
+        "Directory of a dataset that `gristmill pack` made.",
+        metavar="DATASET",
+        regex=GS_PATH,
+        group="Source",
+        example="gs://data/c4-2048",
+        param_type="GCS_READ_FOLDER",
+    )
+    input_format: str = "packed"
+    columns: None = None
+    record: None = None
+    map: None = None
+    split: str | None = option(
+        "text",
+        "Split",
+        "Split to pack again. Other splits in the output are kept.",
+        shown="all",
+        regex=SPLIT_PATTERN,
+        group="Target",
+        example="validation",
+    )
+    match_shards: bool = False
+    num_shards: int | None = option(
+        "integer",
+        "Number of shards",
+        "Number of shards, at most as many as DATASET has: whole ones are joined.",
+        shown="as many as DATASET has",
+        metavar="N",
+        regex=POSITIVE,
+        least=1,
+        group="Shards",
+        example="16",
+    )
+    shard_size: None = None
+    records_per_shard: None = None
+    length: int | None = option(  # type: ignore[assignment]
+        "integer",
+        "Tokens per row",
+        "Tokens of a row, at most.",
+        shown="as in DATASET",
+        metavar="N",
+        regex=POSITIVE,
+        least=2,
+        group="Tokens",
+        example="4096",
+    )
+    tokenizer: None = None
+    column: str = ""
+    bos: None = None
+    eos: None = None
+    add_special_tokens: bool = False
+    fast: bool = False
+    vocabulary_size: None = None
