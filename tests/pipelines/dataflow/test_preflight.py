@@ -13,6 +13,7 @@ import pytest
 
 from gristmill.dataset.daemon_call import daemon_call
 from gristmill.dataset.errors import InputError, StorageError
+from gristmill.pipelines.convert import convert
 from gristmill.pipelines.dataflow import buckets, clients
 from gristmill.pipelines.dataflow.buckets import Bucket
 from gristmill.pipelines.dataflow.job_inputs import ShardSizes
@@ -21,6 +22,7 @@ from gristmill.pipelines.dataflow.worker_disk import check_disk, cores_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import VerifyOptions
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
+from gristmill.transforms import ConversionJob, PackOptions
 from tests.support.cloud import Cloud, running
 from tests.support.tokenizer_files import tokenizer_json
 
@@ -252,6 +254,25 @@ def test_tokens_that_do_not_fit_on_a_disk(cloud):
     again = RepackOptions(input="gs://a/b", output="gs://a/c")
     convert = ConvertOptions(input=("gs://a/b",), output="gs://a/c")
     assert [*map(copies_of, (convert, options, again))] == [1, 2, 3]
+
+
+def test_rows_that_are_packed_again(cloud, tmp_path):
+    line = b'{"ids": [1, 2, 3]}\n'
+    (tmp_path / "in.jsonl").write_bytes(line * 9)
+    job = ConversionJob(
+        inputs=(tmp_path / "in.jsonl",),
+        output=tmp_path / "rows",
+        name="rows",
+        pack=PackOptions(length=8, column="ids"),
+    )
+    convert((job,))
+    for path in (tmp_path / "rows").rglob("*.*"):
+        name = f"rows/{path.relative_to(tmp_path / 'rows')}"
+        cloud.storage.objects.put("raw", name, path.read_bytes())
+    again = ("gs://raw/rows", "gs://data/again", "--length=16")
+    assert "repack checked" in accepted(cloud, "repack", *again)
+    message = refused(cloud, "repack", "gs://raw/none", *again[1:])
+    assert "no input file matches" in message
 
 
 def test_shards_that_do_not_fit_on_a_disk():
