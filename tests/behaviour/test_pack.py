@@ -15,12 +15,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import google_crc32c
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from gristmill import dataset, loader
 from gristmill.dataset.errors import (
+    DataLossError,
     GristmillError,
     InputError,
     JobChangedError,
@@ -32,11 +34,16 @@ from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.outputs.rows import write_rows
+from gristmill.transforms.conversion.outputs.tally import Tally
+from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support.conversion import contents
 from tests.support.records import frames_of, read_array_records
 
@@ -393,3 +400,60 @@ def test_descriptions_that_make_no_sense(
     assert PackedSplit.parse(fields, where="here").encode() == fields
     with pytest.raises(GristmillError, match=message):
         PackedSplit.parse(fields | change, where="here")
+
+
+def test_files_without_documents_are_spans(tmp_path: pathlib.Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    (tmp_path / "in").mkdir()
+    parts = [[], TEXTS[:9], [], [], TEXTS[9:20], []]
+    for number, texts in enumerate(parts):
+        table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string())})
+        pyarrow.parquet.write_table(table, tmp_path / "in" / f"{number}.parquet")
+    pack(str(tmp_path / "in" / "*"), tmp_path / "out", num_shards=1)
+    (shard,) = read_table(
+        str(tmp_path / "out"), open_manifest(str(tmp_path / "out")).splits["train"]
+    ).paths
+    place = tmp_path / "out" / layout.segments_path(shard)
+    index = SegmentIndex.decode(place.read_bytes(), where=str(place))
+    assert [count for count in index.span_documents.tolist() if count] == [9, 11]
+    assert index.span_documents.tolist() == list(map(len, parts))
+    batches = loader.global_batches(
+        loader.open(str(tmp_path / "out")), batch_size=1, epochs=1
+    )
+    for step in range(batches.steps):
+        for piece in batches.locate(step, 0).pieces:
+            assert piece.source_path in (
+                str(tmp_path / "in" / "1.parquet"),
+                str(tmp_path / "in" / "4.parquet"),
+            )
+
+
+def test_a_record_that_changed_on_the_way(tmp_path: pathlib.Path) -> None:
+    """Rows have no checksum of it, so it is compared before it is tokenised."""
+    (job,) = conversion_of(
+        PackingOptions(
+            input=(tfrecords(tmp_path, TEXTS[:3]),),
+            output=str(tmp_path / "out"),
+            tokenizer="my_words:words",
+            length=LENGTH,
+        )
+    ).jobs
+    prepared = begin_job(job).prepared
+    assert prepared.job.pack is not None
+    records = list(map(example, TEXTS[:3]))
+    crc32cs = list(map(google_crc32c.value, records))
+    records[1] = records[1].replace(b"1:", b"2:")
+    batch = RecordBatch([0, 100, 200], records, crc32cs)
+    writer: Any = None  # Nothing comes so far.
+    with (
+        RowPacker(prepared.job.pack, directory=str(tmp_path)) as packer,
+        pytest.raises(DataLossError, match="changed on the way") as raised,
+    ):
+        write_rows(
+            *(writer, [("in.tfrecord", batch)], prepared, Tally(), None),
+            packer=packer,
+            fast=False,
+        )
+    assert raised.value.where == "in.tfrecord, byte offset 100"

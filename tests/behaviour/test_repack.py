@@ -181,6 +181,9 @@ def test_what_was_truncated_stays_so() -> None:
     # A document can be truncated twice.
     assert ours.pop("truncated_documents") >= theirs.pop("truncated_documents")
     assert ours == theirs
+    alone = ledger(repack("first", "alone", length=LENGTH // 2, pack="none"))
+    assert alone["special_tokens"] == theirs["special_tokens"]
+    assert alone["tokens"] == theirs["tokens"]
 
 
 def documents_of(output: str, split: Split, shard: int) -> list[tuple[str, int]]:

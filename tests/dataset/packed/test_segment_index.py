@@ -303,3 +303,17 @@ class TestDamage:
         with contextlib.suppress(InvalidDatasetError):
             index = decode(forged)
             assert arrays(decode(index.encode())) == arrays(index)
+
+
+def test_rows_beyond_16_bits():
+    """Such a number of rows needs a second step of the sort."""
+    count = (1 << 16) + 3
+    documents = np.arange(count, dtype=np.uint32)[::-1]
+    index = SegmentIndex(
+        row_ends=np.arange(1, count + 1),
+        piece_documents=documents,
+        piece_firsts=np.zeros(count, np.uint32),
+        document_places=np.arange(count),
+        span_documents=np.array([count]),
+    )
+    np.testing.assert_array_equal(decode(index.encode()).piece_documents, documents)

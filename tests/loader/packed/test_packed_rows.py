@@ -18,6 +18,7 @@ from gristmill.dataset.errors import DecodeError, FormatVersionError, InputError
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, encode_rows
+from gristmill.loader.packed.row_arrays import RowLayout
 from tests.support.packed_rows import Piece, batch_of, some_rows
 
 ARRAYS = (
@@ -266,3 +267,13 @@ def test_a_dataset_of_other_records_is_refused(tmp_path):
             InputError, match=r"does not hold packed rows(.|\n)*pack it"
         ):
             loader.PackedRows.of(loader.open(path))
+
+
+@pytest.mark.parametrize("tokens", range(1, 5))
+def test_padding_of_any_width_is_cleared(tokens):
+    layout = RowLayout.of(
+        4, np.array([1]), np.array([tokens], np.uint32), np.array([tokens])
+    )
+    array = np.full((1, 4), -1, np.int32)
+    layout.clear_padding(array)
+    assert array.tolist() == [[-1] * tokens + [0] * (4 - tokens)]

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import dataset
+from gristmill.dataset.errors import FastTokenizerDiffersError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
@@ -18,6 +19,12 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.pipelines.results.packed import packed_lines, packed_split
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.outputs.fast_path import (
+    may_be_fast,
+    note_difference,
+)
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of
 from tests.support.tokenizer_files import tokenizer_json
@@ -112,3 +119,22 @@ def test_in_a_bucket(tmp_path, tokenizer, monkeypatch):
         assert counts_of("gs://data/fast")["reference_shards"] == 1
         left = [file.path for file in storage_for("gs://data").list_tree("gs://data")]
         assert not [path for path in left if "/." in path or "/tmp-" in path], left
+
+
+def test_the_note_of_one_worker_is_for_all(tmp_path, tokenizer):
+    options = PackingOptions(
+        input=(written(tmp_path, AT_BEGIN),),
+        output=str(tmp_path / "fast"),
+        tokenizer=str(tokenizer),
+        length=32,
+        fast=True,
+    )
+    (job,) = conversion_of(options).jobs
+    prepared = begin_job(job).prepared
+    assert may_be_fast(prepared)
+    note_difference(prepared, FastTokenizerDiffersError("it differs"))
+    assert not may_be_fast(prepared)
+    # So the fast path is not even tried.
+    report = convert_shard(prepared, 0)
+    assert report.packed is not None
+    assert report.packed.reference_shards == 0

@@ -38,7 +38,7 @@ def too_few(texts):
 def floats(texts):
     return [[0.5] for _ in texts]
 def negative(texts):
-    return [[-1] for _ in texts]
+    return [[-1, 5] for _ in texts]
 def nested(texts):
     return [[[1]] for _ in texts]
 def nothing(texts):
@@ -133,7 +133,7 @@ def test_no_fast_path_and_no_special_tokens_of_its_own(module):
     [
         ("too_few", "1 sequences"),
         ("floats", "float64 of shape (1,)"),
-        ("negative", "ids from -1 to -1"),
+        ("negative", "ids from -1 to 5"),
         ("nested", "int64 of shape (1, 1)"),
         ("nothing", "TypeError: "),
     ],
