@@ -212,7 +212,7 @@ def run_part(part: str, contest: Contest, args: argparse.Namespace) -> list[Any]
         ]
     if part == "memory":
         for size_bytes in args.memory_bytes:
-            source = contest.prepare(size_bytes, "tfrecord", "text", files=1)
+            source = contest.prepare(size_bytes, "tfrecord", "text")
             runs += [contest.measure(key, source, 1) for key in ("holding", "pack_one")]
             shutil.rmtree(source.directory)
         return runs

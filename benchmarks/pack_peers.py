@@ -48,13 +48,9 @@ def _encode_huggingface(job: tuple[str, str]) -> int:
 
 
 def _encode_fast(job: tuple[str, str]) -> int:
-    """The same with gigatoken."""
-    tokenizer = _load_fast(job[0])
-    tokens = 0
-    for batch in _batches(job[1]):
-        # An awkward array: the ids of all documents, end to end, are its content.
-        tokens += len(tokenizer.encode_batch(batch, parallel=False).layout.content)
-    return tokens
+    """The same with gigatoken, one text at a time, which is as fast."""
+    encode = _load_fast(job[0]).encode
+    return sum(len(encode(text)) for batch in _batches(job[1]) for text in batch)
 
 
 @functools.lru_cache(maxsize=1)
@@ -89,7 +85,7 @@ def run_holding(tokenizer: str, inputs: Sequence[str]) -> int:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from tokenizers import Tokenizer
 
-    import gristmill.pipelines  # noqa: F401
+    import gristmill.pipelines.convert  # noqa: F401
 
     reference = Tokenizer.from_file(tokenizer)
     reference.encode_batch_fast(["a text"], add_special_tokens=False)

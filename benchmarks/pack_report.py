@@ -18,6 +18,15 @@ _LABELS = {
     "megatron": "Megatron-LM, `tools/preprocess_data.py`",
 }
 
+_SHORT = {
+    "pack": "`gristmill pack`",
+    "bare": "the bare pool",
+    "pack_fast": "`gristmill pack --fast`",
+    "bare_fast": "the bare pool",
+    "datatrove": "datatrove",
+    "megatron": "Megatron-LM",
+}
+
 Run = Mapping[str, Any]
 
 
@@ -67,8 +76,7 @@ def render_part(runs: Sequence[Run], rows: Sequence[tuple[str, str]]) -> str:
     if found:
         lines += ["", "| speed by CPU time, round by round | |", "| --- | ---: |"]
         lines += [
-            f"| {_LABELS[a]} over {_LABELS[b]} | {_range(each)} |"
-            for a, b, each in found
+            f"| {_SHORT[a]} over {_SHORT[b]} | {_range(each)} |" for a, b, each in found
         ]
     return "\n".join(lines)
 
@@ -104,7 +112,8 @@ def _tables(parts: Mapping[str, Any]) -> dict[str, str]:
     if part := parts.get("memory"):
         found["memory"] = render_memory(part["runs"])
     if part := parts.get("packing"):
-        found["packing"] = part["runs"][0].strip().replace("\n| what", "\n\n| what")
+        text = part["runs"][0].strip().replace("\n| what", "\n\n| what")
+        found["packing"] = text.replace("documents\n|", "documents:\n\n|")
     return found
 
 

@@ -66,7 +66,7 @@ def test_the_document_has_every_part(tmp_path: pathlib.Path) -> None:
     path.write_text(json.dumps({"parts": parts}))
     pack_report.main([str(tmp_path)])
     text = (tmp_path / "performance_pack.md").read_text()
-    assert "over datatrove, `DocumentTokenizer` | 20.00 (20.00 to 20.00) |" in text
+    assert "`gristmill pack --fast` over datatrove | 20.00 (20.00 to 20.00) |" in text
     assert "| what | µs a document |" in text
     assert "## Memory" not in text
 
