@@ -25,7 +25,10 @@ from gristmill.transforms.sources.shards.source_split import (
     is_dataset,
 )
 from gristmill.transforms.tfds.directory import is_tfds_directory
-from gristmill.transforms.tokens.document_records import document_records
+from gristmill.transforms.tokens.document_records import (
+    check_no_tables,
+    document_records,
+)
 
 _MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
 
@@ -60,6 +63,8 @@ def list_inputs(job: ConversionJob) -> InputFiles:
         allow_empty_files=job.allow_empty_files or damage,
         allow_other_formats=damage,
     )
+    if job.pack is not None and job.map is None and job.records.input_format == "auto":
+        check_no_tables(files, job.pack)
     # Names of other kinds are those of a function that joins whatever it is given.
     if job.names.kind == "tfds":
         _check_one_split(job, files)

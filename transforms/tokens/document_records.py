@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from gristmill.dataset.errors import InputError
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.pack_options import PackOptions
 
+_DEFAULT = PackOptions(length=2).column
+_TABLE = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.[a-z0-9]{1,4})?$", re.IGNORECASE)
 _WITH_COLUMNS = ("parquet", "jsonl", "csv", "tsv", "webdataset")
 
 
@@ -26,8 +30,16 @@ def document_records(
         mapped: Whether there is a user's function.
 
     Raises:
-        InputError: The user asks for other columns.
+        InputError: The user asks for other columns, or for one where there is none.
     """
+    is_text = records.input_format == "text"
+    if is_text and not mapped and pack.column not in ("", _DEFAULT):
+        raise InputError(
+            "--column has no effect on lines of text",
+            expected="no column: the line is the document",
+            got=pack.column,
+            cure="leave it out; of a table name the format, such as --input-format csv",
+        )
     if mapped or records.input_format not in _WITH_COLUMNS:
         return records
     asked = records.columns or records.record
@@ -50,3 +62,31 @@ def document_records(
     if pack.tokenizer is None:
         return dataclasses.replace(records, columns=(pack.column,))
     return dataclasses.replace(records, record=f"column:{pack.column}")
+
+
+def check_no_tables(files: InputFiles, pack: PackOptions) -> None:
+    """Checks that files which were recognised as lines of text are not tables.
+
+    Their first bytes look alike. Lines of a table would be packed with all their
+    separators, and the header with them.
+
+    Args:
+        files: The inputs, whose format the user has not named.
+        pack: Where the documents are.
+
+    Raises:
+        InputError: A file is named as a table is.
+    """
+    if files.spec.format != "text" or not pack.column:
+        return
+    for path in files.paths:
+        if found := _TABLE.search(path):
+            kind = found[1].lower()
+            known = kind if kind in ("csv", "tsv") else "jsonl"
+            raise InputError(
+                "a file that is named as a table looks like lines of text",
+                where=path,
+                expected=f"a table with the column {pack.column!r}, or lines that are "
+                "documents",
+                cure=f"give --input-format {known}, or --column - to pack its lines",
+            )

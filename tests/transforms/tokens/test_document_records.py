@@ -42,8 +42,38 @@ def test_the_column_alone_is_taken_of_tables(name):
 @pytest.mark.parametrize("name", ["tfrecord", "arrayrecord", "text"])
 def test_other_records_stay(name):
     given = RecordOptions(input_format=name)
-    for pack in (TEXT, IDS, WHOLE):
+    plain = dataclasses.replace(TEXT, column="text")
+    for pack in (plain, WHOLE) if name == "text" else (TEXT, IDS, WHOLE):
         assert document_records(given, pack, mapped=False) == given
+
+
+def test_lines_of_text_have_no_columns():
+    given = RecordOptions(input_format="text")
+    for pack in (TEXT, IDS):
+        with pytest.raises(InputError, match="no effect on lines") as raised:
+            document_records(given, pack, mapped=False)
+        assert raised.value.got == pack.column
+        assert document_records(given, pack, mapped=True) == given
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("a.csv", "csv"), ("b.TSV.gz", "tsv"), ("c.json", "jsonl")]
+)
+def test_tables_are_not_packed_line_by_line(name, known, tmp_path):
+    path = tmp_path / name
+    # Nothing but the name tells that it is one.
+    path.write_text('text\n"one,\ntwo"\nthree\n')
+    pack = PackOptions(length=8, tokenizer="t.json")
+    job = job_of(path, tmp_path / "out", pack=pack)
+    with pytest.raises(InputError, match="named as a table") as raised:
+        list_inputs(job)
+    assert raised.value.where == str(path)
+    assert f"--input-format {known}," in raised.value.cure
+    lines = dataclasses.replace(pack, column="")
+    named = RecordOptions(input_format="text")
+    for more in ({"pack": lines}, {"records": named}, {"map": "os.path:basename"}):
+        found = list_inputs(dataclasses.replace(job, **more))
+        assert found.spec.format == "text"
 
 
 def test_records_that_are_asked_for():
