@@ -95,7 +95,7 @@ class PackedRows:
     @classmethod
     def of(
         cls,
-        dataset: Dataset,
+        dataset: Dataset | Mapping[str, Dataset],
         *others: Dataset,
         length: int | None = None,
         document_positions: bool = False,
@@ -104,7 +104,7 @@ class PackedRows:
         """Makes the decoder of a packed dataset, or of all datasets of a mixture.
 
         Args:
-            dataset: The dataset.
+            dataset: The dataset, or those of a mixture by name.
             others: More of them, whose rows must be stored in the same way.
             length: The length that they must have; by default that of the first.
             document_positions: As for the class.
@@ -116,7 +116,8 @@ class PackedRows:
             FormatVersionError: Another version of gristmill packed them.
         """
         first: dict[str, Any] = {}
-        for part, split in splits_of((dataset, *others)):
+        named = dataset.values() if isinstance(dataset, Mapping) else (dataset,)
+        for part, split in splits_of((*named, *others)):
             if split is None or split.packed is None:
                 raise InputError(
                     "the dataset does not hold packed rows",

@@ -100,7 +100,10 @@ def find_command(name: str) -> click.Command | None:
 )
 @click.version_option(__version__, message="gristmill %(version)s")
 def cli() -> None:
-    """Make indexed ArrayRecord datasets of many formats, and check and read them."""
+    """Make indexed ArrayRecord datasets of many formats, and check and read them.
+
+    pack makes rows of tokens of documents, for language models.
+    """
 
 
 def _prepare_streams() -> None:

@@ -87,7 +87,7 @@ class ConvertOptions:
         "text",
         "Dataset name",
         "Dataset name, the first part of every shard's file name.",
-        shown="last part of the output path",
+        shown="that of a dataset as input, or the last part of the output path",
         regex=NAME_PATTERN,
         group="Target",
         example="c4",

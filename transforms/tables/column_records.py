@@ -77,7 +77,8 @@ def _leaf(schema: pa.Schema, name: str) -> Leaf:
             f"the values of column {name!r} cannot be records",
             expected="one value of bytes or text in each row",
             got=got.type,
-            cure="choose another column, or leave out --record to make a "
-            "tf.train.Example of all columns",
+            cure="choose another column; or leave out --record to make a "
+            "tf.train.Example of all columns, or --tokenizer of `gristmill pack` if "
+            "the column holds tokens",
         )
     return found[0]

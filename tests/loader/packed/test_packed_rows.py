@@ -230,6 +230,8 @@ def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
     assert decode == loader.PackedRows(
         length=4, document_positions=True, names={"targets": None}
     )
+    named = {"a": dataset, "b": dataset}
+    assert loader.PackedRows.of(named) == loader.PackedRows(length=4)
     other = packed_dataset(tmp_path / "other", ROWS, 4)
     other = described(tmp_path / "other", length=4, id_bytes=3, rows="example")
     assert loader.PackedRows.of(other, length=4) == loader.PackedRows(

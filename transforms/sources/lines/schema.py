@@ -76,8 +76,9 @@ class Wanted(NamedTuple):
                 "the input files have no such column",
                 expected=f"columns among {some_of(found, 20)}",
                 got=some_of(missing),
-                cure="correct the names in --columns; a column that begins late in the "
-                "files needs its type, as in score:float, and another one beside it",
+                cure="correct the names in --columns, or in --column of `gristmill "
+                "pack`; a column that begins late in the files needs its type in "
+                "--columns, as in score:float, and another one beside it",
             )
         types = {**found, **self.types}
         return pa.schema([(n, kind) for n, kind in types.items() if self.has(n)])

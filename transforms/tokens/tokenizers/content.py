@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 
-from gristmill.dataset.errors import InputError, StorageMissingError, some_of
+from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.file_formats import HEAD_BYTES, format_of
 from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.protobuf import message_fields
@@ -26,8 +26,7 @@ def read_content(path: str) -> bytes:
     """Returns the file of a tokenizer, local or in a bucket.
 
     Raises:
-        InputError: It is a directory, or too large to be one.
-        StorageMissingError: There is no such file.
+        InputError: It is not there, a directory, or too large to be one.
     """
     storage = storage_for(path)
     inside = join(path, "tokenizer.json")
@@ -40,7 +39,7 @@ def read_content(path: str) -> bytes:
         )
     found = storage.stat(path)
     if found is None:
-        raise StorageMissingError(
+        raise InputError(
             "there is no such tokenizer",
             where=path,
             expected=_EXPECTED,

@@ -32,7 +32,6 @@ import toktok
 
 from gristmill.dataset.errors import (
     InputError,
-    StorageMissingError,
 )
 from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import (
@@ -242,7 +241,7 @@ def test_files_that_the_library_cannot_read(tmp_path, content):
 
 
 def test_no_such_file(tmp_path):
-    with pytest.raises(StorageMissingError, match="no such tokenizer"):
+    with pytest.raises(InputError, match="no such tokenizer"):
         find_tokenizer(options_of("meta-llama/Llama-3.1-8B"))
     written(tmp_path, "tokenizer.json", tokenizer_json())
     with pytest.raises(InputError, match="is a directory") as raised:
