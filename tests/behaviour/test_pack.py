@@ -298,6 +298,8 @@ def test_another_tokenizer_is_another_job(tmp_path: pathlib.Path) -> None:
         pack(source, tmp_path / "out", length=65)
     pack(source, tmp_path / "out", length=65, overwrite=True)
     assert packed_split(tmp_path / "out").length == 65
+    # Only rows that are examples have features.
+    assert open_manifest(str(tmp_path / "out")).splits["train"].features is None
     plain = ConvertOptions(input=(source,), output=str(tmp_path / "out"), num_shards=3)
     with pytest.raises(JobChangedError) as raised:
         convert(**conversion_of(plain)._asdict(), workers=1)

@@ -374,8 +374,9 @@ def test_what_cannot_be_packed_again_is_refused(folder: pathlib.Path) -> None:
         records=RecordOptions(input_format="text"),
     )
     convert((plain,))
-    with pytest.raises(InputError, match="only rows that `gristmill pack` made"):
+    with pytest.raises(InputError, match="only rows that `gristmill pack` made") as e:
         repack("plain", "again")
+    assert "--split" in str(e.value.cure)
     packed = RecordOptions(input_format="packed")
     job = dataclasses.replace(plain, inputs=("first",), output="o", records=packed)
     with pytest.raises(InputError, match="only be packed again"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,13 @@ def test_damaged_records_give_nothing_else(rng: random.Random, text: bytes):
     except ValueError:
         return  # Another feature may be what is damaged.
     assert found is None or found == features[b"text"]
+
+
+@pytest.mark.parametrize("last", [0x80, 0xFF])
+def test_a_number_that_is_cut_short_is_not_taken(last: int):
+    record = encode_example({"ids": [1, 300]})
+    assert OneFeature("ids").find(record) is not None
+    assert OneFeature("ids").find(record[:-1] + bytes([last])) is None
 
 
 def test_of_several_the_last_counts():

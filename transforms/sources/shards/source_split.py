@@ -283,7 +283,8 @@ def _documents_of(
             got="records of another kind"
             if found.packed is None
             else f"{len(found.editions):,} editions",
-            cure="pack documents with `gristmill pack`",
+            cure="choose a split of packed rows with --split, or pack documents with "
+            "`gristmill pack`",
         )
     rows = PackedSplit.parse(found.packed, where=where)
     try:
