@@ -168,7 +168,7 @@ def test_random_rows_and_documents(mixture: Oracle) -> None:
     check_queries(mixture, queries=300, steps=90)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_thousand_random_rows_and_documents(mixture: Oracle) -> None:
     check_queries(mixture, queries=10_000, steps=400)
 
