@@ -162,6 +162,7 @@ def check_queries(mixture: Oracle, *, queries: int, steps: int) -> None:
         wanted = {one for number in by_place[place] for one in seen[number]}
         assert {one for one in sightings(found) if one[0] < steps} == wanted
         assert len(found) == len(by_place[place])
+        assert {one.dataset for one in found} <= set(mixture.batches.names)
 
 
 def test_random_rows_and_documents(mixture: Oracle) -> None:
