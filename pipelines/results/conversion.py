@@ -107,9 +107,9 @@ class Outcome:
         }[self.check]
         mapped = split.source["options"]["map"] is not None
         if split.source.get("format") == "packed":
-            return "every token of every document with the rows that were read"
+            return "every document, joined from the rows, with what was read"
         if split.packed is not None:
-            return "every token of every document in the rows with what was tokenised"
+            return "every document, joined from the rows, with what was tokenised"
         return f"{what} with what {'--map returned' if mapped else 'was read'}"
 
     def json(self) -> str:

@@ -368,7 +368,7 @@ def test_the_command_says_what_it_did(tmp_path: pathlib.Path) -> None:
         f"{counts.documents:,} documents into rows of 64 tokens (best-fit)",
         f"{counts.tokens:,}, 400 of them added; targets {counts.targets:,} = tokens - ",
         f"{counts.cut_documents:,} documents in several pieces",
-        "every token of every document",
+        "every document, joined from the rows, with what was tokenised",
         "M tokens/s",
     ):
         assert text in result.output
