@@ -46,6 +46,7 @@ MEASURE_ONE_PART = {
     "benchmarks/harness_threads.py": "one thread of Beam's harness: a shard as a call",
     "benchmarks/load_contestants.py": "takes the compiled hash away",
     "benchmarks/mutations.py": "reads and indexes single files, without a pipeline",
+    "benchmarks/pack_peers.py": "the memory of what packing imports",
     "benchmarks/packing.py": "the plan of rows, without a conversion around it",
     "benchmarks/read_faults.py": "puts shards into a bucket that fails",
     "benchmarks/scale_append.py": "the plan and the commit of an append",

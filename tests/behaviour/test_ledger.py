@@ -24,7 +24,7 @@ from gristmill.dataset.errors import GristmillError
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.sources.formats import FILE_FORMATS
 from tests.support import conversion
 from tests.support.conversion import prepared_of, read_output, shards_of
 from tests.support.input_files import WRITERS, rows_of
@@ -32,7 +32,7 @@ from tests.support.ledger import FAULTS, FILE_FAULTS, FILES, LISTS, Case
 
 EACH = [
     pytest.param(name, marks=() if name == "tfrecord" else pytest.mark.slow)
-    for name in FORMATS
+    for name in FILE_FORMATS
 ]
 
 
@@ -84,7 +84,7 @@ def folder() -> Iterator[pathlib.Path]:
 
 
 def test_every_format_has_inputs():
-    assert FORMATS.keys() <= WRITERS.keys()
+    assert {*FILE_FORMATS} <= WRITERS.keys()
 
 
 @pytest.mark.parametrize("format_name", EACH)

@@ -21,7 +21,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.inflated_stream import Compression
-from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.sources.formats import FILE_FORMATS, FORMATS
 
 # A block is decompressed as a whole; it has 128 KiB at most.
 _ZSTD_HEAD_BYTES = HEAD_BYTES + (128 << 10)
@@ -203,7 +203,7 @@ def _other_formats(
         return InputError(
             f"no format that is read: {kind.name}",
             where=some_of(paths),
-            expected=", ".join(known.found_as for known in FORMATS.values()),
+            expected=", ".join(FORMATS[name].found_as for name in FILE_FORMATS),
             got=got,
             cure=cure,
         )

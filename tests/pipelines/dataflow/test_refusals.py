@@ -166,9 +166,9 @@ REFUSALS = {
         "no such file", (*CONVERT, "--requirements_file=/nowhere/r.txt"), ("/nowhere",)
     ),
     "map": Refusal(
-        "the workers do not have the module of --map",
+        "the workers do not have the module of ...",
         (*CONVERT, "--map=mine:shout", "--sdk_container_image="),
-        ("--setup_file",),
+        ("of --map", "--setup_file"),
     ),
     "output bucket": Refusal(
         "the bucket of the ... does not exist",
