@@ -37,7 +37,7 @@ def test_ratios_are_those_of_each_round() -> None:
     assert not any("on the fly" in line for line in lines)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_every_contestant_runs(tmp_path: pathlib.Path) -> None:
     out, table = tmp_path / "out.json", tmp_path / "out.md"
     options = ["--quick", "--json", str(out), "--markdown", str(table)]

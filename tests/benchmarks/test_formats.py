@@ -34,7 +34,7 @@ def test_ratios_are_those_of_each_round() -> None:
     assert not any("Google" in line for line in lines)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_every_contestant_runs(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "runs.json"
     formats.main(["--bytes", "200KB", "--rounds", "1", "--json", str(path)])

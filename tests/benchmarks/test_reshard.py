@@ -25,7 +25,7 @@ def test_ratios_are_those_of_each_round() -> None:
     assert "| 5.0 | 0.80 (0.50..1.00) |" in table[3]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_it_runs(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "runs.json"
     argv = ["--bytes", "300KB", "--rounds", "1", "--json", str(path)]
