@@ -17,6 +17,7 @@ import os
 import pickle
 import secrets
 import threading
+from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
@@ -136,12 +137,12 @@ def remove_leftovers(prefix: str) -> None:
     """Removes the blocks that a feed did not take; its workers have ended."""
     for name in os.listdir(_DIRECTORY):
         if name.startswith(prefix):
-            # Grain may be about to remove it in a thread of its own.
+            path = f"{_DIRECTORY}/{name}"
+            # Grain may be about to remove it in a thread of its own. Who removes it
+            # takes it from the tracker, which would warn of it at the end.
             with contextlib.suppress(FileNotFoundError):
-                path = f"{_DIRECTORY}/{name}"
-                if not os.path.getsize(path):  # Made, but without a size yet.
-                    os.unlink(path)
-                    continue
-                memory = SharedMemory(name=name)
-                memory.close()
-                memory.unlink()
+                registered = os.path.getsize(path) > 0  # Else it is being made.
+                os.unlink(path)
+                if registered:
+                    resource_tracker.register(f"/{name}", "shared_memory")
+                    resource_tracker.unregister(f"/{name}", "shared_memory")
