@@ -73,7 +73,7 @@ def test_batches_are_random_and_have_every_record_once_an_epoch(
     assert (np.diff(first) != 1).any()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_tiny_run(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["gristmill_read", "official_read", "feed_2"]
     status = load.main(

@@ -145,7 +145,7 @@ def assert_no_way_back(met: list[str]) -> None:
     ("shards", "stride"),
     [
         *((2, 23), (3, 29)),
-        *(pytest.param(n, 5, marks=pytest.mark.slow) for n in (2, 3)),
+        *(pytest.param(n, 5, marks=pytest.mark.soak) for n in (2, 3)),
         *(pytest.param(n, 1, marks=pytest.mark.soak) for n in (2, 3)),
     ],
 )
@@ -214,7 +214,7 @@ def uploaded(server: GcsServer, files: dict[str, bytes]) -> dict[str, StoredObje
     "stride",
     [
         31,
-        pytest.param(5, marks=pytest.mark.slow),
+        pytest.param(5, marks=pytest.mark.soak),
         pytest.param(1, marks=pytest.mark.soak),
     ],
 )
