@@ -338,6 +338,11 @@ def test_tokens_that_are_there_already(tmp_path: pathlib.Path) -> None:
     pack(source, tmp_path / "out", tokenizer=None, column="ids")
     assert [found.ids for found in documents_of(tmp_path / "out")] == ids_of(TEXTS)
     assert packed_split(tmp_path / "out").counts.text_bytes == 0
+    assert packed_split(tmp_path / "out").id_bytes == 4
+    small = {"tokenizer": None, "column": "ids", "vocabulary_size": 1000}
+    pack(source, tmp_path / "small", **small)
+    assert packed_split(tmp_path / "small").id_bytes == 2
+    assert documents_of(tmp_path / "small") == documents_of(tmp_path / "out")
 
 
 def test_damage_is_set_aside(tmp_path: pathlib.Path) -> None:

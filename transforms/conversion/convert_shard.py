@@ -102,11 +102,14 @@ def convert_shard(
         progress=progress,
         cpu_lock=nullcontext() if cpu_lock is None else cpu_lock,
     )
-    fast, differed = may_be_fast(prepared), False
+    fast, differed, certain = may_be_fast(prepared), False, False
     while True:
         try:
             return convert(first_place, fast=fast, differed=differed)
         except FalseStartError:
+            if certain:
+                raise
+            certain = True
             # A frame inside a record, or real damage. Damage should be known before
             # terabytes are converted, so this does not wait for the commit.
             begin = ranges[0].begin_bytes

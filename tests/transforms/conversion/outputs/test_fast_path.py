@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 from typing import Any
 
@@ -96,6 +97,19 @@ def test_shards_that_differ_are_made_again(tmp_path, tokenizer, numbers, again):
     assert ("--fast" in dict(packed_lines(split))) == bool(again)
     assert CliRunner().invoke(cli, ["verify", fast]).exit_code == 0
     assert not [*(tmp_path / "fast" / "index").glob(".*")]  # The note is gone.
+
+
+def test_in_a_compressed_file(tmp_path, tokenizer):
+    """The shards are made in one pass, which begins anew."""
+    source = written(tmp_path, IN_SECOND)
+    data = pathlib.Path(source).read_bytes()
+    (tmp_path / "in.tfrecord.gz").write_bytes(gzip.compress(data))
+    compressed = str(tmp_path / "in.tfrecord.gz")
+    pack(source, str(tmp_path / "plain"), tokenizer)
+    pack(compressed, str(tmp_path / "fast"), tokenizer, fast=True)
+    fast = str(tmp_path / "fast")
+    assert shards_of(fast) == shards_of(str(tmp_path / "plain"))
+    assert counts_of(fast)["reference_shards"] == 1
 
 
 @pytest.mark.slow
