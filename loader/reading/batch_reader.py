@@ -204,7 +204,8 @@ class BatchReader:
             self._read_local(local, out)
         if stored:
             plan = plan_reads(stored, name=self.shards.name)
-            fetch_planned(plan, out, fetcher=self._fetcher, limits=self._limits)
+            decode = functools.partial(decode_planned, limits=self._limits)
+            fetch_planned(plan, out, fetcher=self._fetcher, decode=decode)
         if self.shards.remote is not None:
             self.shards.remote.count_records(
                 copied=_by_shard(local), fetched=_by_shard(stored)

@@ -21,9 +21,9 @@ from gristmill.dataset.arrayrecord.footer import (
     logical,
 )
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
-from gristmill.dataset.errors import CorruptShardError, GristmillError
+from gristmill.dataset.errors import GristmillError
 from gristmill.loader.indices import IntArray
-from gristmill.loader.reading.read_plan import ReadPlan
+from gristmill.loader.reading.read_plan import ReadPlan, corrupt_record
 from gristmill.loader.reading.shard_file import ReadLimits
 
 
@@ -163,19 +163,3 @@ def _raise_first_damage(
         item = int(np.searchsorted(plan.chunk, chunk))
         raise corrupt_record(plan, item, got=found.got or found.what) from found
     raise error
-
-
-def corrupt_record(
-    plan: ReadPlan, item: int, *, got: str, expected: str | None = None
-) -> CorruptShardError:
-    """Returns the error about a wanted record that is not what was written."""
-    chunk = plan.chunk[item]
-    return CorruptShardError(
-        "record cannot be read: its shard does not hold what was written",
-        where=f"{plan.name}, shard {plan.files[plan.file[chunk]].path}, record "
-        f"{plan.number[item]:,} of the shard, in the chunk at byte offset "
-        f"{plan.begin[chunk]:,}",
-        expected=expected,
-        got=got,
-        cure="restore the shard from a copy, or convert this shard again",
-    )

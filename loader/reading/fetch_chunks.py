@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import damaged_chunks
 from gristmill.dataset.errors import CorruptShardError, InputError
-from gristmill.loader.reading.decode_chunks import decode_planned
 from gristmill.loader.reading.read_plan import ReadPlan
-from gristmill.loader.reading.shard_file import ReadLimits, is_transposed
+from gristmill.loader.reading.shard_file import is_transposed
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.range_plan import plan_ranges
@@ -19,9 +21,12 @@ _ARRIVED_BYTES = 4 << 20
 # How often to fetch a chunk that arrives damaged, before the shard counts as damaged.
 _DAMAGED_TRIES = 3
 
+# Decodes the bytes of a plan's chunks, and puts their wanted records into the batch.
+Decode: TypeAlias = Callable[[ReadPlan, Sequence[Any], list[bytes]], None]
+
 
 def fetch_planned(
-    plan: ReadPlan, out: list[bytes], *, fetcher: RangeFetcher, limits: ReadLimits
+    plan: ReadPlan, out: list[bytes], *, fetcher: RangeFetcher, decode: Decode
 ) -> None:
     """Fetches chunks and puts their wanted records into the batch.
 
@@ -29,7 +34,7 @@ def fetch_planned(
     CorruptShardError, a transposed one an InputError.
     """
     for tries in range(1, _DAMAGED_TRIES + 1):
-        attempt = _Attempt(plan, out, limits, last=tries == _DAMAGED_TRIES)
+        attempt = _Attempt(plan, out, decode, last=tries == _DAMAGED_TRIES)
         damaged = attempt.fetch(fetcher)
         if not damaged:
             return
@@ -39,10 +44,8 @@ def fetch_planned(
 class _Attempt:
     """Fetches all chunks of a plan once."""
 
-    def __init__(
-        self, plan: ReadPlan, out: list[bytes], limits: ReadLimits, *, last: bool
-    ):
-        self._plan, self._out, self._limits, self._last = plan, out, limits, last
+    def __init__(self, plan: ReadPlan, out: list[bytes], decode: Decode, *, last: bool):
+        self._plan, self._out, self._decode, self._last = plan, out, decode, last
         self._arrived: dict[int, bytes] = {}
         self._arrived_bytes = 0
         self._damaged: list[int] = []
@@ -81,7 +84,7 @@ class _Attempt:
         plan = self._plan.select(np.array(chunks))
         pieces = [self._arrived[chunk] for chunk in chunks]
         try:
-            decode_planned(plan, pieces, self._out, self._limits)
+            self._decode(plan, pieces, self._out)
         except CorruptShardError:
             damaged = self._find_damaged(plan, pieces)
             if self._last:
@@ -98,7 +101,7 @@ class _Attempt:
 
         def decode(chunk: int) -> None:
             part = plan.part(chunk, chunk + 1)
-            decode_planned(part, [pieces[chunk]], self._out, self._limits)
+            self._decode(part, [pieces[chunk]], self._out)
 
         damaged = damaged_chunks(len(pieces), decode, errors=(CorruptShardError,))
         return [chunk for chunk, _ in damaged]

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from gristmill.dataset.arrayrecord.official_reader import OfficialReader
 from gristmill.dataset.errors import CorruptShardError
-from gristmill.loader.reading.decode_chunks import corrupt_record
-from gristmill.loader.reading.read_plan import ReadPlan
+from gristmill.loader.reading.read_plan import ReadPlan, corrupt_record
 
 # A reader has the footer of its file in memory.
 _OPEN_READERS = 256

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from gristmill.dataset.metadata.shard_index import (
 )
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.regular_file import open_regular
-from gristmill.loader.cache.footers import FooterCache
 from gristmill.loader.reading.shard_file import (
     Bytes,
     ShardFile,
@@ -37,11 +36,20 @@ from gristmill.loader.reading.shard_file import (
 )
 
 
+class FooterIndexes(Protocol):
+    """What keeps the indexes made of footers: `cache.footers.FooterCache`."""
+
+    def index(
+        self, path: str, *, file_bytes: int, stamp: str, read: Callable[[], Footer]
+    ) -> ShardIndex:
+        """Returns the index of a file."""
+
+
 def open_shard(
     path: str,
     *,
     index_path: str | None = None,
-    footers: FooterCache | None = None,
+    footers: FooterIndexes | None = None,
 ) -> ShardFile:
     """Opens a shard.
 
@@ -123,7 +131,7 @@ def _found_index(path: str) -> str | None:
 
 
 def _footer_index(
-    path: str, file: _OpenFile, footers: FooterCache | None
+    path: str, file: _OpenFile, footers: FooterIndexes | None
 ) -> ShardIndex:
     def read() -> Footer:
         return read_footer(

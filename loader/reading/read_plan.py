@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.dataset.arrayrecord.simple_chunks import BoolArray
-from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.errors import CorruptShardError, InvalidDatasetError
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.shard_file import ShardFile
 
@@ -165,4 +165,20 @@ def _bad_index(shard: ShardFile, number: int, name: str) -> InvalidDatasetError:
         "shard index contradicts itself",
         where=f"{name}, index {shard.index.path}, record {number:,}",
         cure="delete this index and run the conversion, or `gristmill index`, again",
+    )
+
+
+def corrupt_record(
+    plan: ReadPlan, item: int, *, got: str, expected: str | None = None
+) -> CorruptShardError:
+    """Returns the error about a wanted record that is not what was written."""
+    chunk = plan.chunk[item]
+    return CorruptShardError(
+        "record cannot be read: its shard does not hold what was written",
+        where=f"{plan.name}, shard {plan.files[plan.file[chunk]].path}, record "
+        f"{plan.number[item]:,} of the shard, in the chunk at byte offset "
+        f"{plan.begin[chunk]:,}",
+        expected=expected,
+        got=got,
+        cure="restore the shard from a copy, or convert this shard again",
     )

@@ -23,9 +23,12 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.loader.cache.cache_counts import CacheCounter
-from gristmill.loader.cache.footers import FooterCache
 from gristmill.loader.indices import IntArray
-from gristmill.loader.reading.open_shard import check_index, open_shard
+from gristmill.loader.reading.open_shard import (
+    FooterIndexes,
+    check_index,
+    open_shard,
+)
 from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits, ShardFile
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
@@ -92,7 +95,7 @@ class ShardList:
     check_current: Callable[[], None] | None = None
     index_paths: Sequence[str] | None = None
     remote: StoredShards | None = None
-    footers: FooterCache | None = None
+    footers: FooterIndexes | None = None
 
     @property
     def records(self) -> int:
@@ -283,7 +286,7 @@ class CountedFile(NamedTuple):
 def count_files(
     paths: Sequence[str],
     *,
-    footers: FooterCache | None,
+    footers: FooterIndexes | None,
     limits: ReadLimits = READ_LIMITS,
 ) -> list[CountedFile]:
     """Counts the records of ArrayRecord files by their footers, many at a time.
