@@ -13,11 +13,11 @@ from gristmill.dataset.errors import (
     InputError,
     UserFunctionError,
 )
-from gristmill.transforms.tokens.document_column import PlaceOf
 from gristmill.transforms.tokens.tokenizers import Encoded, Encoder, Tokenizer
 from gristmill.transforms.tokens.tokenizers.protocol import (
     Ends,
     IdArray,
+    PlaceOf,
     end_to_end,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.tokens.one_feature import OneFeature
 from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import Encoded
-
-PlaceOf = Callable[[int], str]
+from gristmill.transforms.tokens.tokenizers.protocol import PlaceOf
 
 _MOST_ID = (1 << 32) - 1
 _ANOTHER = "choose another feature with --column"

@@ -10,13 +10,14 @@ import numpy as np
 from gristmill.dataset.errors import InputError
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.tokens.compared_encoder import ComparedEncoder
-from gristmill.transforms.tokens.document_column import DocumentColumn, PlaceOf
+from gristmill.transforms.tokens.document_column import DocumentColumn
 from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import Encoded, load_fast, load_tokenizer
 from gristmill.transforms.tokens.tokenizers.protocol import (
     Ends,
     IdArray,
     LengthArray,
+    PlaceOf,
     add_ends,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 IdArray = npt.NDArray[np.uint32]
 LengthArray = npt.NDArray[np.int64]
+
+PlaceOf = Callable[[int], str]
+"""Returns where a text is, by its place among several."""
 
 
 class Encoded(NamedTuple):
