@@ -15,7 +15,7 @@ from gristmill.dataset.lazy_names import packages_named
 from gristmill.loader.batches import Batches, ordered_weights
 from gristmill.loader.content import Content as Content  # A type of GlobalBatches.
 from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import IntArray, checked_indices
+from gristmill.loader.indices import IntArray, checked_count, checked_indices
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
@@ -33,6 +33,8 @@ from gristmill.loader.provenance.find_document import FoundDocument, find_docume
 from gristmill.loader.provenance.locate import Location, locate
 
 if TYPE_CHECKING:
+    import grain
+
     from gristmill.loader.feed.feed import Feed, RowsOf
     from gristmill.loader.feed.source import Decode
 
@@ -220,6 +222,49 @@ class GlobalBatches(Batches):
             prefetch=prefetch,
             start_step=start_step,
         )
+
+    def records(
+        self, *, process_index: int, process_count: int, prefetch: int = 2
+    ) -> grain.IterDataset:
+        """Returns the records of one host, bytes, one by one in the order of the steps.
+
+        Grain's pipelines, and trainers that are built of them, go on from there. Host h
+        of H has the rows h, h + H, h + 2 * H, ... of every step: its n-th record of a
+        step is row `n * H + h` of the global batch. A worker of `mp_prefetch` has
+        whole steps, worker w of W the steps w, w + W, ...
+
+        Args:
+            process_index: Which host this is, from 0.
+            process_count: How many hosts there are.
+            prefetch: Steps that are ready ahead of the trainer.
+
+        Raises:
+            InputError: A batch does not divide among the hosts, or a number is out of
+                range.
+        """
+        prefetch = checked_count(prefetch, what="prefetch")
+        with packages_named():
+            from gristmill.loader.feed.feed import Feed
+            from gristmill.loader.records.record_dataset import RecordDataset
+
+        return RecordDataset(
+            self,
+            process_index=process_index,
+            process_count=process_count,
+            feed_of=functools.partial(Feed, decode=None, workers=0, prefetch=prefetch),
+        )
+
+    def map_dataset(self) -> grain.MapDataset:
+        """Returns the records of the whole order, bytes, for random access by Grain.
+
+        Element p is the record at position p, over all hosts and epochs: row r of step
+        s is element `s * batch_size + r`, unless the batch size changes. Without an end
+        the length is `sys.maxsize`.
+        """
+        with packages_named():
+            from gristmill.loader.records.order_dataset import OrderDataset
+
+        return OrderDataset(self)
 
 
 def _given_rows(

@@ -74,10 +74,12 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         workers: int,
         prefetch: int,
         start_step: int,
+        every: int = 1,
         silent_seconds: float = 20,
     ):
         super().__init__()
-        self.batches, self._rows_of = batches, rows_of
+        # `every`: it gives only every so many-th step, as one of so many readers does.
+        self.batches, self._rows_of, self._every = batches, rows_of, every
         self._decode, self._silent_seconds = decode, silent_seconds
         self._workers = checked_count(workers, what="workers", least=0)
         self._prefetch = checked_count(prefetch, what="prefetch")
@@ -123,7 +125,9 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             # Ctrl-C came after the last batch was taken and before it was counted.
             self._stop_reading()
         self._meter.given(read, asked_at=asked_at)
-        self._step += 1
+        self._step += self._every
+        if (steps := self.batches.steps) is not None:
+            self._step = min(self._step, steps)
         return read.batch
 
     @limits_named()
@@ -145,6 +149,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             rows=self.rows,
             decode=self._decode,
             start_step=self._step,
+            every=self._every,
             packed=prefix,
         )
         if self._workers:
@@ -154,9 +159,9 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         else:
             iterator = iterate_in_threads(source, threads=self._prefetch)
             workers = Workers()
-        numbers: Iterator[int] = itertools.count(self._step)
+        numbers: Iterator[int] = itertools.count(self._step, self._every)
         if steps is not None:
-            numbers = iter(range(self._step, steps))
+            numbers = iter(range(self._step, steps, self._every))
         reading = ReadAhead(
             _read_batches(iterator, numbers, packed=prefix is not None),
             depth=self._prefetch,
@@ -256,7 +261,9 @@ def _describe_rows(rows: RowsBySize, batch_size: int) -> str:
         rows = rows[batch_size]
     if not isinstance(rows, slice):
         return f"{len(rows):,} of {batch_size:,} rows"
-    begin, end, _ = rows.indices(batch_size)
+    begin, end, stride = rows.indices(batch_size)
+    if stride > 1:
+        return f"host {begin} of {stride}, rows {begin}, {begin + stride}, ..."
     hosts = batch_size // max(end - begin, 1)
     return f"host {begin // max(end - begin, 1)} of {hosts}, rows [{begin:,}, {end:,})"
 

@@ -36,7 +36,7 @@ _MOST_STEPS_AHEAD = 64
 
 
 class BatchSource:
-    """Element i is the batch of step `start_step + i`.
+    """Element i is the batch of step `start_step + i * every`.
 
     It has no end: past the last step there are empty elements. So a worker that reads
     ahead never exits by itself: one that has exited has failed.
@@ -46,6 +46,7 @@ class BatchSource:
         rows: The rows of this host.
         decode: Called with the records of each batch, if given.
         start_step: The first step.
+        every: Steps from one element to the next.
         packed: The prefix of names of shared memory, if elements are sent to another
             process; None if they stay in this one.
     """
@@ -57,23 +58,26 @@ class BatchSource:
         rows: RowsBySize,
         decode: Decode | None,
         start_step: int,
+        every: int = 1,
         packed: str | None,
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
-        self._start_step, self._packed = start_step, packed
+        self._start_step, self._every, self._packed = start_step, every, packed
         self._windows: WindowReads | None = None
         self._ahead: BatchesAhead | None = None
         # Only in one process: each worker has every n-th step, but would prepare all.
         if packed is None:
             schedule = batches.schedule
-            self._windows = WindowReads.of(batches.datasets, schedule, rows)
-            self._ahead = BatchesAhead(schedule, rows)
+            self._windows = WindowReads.of(
+                batches.datasets, schedule, rows, steps=(start_step, every)
+            )
+            self._ahead = BatchesAhead(schedule, rows, every=every)
 
     def __len__(self) -> int:
         return sys.maxsize
 
     def __getitem__(self, index: int) -> Any:
-        step = self._start_step + index
+        step = self._start_step + index * self._every
         steps = self._batches.steps
         if steps is not None and step >= steps:
             return np.empty(0, np.uint8)
@@ -141,37 +145,44 @@ class BatchSource:
 class BatchesAhead:
     """`Schedule.batch` for a caller that asks for step after step. Safe for threads.
 
-    It computes about `rows_at_once` rows together.
+    It computes about `rows_at_once` rows together, those of every `every`-th step.
     """
 
     def __init__(
-        self, schedule: Schedule, rows: RowsBySize, *, rows_at_once: int = 8192
+        self,
+        schedule: Schedule,
+        rows: RowsBySize,
+        *,
+        every: int = 1,
+        rows_at_once: int = 8192,
     ):
-        self._schedule, self._rows, self._at_once = schedule, rows, rows_at_once
-        self._first, self._batches = 0, list[MixedBatch]()
+        self._schedule, self._rows, self._every = schedule, rows, every
+        self._at_once = rows_at_once
+        self._batches = dict[int, MixedBatch]()
         self._lock = threading.Lock()
 
     def batch(self, step: int) -> MixedBatch:
         """Returns the datasets and record indices of the rows of a step."""
         with self._lock:
-            if not 0 <= step - self._first < len(self._batches):
-                self._first, self._batches = step, self._from(step)
-            return self._batches[step - self._first]
+            if step not in self._batches:
+                self._batches = self._from(step)
+            return self._batches[step]
 
-    def _from(self, step: int) -> list[MixedBatch]:
+    def _from(self, step: int) -> dict[int, MixedBatch]:
         positions = [self._schedule.positions(step, self._rows)]
         most = min(
             max(1, self._at_once // max(len(positions[0]), 1)), _MOST_STEPS_AHEAD
         )
-        last = min(step + most, self._schedule.step_limit)
+        last = min(step + most * self._every, self._schedule.step_limit)
+        steps = range(step, last, self._every)
         positions += [
-            self._schedule.positions(number, self._rows)
-            for number in range(step + 1, last)
+            self._schedule.positions(number, self._rows) for number in steps[1:]
         ]
         together = self._schedule.batch_unchecked(np.concatenate(positions))
         ends = np.cumsum([len(part) for part in positions[:-1]])
         parts = (np.split(column, ends) for column in together)
-        return [MixedBatch(*columns) for columns in zip(*parts, strict=True)]
+        batches = (MixedBatch(*columns) for columns in zip(*parts, strict=True))
+        return dict(zip(steps, batches, strict=True))
 
 
 def _pickles(error: Exception) -> bool:

@@ -34,13 +34,20 @@ class _Window(NamedTuple):
 class WindowReads:
     """The rows that a reader needs of the batches of one dataset, in a block shuffle.
 
-    Safe to share by threads.
+    Safe to share by threads. `steps` are the first step that it reads, and how many
+    steps there are from one that it reads to the next.
     """
 
     def __init__(
-        self, dataset: Dataset, schedule: Schedule, shuffle: BlockShuffle, rows: Rows
+        self,
+        dataset: Dataset,
+        schedule: Schedule,
+        shuffle: BlockShuffle,
+        rows: Rows,
+        steps: tuple[int, int],
     ):
         self._dataset, self._schedule, self._rows = dataset, schedule, rows
+        self._first_step, self._every = steps
         self._order, self._shuffle = schedule.orders[0], shuffle
         self._wanted = np.zeros(schedule.batch_size, bool)
         self._wanted[rows] = True
@@ -51,7 +58,12 @@ class WindowReads:
 
     @classmethod
     def of(
-        cls, datasets: tuple[Dataset, ...], schedule: Schedule, rows: RowsBySize
+        cls,
+        datasets: tuple[Dataset, ...],
+        schedule: Schedule,
+        rows: RowsBySize,
+        *,
+        steps: tuple[int, int] = (0, 1),
     ) -> WindowReads | None:
         """Returns a reader by windows, None where reading by windows is not faster.
 
@@ -66,11 +78,11 @@ class WindowReads:
             return None
         if not isinstance(shuffle, BlockShuffle):
             return None
-        reads = cls(dataset, schedule, shuffle, rows)
+        reads = cls(dataset, schedule, shuffle, rows, steps)
         window_records = min(
             shuffle.block_records * shuffle.window_blocks, max(len(dataset), 1)
         )
-        share = reads._wanted.mean() * record_bytes
+        share = reads._wanted.mean() / reads._every * record_bytes
         if _WINDOWS * window_records * share > options.window_bytes:
             return None
         return reads
@@ -131,6 +143,10 @@ class WindowReads:
 
     def _load(self, begin: int, end: int) -> _Window:
         positions = np.arange(begin, min(end, self._stop), dtype=np.int64)
-        positions = positions[self._wanted[positions % self._schedule.batch_size]]
+        steps, rows = np.divmod(positions, self._schedule.batch_size)
+        wanted = self._wanted[rows]
+        if self._every > 1:
+            wanted &= (steps - self._first_step) % self._every == 0
+        positions = positions[wanted]
         records = self._order.records_unchecked(positions)
         return _Window(positions, self._dataset.read_unchecked(records))

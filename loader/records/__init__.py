@@ -1,0 +1,1 @@
+"""Datasets of Grain around the global batches, record by record."""

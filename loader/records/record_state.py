@@ -1,0 +1,143 @@
+"""The state of the records of one host, and how it is compared.
+
+It is the state of the feed at the step that the records are of, the place in that step,
+and which host and worker has them. Unlike the state of a feed it is that of one host:
+behind a packer, hosts stand at different steps, and none knows where the others are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from gristmill.dataset.errors import InputError, StateMismatchError
+from gristmill.loader.order.batch_sizes import host_rows
+from gristmill.loader.state_fields import StateFields
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Which records one reader has: those of a host, or of one of its workers.
+
+    Attributes:
+        process_index: Which host.
+        process_count: Of how many.
+        worker: Which worker of the host.
+        workers: Of how many; each has every so many-th step.
+    """
+
+    process_index: int
+    process_count: int
+    worker: int = 0
+    workers: int = 1
+
+    def __str__(self) -> str:
+        text = f"host {self.process_index} of {self.process_count}"
+        if self.workers > 1:
+            text += f", worker {self.worker} of {self.workers}"
+        return text
+
+    def rows(self, batch_size: int) -> slice:
+        """Returns the rows of a batch: every n-th, for n hosts.
+
+        So a last batch that is not full is dealt evenly, and position p of the order
+        belongs to host `p % n` with every batch size.
+
+        Raises:
+            InputError: The batch does not divide among the hosts, or there is no such
+                host.
+        """
+        host_rows(
+            batch_size,
+            process_index=self.process_index,
+            process_count=self.process_count,
+        )
+        return slice(self.process_index, None, self.process_count)
+
+    def part(self, worker: int, workers: int) -> Reader:
+        """Returns one of the workers who share the steps of this reader."""
+        return dataclasses.replace(
+            self,
+            worker=self.worker + worker * self.workers,
+            workers=self.workers * workers,
+        )
+
+    def first_step(self, steps: int | None) -> int:
+        """Returns the first step of this reader, or the end if that comes before."""
+        return self.worker if steps is None else min(self.worker, steps)
+
+
+def record_state(feed: dict[str, Any], row: int, reader: Reader) -> dict[str, Any]:
+    """Returns a state, as JSON values.
+
+    Args:
+        feed: The state of the feed that gives the step next.
+        row: How many records of the step this reader has given.
+        reader: Which reader it is.
+    """
+    return {
+        "feed": feed,
+        "next_row": row,
+        "process_index": reader.process_index,
+        "process_count": reader.process_count,
+        "worker": reader.worker,
+        "workers": reader.workers,
+    }
+
+
+def checked_state(state: object) -> StateFields:
+    """Returns the fields of a state: all are there, and of the kind they must be.
+
+    Raises StateMismatchError for a state of Grain's own order, and InputError for what
+    is not a state.
+    """
+    if isinstance(state, Mapping) and state.keys() == {"next_index"}:
+        raise StateMismatchError(
+            "the state is that of Grain's own order, not of gristmill's",
+            expected="what get_state of batches.records() returned",
+            got=f"{state!r:.200}",
+            cure="go on with the pipeline that wrote it, or begin the data anew: "
+            "restore the model without the iterator",
+        )
+    if not isinstance(state, Mapping) or "feed" not in state:
+        raise InputError(
+            "not the state of the records of a host",
+            expected="what get_state of batches.records() returned",
+            got=f"{state!r:.200}",
+            cure="give the whole state, as it was saved with the checkpoint",
+        )
+    fields = StateFields(state)
+    names = list(record_state({}, 0, Reader(0, 1)))
+    fields.only(*names)
+    for name in names[1:]:
+        fields.integer(name)
+    return fields
+
+
+def check_reader(fields: StateFields, reader: Reader, step: Any, row: int) -> None:
+    """Raises StateMismatchError for the state of another host or worker."""
+    own = record_state({}, 0, reader)
+    names = list(own)[2:]
+    theirs = Reader(*(fields.integer(name) for name in names))
+    if theirs == reader:
+        return
+    begins = (step, row, theirs.worker, theirs.workers) == (0, 0, 0, 1)
+    if begins and theirs.part(reader.worker, reader.workers) == reader:
+        return
+    if theirs.process_count != reader.process_count:
+        cure = f"run {theirs.process_count} hosts; another number can only go on from "
+        cure += "the state of a feed of whole batches, batches.feed()"
+    elif theirs.process_index != reader.process_index:
+        cure = "give each host the state that it wrote itself"
+    else:
+        cure = f"run {theirs.workers} workers, which each wrote a state"
+        if theirs.workers == 1:
+            cure = "run one worker, or none, as in the run that wrote the state"
+    raise StateMismatchError(
+        "the state is of the records of another host or worker",
+        where=f"step {step}, next row {row}",
+        expected=reader,
+        got=theirs,
+        cure=cure,
+    )

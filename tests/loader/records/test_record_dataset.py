@@ -1,0 +1,429 @@
+"""The records of a host are those of its rows, step after step, through any pipeline.
+
+Covers: loader/records/record_dataset.py, loader/records/record_state.py.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+
+import cloudpickle
+import grain
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError, StateMismatchError
+from tests.support.datasets import convert
+from tests.support.records import text_records
+
+# Some shards, and in a mixture some datasets.
+FILES = [text_records(count, seed=count) for count in (60, 25, 45)]
+SHUFFLES = ["global", "none", loader.BlockShuffle(block_records=4, window_blocks=3)]
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> loader.Dataset:
+    return loader.open(convert(tmp_path_factory.mktemp("single"), FILES))
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> dict[str, loader.Dataset]:
+    return {
+        name: loader.open(convert(tmp_path_factory.mktemp(name), [records]))
+        for name, records in zip("abc", FILES, strict=True)
+    }
+
+
+def steps_of(batches: loader.Batches, steps: int | None = None) -> list[list[bytes]]:
+    """Returns the records of the global batches, found by their numbers alone."""
+    flat = [record for records in FILES for record in records]
+    found = []
+    for step in range(batches.steps or steps):
+        indices = batches.indices(step)
+        if batches.names:
+            pairs = zip(*indices, strict=True)
+            found.append([FILES[dataset][record] for dataset, record in pairs])
+        else:
+            found.append([flat[record] for record in indices])
+    return found
+
+
+def of_host(steps: list[list[bytes]], host: int, hosts: int) -> list[list[bytes]]:
+    """Returns what a host has of each step: every `hosts`-th row."""
+    return [
+        [record for row, record in enumerate(step) if row % hosts == host]
+        for step in steps
+    ]
+
+
+def joined(steps: Iterable[Iterable[bytes]]) -> list[bytes]:
+    return [record for step in steps for record in step]
+
+
+def started_threads(before: set[threading.Thread]) -> set[threading.Thread]:
+    return set(threading.enumerate()) - before
+
+
+def wait_until_ended(before: set[threading.Thread]) -> None:
+    """Waits for threads that are told to end, and are not waited for."""
+    deadline = time.monotonic() + 60
+    while (left := started_threads(before)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left
+
+
+def through_json(state: object) -> object:
+    return json.loads(json.dumps(state))
+
+
+@given(
+    shuffle=st.sampled_from(SHUFFLES),
+    epochs=st.integers(1, 2),
+    hosts=st.integers(1, 4),
+    rows=st.integers(1, 9),
+    workers=st.integers(1, 5),
+    mixed=st.booleans(),
+    resized=st.booleans(),
+    drop_remainder=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=40)
+def test_any_host_worker_and_state_has_the_records_of_its_rows(
+    single,
+    several,
+    shuffle,
+    epochs,
+    hosts,
+    rows,
+    workers,
+    mixed,
+    resized,
+    drop_remainder,
+    data,
+) -> None:
+    batches = loader.global_batches(
+        several if mixed else single,
+        batch_size=hosts * rows,
+        seed=3,
+        shuffle=shuffle,
+        epochs=epochs,
+        drop_remainder=drop_remainder,
+    )
+    if resized:
+        batches = batches.resized(2 * hosts, step=data.draw(st.integers(0, 9)))
+    host = data.draw(st.integers(0, hosts - 1))
+    worker = data.draw(st.integers(0, workers - 1))
+    dataset = batches.records(process_index=host, process_count=hosts)
+    if workers > 1:
+        dataset.set_slice(slice(worker, None, workers))
+    expected = joined(of_host(steps_of(batches), host, hosts)[worker::workers])
+    iterator = iter(dataset)
+    states, records = [through_json(iterator.get_state())], []
+    for record in iterator:
+        records.append(record)
+        states.append(through_json(iterator.get_state()))
+    assert records == expected
+    for place in data.draw(st.lists(st.integers(0, len(records)), max_size=3)):
+        iterator.set_state(states[place])
+        assert iterator.get_state() == states[place]
+        assert list(iterator) == expected[place:]
+    iterator.close()
+
+
+def test_the_last_short_batch_is_dealt_evenly(single) -> None:
+    batches = loader.global_batches(
+        single, batch_size=48, epochs=1, drop_remainder=False
+    )
+    assert batches.schedule.remainder == 34
+    counts = [
+        len(list(batches.records(process_index=host, process_count=4)))
+        for host in range(4)
+    ]
+    assert counts == [24 + 9, 24 + 9, 24 + 8, 24 + 8]
+
+
+def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
+    batches = loader.global_batches(single, batch_size=8, seed=1)
+    dataset = batches.records(process_index=1, process_count=2)
+    expected = joined(of_host(steps_of(batches, 5), 1, 2))
+    before = set(threading.enumerate())
+    for copied in (dataset, pickle.loads(cloudpickle.dumps(dataset)), dataset):
+        iterator = iter(copied)
+        assert not started_threads(before)  # Not before the first record.
+        assert [next(iterator) for _ in expected] == expected
+        assert started_threads(before)
+        assert not hasattr(iterator, "_parent")
+        del iterator  # Trainers drop iterators without closing them.
+        wait_until_ended(before)
+    iterator = iter(dataset)
+    iterator.start_prefetch()
+    assert next(iterator) == expected[0]
+    state = iterator.get_state()
+    iterator.close()
+    iterator.close()
+    wait_until_ended(before)
+    assert iterator.get_state() == state
+    with pytest.raises(ValueError, match="closed"):
+        next(iterator)
+    assert "host 1 of 2" in str(dataset)
+    assert "host 1 of 2" in str(iterator)
+
+
+def test_iterators_do_not_disturb_each_other(single) -> None:
+    batches = loader.global_batches(single, batch_size=6, epochs=1)
+    dataset = batches.records(process_index=0, process_count=1)
+    expected = joined(steps_of(batches))
+    first, second = iter(dataset), iter(dataset)
+    assert [next(first) for _ in range(50)] == expected[:50]
+    assert list(second) == expected
+    assert list(first) == expected[50:]
+
+
+def packed(dataset: grain.IterDataset) -> grain.IterDataset:
+    """Returns rows of bytes, packed as trainers pack their tokens."""
+    arrays = dataset.map(lambda record: {"x": np.frombuffer(record[:200], np.uint8)})
+    return grain.experimental.FirstFitPackIterDataset(
+        arrays, length_struct={"x": 256}, num_packing_bins=4
+    )
+
+
+def as_bytes(batch: object) -> object:
+    return {
+        name: np.asarray(array).tobytes()
+        for name, array in (batch if isinstance(batch, dict) else batch[0]).items()
+    }
+
+
+def test_a_packed_pipeline_goes_on_from_any_state(single) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+    records = batches.records(process_index=0, process_count=2)
+    pipeline = packed(records).batch(2)
+    iterator = iter(pipeline)
+    states, rows = [through_json(iterator.get_state())], []
+    for row in iterator:
+        rows.append(as_bytes(row))
+        states.append(through_json(iterator.get_state()))
+    assert len(rows) > 8
+    for place, state in enumerate(states):
+        iterator = iter(pipeline)
+        iterator.set_state(state)
+        assert [as_bytes(row) for row in iterator] == rows[place:]
+    config = grain.experimental.pick_performance_config(
+        pipeline, ram_budget_mb=64, max_workers=2, max_buffer_size=4
+    )
+    assert config.multiprocessing_options.num_workers == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: {"next_index": 4}, "Grain's own order"),
+        (lambda state: state["feed"], "not the state of the records"),
+        (lambda state: [1], "not the state of the records"),
+        (lambda state: state | {"more": 1}, "no such field"),
+        (lambda state: state | {"next_row": 4}, "next_row"),
+        (lambda state: state | {"next_row": -1}, "next_row"),
+        (lambda state: state | {"next_row": "1"}, "next_row"),
+        (lambda state: state | {"process_count": 4}, "run 4 hosts"),
+        (lambda state: state | {"process_index": 0}, "wrote itself"),
+        (lambda state: state | {"workers": 3, "worker": 1}, "run 3 workers"),
+        (lambda state: state | {"feed": state["feed"] | {"batch_size": 4}}, "size 8"),
+        (lambda state: state | {"feed": state["feed"] | {"step": 99}}, "step"),
+        (lambda state: state | {"feed": 1}, "feed"),
+    ],
+)
+def test_another_state_is_refused_and_changes_nothing(single, change, message) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+    iterator = iter(batches.records(process_index=1, process_count=2))
+    for _ in range(10):
+        next(iterator)
+    state = through_json(iterator.get_state())
+    with pytest.raises((InputError, StateMismatchError), match=message):
+        iterator.set_state(change(state))
+    assert iterator.get_state() == state
+    assert next(iterator) == steps_of(batches)[2][5]
+
+
+def test_the_state_of_other_workers_is_refused(single) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+
+    def of_worker(worker: int, workers: int) -> grain.DatasetIterator:
+        dataset = batches.records(process_index=0, process_count=1)
+        dataset.set_slice(slice(worker, None, workers))
+        return iter(dataset)
+
+    alone = iter(batches.records(process_index=0, process_count=1))
+    start = alone.get_state()
+    next(alone)
+    second = of_worker(1, 2)
+    second.set_state(start)  # As Grain gives it to workers that have not begun.
+    assert next(second) == steps_of(batches)[1][0]
+    with pytest.raises(StateMismatchError, match="one worker, or none"):
+        second.set_state(alone.get_state())
+    with pytest.raises(StateMismatchError, match="run 2 workers"):
+        of_worker(0, 2).set_state(second.get_state())
+    with pytest.raises(StateMismatchError, match="run 2 workers"):
+        of_worker(0, 3).set_state(second.get_state())
+    state = second.get_state()
+    odd = state | {"feed": state["feed"] | {"step": 2}}
+    with pytest.raises(InputError, match=r"feed\.step"):
+        second.set_state(odd)
+
+
+@pytest.mark.parametrize(
+    ("taken", "sequential"),
+    [(slice(0, 5, 2), False), (slice(2, None, 2), False), (slice(0, None, 2), True)],
+)
+def test_slices_of_another_form_are_refused(single, taken, sequential) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+    dataset = batches.records(process_index=0, process_count=1)
+    with pytest.raises(InputError, match="take steps in turn"):
+        dataset.set_slice(taken, sequential)
+
+
+def test_slices_of_slices_are_workers_of_workers(single) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+    steps = steps_of(batches)
+    dataset = batches.records(process_index=0, process_count=1)
+    dataset.set_slice(slice(1, None, 2))
+    dataset.set_slice(slice(2, None, 3))
+    assert list(dataset) == joined(steps[1::2][2::3])
+
+
+@pytest.mark.parametrize(
+    "host", [{"process_index": 2}, {"process_index": 0, "process_count": 3}]
+)
+def test_hosts_that_do_not_divide_the_batch_are_refused(single, host) -> None:
+    batches = loader.global_batches(single, batch_size=8)
+    with pytest.raises(InputError, match=r"process_index|does not divide"):
+        batches.records(**{"process_count": 2} | host)
+
+
+def test_new_weights_hold_from_the_next_whole_step_on(several, caplog) -> None:
+    weights = [{"a": 2, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 6}]
+    before, after = (
+        loader.global_batches(several, batch_size=6, weights=each) for each in weights
+    )
+    iterator = iter(before.records(process_index=0, process_count=1))
+    for _ in range(15):
+        next(iterator)
+    state = through_json(iterator.get_state())
+    later = iter(after.records(process_index=0, process_count=1))
+    with caplog.at_level(logging.WARNING):
+        later.set_state(state)
+    assert "up to step 3" in caplog.text
+    assert later.get_state()["feed"]["step"] == 2
+    expected = joined(steps_of(before.with_weights(weights[1], step=3), 20))
+    assert [next(later) for _ in range(90)] == expected[15:105]
+    # From now on the change is a part of the state: of whatever hosts.
+    again = iter(after.records(process_index=0, process_count=1))
+    again.set_state(through_json(later.get_state()))
+    assert [next(again) for _ in range(15)] == expected[105:]
+    third = iter(before.records(process_index=0, process_count=1))
+    third.set_state(later.get_state())
+    assert len(third.batches.schedule.mixture.phases) == 3
+
+
+def test_hosts_change_weights_at_a_common_step_that_is_given(several) -> None:
+    weights = [{"a": 2, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 6}]
+    before, after = (
+        loader.global_batches(several, batch_size=6, weights=each) for each in weights
+    )
+    iterators = [
+        iter(before.records(process_index=host, process_count=2)) for host in range(2)
+    ]
+    for iterator, records in zip(iterators, (7, 11), strict=True):
+        for _ in range(records):
+            next(iterator)
+    states = [through_json(iterator.get_state()) for iterator in iterators]
+    with pytest.raises(StateMismatchError, match="with_weights"):
+        iter(after.records(process_index=0, process_count=2)).set_state(states[0])
+    changed = before.with_weights(weights[1], step=5)
+    for host, given_ in enumerate((7, 11)):
+        iterator = iter(changed.records(process_index=host, process_count=2))
+        iterator.set_state(states[host])
+        expected = joined(of_host(steps_of(changed, 12), host, 2))
+        assert [next(iterator) for _ in range(20)] == expected[given_ : given_ + 20]
+        # Later runs know the new weights only.
+        later = iter(after.records(process_index=host, process_count=2))
+        later.set_state(through_json(iterator.get_state()))
+        assert next(later) == expected[given_ + 20]
+
+
+def test_weights_are_not_taken_over_where_more_differs(several) -> None:
+    before = loader.global_batches(several, batch_size=6, seed=1)
+    state = before.records(process_index=0, process_count=1).__iter__().get_state()
+    after = loader.global_batches(
+        several, batch_size=6, seed=2, weights={"a": 1, "b": 1, "c": 1}
+    )
+    iterator = iter(after.records(process_index=0, process_count=1))
+    with pytest.raises(StateMismatchError, match="seed"):
+        iterator.set_state(state)
+
+
+def test_a_state_of_an_earlier_edition_goes_on_with_that(tmp_path) -> None:
+    first = [text_records(30, seed=7)]
+    path = convert(tmp_path, first)
+    batches = loader.global_batches(loader.open(path), batch_size=4, epochs=1)
+    iterator = iter(batches.records(process_index=0, process_count=1))
+    next(iterator)
+    state = iterator.get_state()
+    iterator.set_state(state)
+    assert iterator.batches.batch_size == 4
+    assert len(list(iterator)) == 27
+
+
+@pytest.mark.slow
+def test_workers_give_the_same_global_batches_and_go_on(single) -> None:
+    batches = loader.global_batches(
+        single, batch_size=12, epochs=2, drop_remainder=False
+    )
+    expected = of_host(steps_of(batches), 1, 2)
+    pipeline = (
+        batches.records(process_index=1, process_count=2)
+        .batch(6, batch_fn=list)
+        .mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
+    )
+    before = multiprocessing.active_children()
+    iterator = iter(pipeline)
+    start = through_json(iterator.get_state())
+    iterator.set_state(start)
+    assert [next(iterator) for _ in range(7)] == expected[:7]
+    state = through_json(iterator.get_state())
+    assert list(iterator) == expected[7:]
+    again = iter(pipeline)
+    again.set_state(state)
+    assert [next(again) for _ in range(3)] == expected[7:10]
+    again.close()
+    assert multiprocessing.active_children() == before
+
+
+@pytest.mark.slow
+def test_a_script_that_drops_everything_ends_without_a_word(single) -> None:
+    script = f"""
+from gristmill import loader
+batches = loader.global_batches(loader.open({single.path!r}), batch_size=8)
+kept = iter(batches.records(process_index=0, process_count=2))
+pipeline = iter(batches.records(process_index=1, process_count=2).batch(3))
+print(len(next(kept)), len(next(pipeline)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(" 3\n")
