@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import sys
 import tempfile
 import time
@@ -53,6 +54,8 @@ from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.record_plan import RecordCounts
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.tokens.tokenizers import is_function
+
+_log = logging.getLogger(__name__)
 
 _SMALL_SHARD_BYTES = 64 << 20
 
@@ -119,6 +122,12 @@ def convert(
         notes += [*p.notes, *([joined] if joined else ()), *p.prepared.files.notes()]
     for note in beforehand if show_progress else ():
         print(f"note: {note}", file=sys.stderr)
+    for prepared in todo:
+        _log.info(
+            "%s: split %s of %d files becomes %d shards",
+            *(prepared.job.output, prepared.job.split),
+            *(len(prepared.files), prepared.plan.shards),
+        )
     before = tuple(p.prepared.job.split for p in preparations if p.committed)
     repaired = 0
     manifest = preparations[0].committed
@@ -250,13 +259,19 @@ def _run_here(
     )
     workers = min(workers, sum(len(job.plan.pass_begins) for job in prepared))
     made = map_unordered(make, tasks, workers=workers, threads=threads)
-    results = itertools.chain.from_iterable(made)
+    results = map(_noted, itertools.chain.from_iterable(made))
     return commit_shards(
         jobs,
         results,
         prepared={job.job.split: job for job in prepared},
         **about,
     )
+
+
+def _noted(result: ShardResult) -> ShardResult:
+    if (report := result.report) is not None:
+        _log.info("%s: %d records written", report.path, report.written.records)
+    return result
 
 
 def _make_shards(task: ShardTask, **options: Any) -> list[ShardResult]:

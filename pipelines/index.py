@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Sequence
 
 from gristmill.dataset.metadata import layout
@@ -14,6 +15,8 @@ from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
+
+_log = logging.getLogger(__name__)
 
 
 def index(
@@ -62,5 +65,6 @@ def index(
         for indexed in map_unordered(index_shard, tasks, workers=count):
             gathered.add(indexed)
             read = indexed.report.read
+            _log.info("%s: %d records indexed", indexed.report.path, read.records)
             counter.add(indexed.task.file_bytes, read.records, read.raw_bytes)
     return commit_index(gathered, inputs=options.files), dataset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import posixpath
 import tempfile
 import time
@@ -16,6 +17,8 @@ from gristmill.pipelines.results.verification import Verification
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.result import GatheredChecks
 from gristmill.transforms.checking.shard import verify_shard
+
+_log = logging.getLogger(__name__)
 
 
 def verify(
@@ -69,6 +72,7 @@ def _verify_here(
         ) as counter:
             for check in map_unordered(verify_shard, tasks, workers=count):
                 gathered.add(check)
+                _log.info("%s: %d records compared", check.path, check.records)
                 counter.add(check.file_bytes, check.records, check.raw_bytes)
     return Verification(quick=quick, **gathered.result(dataset)._asdict())
 

@@ -102,6 +102,11 @@ class SourceFiles(Sequence[SourceFile]):
         )
 
     @property
+    def stored_bytes(self) -> int:
+        """Their size together, as they are stored; 0 if it is not known."""
+        return int(self._sizes.sum())
+
+    @property
     def digest(self) -> str:
         """SHA-256 of names and sizes, in order."""
         rows = zip(self._paths, self._sizes.tolist(), strict=True)

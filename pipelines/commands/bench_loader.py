@@ -15,6 +15,8 @@ from gristmill.pipelines.commands.errors import (
     errors_reported,
     json_option,
 )
+from gristmill.pipelines.console.common_options import command_line
+from gristmill.pipelines.console.messages import next_step
 
 if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
@@ -166,6 +168,19 @@ def bench_loader(
     how = f"{workers or 'no'} workers, batches of {batch_size:,}, {shuffle} shuffle"
     click.echo(f"{opened!r}"[1:-1])
     click.echo(measured_text(measured, how, workers=workers))
+    _next(measured, workers)
+
+
+def _next(measured: Measured, workers: int) -> None:
+    """Says what to measure next: more workers, or without the trainer."""
+    from gristmill.pipelines.local.pool import default_workers
+
+    ctx = click.get_current_context()
+    cores = default_workers()
+    if measured.limit == "trainer":
+        next_step(*command_line(ctx, without=("step_ms",)))
+    elif workers < cores:
+        next_step(*command_line(ctx, without=("workers",)), "--workers", cores)
 
 
 def _json(measured: Measured) -> str:

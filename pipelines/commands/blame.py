@@ -10,6 +10,8 @@ import click
 
 from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
 from gristmill.pipelines.commands.order import opened_batches, order_options
+from gristmill.pipelines.console.common_options import command_line
+from gristmill.pipelines.console.messages import next_step
 
 
 @click.command("blame", epilog=EPILOG)
@@ -75,6 +77,10 @@ def blame(
         raise InputError(**e.facts()) from e
     if not as_json:
         click.echo(suspects_text(found, suspects))
+        if suspects:
+            same = command_line(ctx, without=("steps", "losses", "most"))[1:]
+            step, row = suspects[0].rows[0]
+            next_step("trace", *same, "--step", step, "--row", row, "--show")
         return
     fields = {
         "baseline": found.baseline,

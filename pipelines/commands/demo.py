@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 from typing import Any
 
 import click
 
 from gristmill.pipelines.commands.errors import EPILOG, errors_reported
 from gristmill.pipelines.commands.jobs import run_conversion
+from gristmill.pipelines.console.messages import next_step
 from gristmill.pipelines.options.conversions import ConvertOptions
 
 _FILES, _RECORDS = 4, 1000
@@ -42,7 +44,7 @@ def demo(*, directory: str | None) -> None:
     from gristmill.dataset.shard_reader import first_records
     from gristmill.dataset.storage.base import explained
     from gristmill.dataset.storage.paths import path_text
-    from gristmill.pipelines.results.contents import record_text
+    from gristmill.pipelines.results.records import record_text
 
     if directory is None:
         directory = tempfile.mkdtemp(prefix="gristmill-demo-")
@@ -57,12 +59,14 @@ def demo(*, directory: str | None) -> None:
         pattern = _write_tfrecords(f"{directory}/tfrecords")
         _write_tokenizer(f"{directory}/tokenizer.json")
     output = f"{directory}/demo"
-    click.echo(f"$ gristmill convert '{pattern}' {output} --num-shards 8")
+    line = ("gristmill", "convert", pattern, output, "--num-shards", "8")
+    click.echo(f"$ {shlex.join(line)}")
     options = ConvertOptions(input=(pattern,), output=output, num_shards=8)
     click.echo(run_conversion(options).text())
-    click.echo(f"\n$ gristmill head {output}")
+    click.echo(f"\n$ {shlex.join(('gristmill', 'head', output))}")
     for number, record in enumerate(first_records(output, "train", 3)):
         click.echo(record_text(number, record))
+    next_step("inspect", output)
 
 
 def _write_tfrecords(directory: str) -> str:

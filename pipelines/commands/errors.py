@@ -8,13 +8,15 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from gristmill.dataset.lazy_names import packages_named
 from gristmill.pipelines.commands.ending import exit_now
+from gristmill.pipelines.console.common_options import variable_name
+from gristmill.pipelines.console.messages import logged
 
 if TYPE_CHECKING:
     from gristmill.dataset.errors import GristmillError
@@ -33,12 +35,24 @@ EXIT_INTERRUPTED = 130
 
 EPILOG = (
     "Exit codes: 0 done; 1 failed (storage, a worker, the --map function); 2 wrong "
-    "usage, inputs or options; 3 damaged input, shard or dataset; 130 interrupted."
+    "usage, inputs or options; 3 damaged input, shard or dataset; 130 interrupted. "
+    "Options can be variables of the environment: GRISTMILL_CONVERT_GROUP_SIZE is "
+    "--group-size of convert."
 )
 
+JSON_VARIABLE = variable_name("json")
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the result as JSON."
+    *("--json", "as_json"),
+    is_flag=True,
+    envvar=JSON_VARIABLE,
+    help="Print the result as JSON.",
 )
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Returns whether a command line that may be wrong asks for JSON."""
+    said = os.environ.get(JSON_VARIABLE, "").lower()
+    return "--json" in arguments or said in ("1", "on", "t", "true", "y", "yes")
 
 
 def at_least(least: int) -> click.IntRange:
@@ -60,7 +74,7 @@ def errors_reported(command: F) -> F:
         from gristmill.dataset.errors import GristmillError, WorkerDiedError
 
         try:
-            with packages_named(), _system_errors(command.__name__):
+            with logged(), packages_named(), _system_errors(command.__name__):
                 return command(*args, **kwargs)
         except KeyboardInterrupt:
             exit_interrupted(as_json=bool(kwargs.get("as_json")))

@@ -17,6 +17,7 @@ from gristmill.pipelines.commands.errors import (
     errors_reported,
     json_option,
 )
+from gristmill.pipelines.console.messages import is_quiet, next_step
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import (
     COMMANDS,
@@ -142,8 +143,7 @@ def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    outcome = run_conversion(options, **where)
-    click.echo(outcome.json() if as_json else outcome.text())
+    _convert(options, as_json=as_json, **where)
 
 
 @_job_command("append")
@@ -156,8 +156,7 @@ def append(options: AppendOptions, *, as_json: bool, **where: Any) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    outcome = run_conversion(options, **where)
-    click.echo(outcome.json() if as_json else outcome.text())
+    _convert(options, as_json=as_json, **where)
 
 
 @_job_command("pack")
@@ -169,8 +168,7 @@ def pack(options: PackingOptions, *, as_json: bool, **where: Any) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    outcome = run_conversion(options, **where)
-    click.echo(outcome.json() if as_json else outcome.text())
+    _convert(options, as_json=as_json, **where)
 
 
 @_job_command("repack")
@@ -182,8 +180,13 @@ def repack(options: RepackOptions, *, as_json: bool, **where: Any) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
+    _convert(options, as_json=as_json, **where)
+
+
+def _convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
     outcome = run_conversion(options, **where)
     click.echo(outcome.json() if as_json else outcome.text())
+    next_step("inspect", outcome.output)
 
 
 def run_conversion(
@@ -201,7 +204,7 @@ def run_conversion(
         **conversion_of(options)._asdict(),
         workers=workers or default_workers(),
         beam_options=beam_options,
-        show_progress=True,
+        show_progress=not is_quiet(),
     )
 
 
@@ -215,9 +218,10 @@ def index(options: IndexOptions, *, as_json: bool, **where: Any) -> None:
     from gristmill.pipelines.index import index
     from gristmill.pipelines.results.contents import manifest_text
 
-    manifest, directory = index(options, show_progress=True, **where)
+    manifest, directory = index(options, show_progress=not is_quiet(), **where)
     text = manifest.encode() if as_json else manifest_text(manifest, directory)
     click.echo(text, nl=not as_json)
+    next_step("verify", directory)
 
 
 @_job_command("verify")
@@ -225,9 +229,11 @@ def verify(options: VerifyOptions, *, as_json: bool, **where: Any) -> None:
     """Check every byte of a dataset against its checksums."""
     from gristmill.pipelines.verify import verify
 
-    found = verify(**dataclasses.asdict(options), show_progress=True, **where)
+    given = dataclasses.asdict(options) | where
+    found = verify(**given, show_progress=not is_quiet())
     click.echo(found.json() if as_json else found.text())
     if options.report is not None:
         found.write(options.report)
     if found.findings:
-        sys.exit(EXIT_DAMAGED)
+        sys.exit(EXIT_DAMAGED)  # The result says what to do.
+    next_step("inspect", found.dataset)

@@ -27,6 +27,12 @@ from gristmill.pipelines.commands.errors import (
     print_error_json,
     printing_failed,
     tell,
+    wants_json,
+)
+from gristmill.pipelines.console.common_options import (
+    variable_name,
+    variable_of,
+    with_common_options,
 )
 
 # Command -> its module.
@@ -75,11 +81,17 @@ class _Commands(click.Group):
         except click.ClickException as e:
             with contextlib.suppress(OSError):
                 e.show()
-            if "--json" in arguments:
-                print_error_json(type(e).__name__, what=e.format_message())
+            what = e.format_message()
+            if isinstance(e, click.BadParameter) and e.ctx and e.param:
+                variable = variable_of(e.ctx, e.param)
+                if variable is not None:
+                    tell(f"The value is from {variable}.")
+                    what += f" The value is from {variable}."
+            if wants_json(arguments):
+                print_error_json(type(e).__name__, what=what)
             sys.exit(e.exit_code)
         except click.Abort:  # Ctrl-C, while a command was imported.
-            exit_interrupted(as_json="--json" in arguments)
+            exit_interrupted(as_json=wants_json(arguments))
 
 
 def find_command(name: str) -> click.Command | None:
@@ -90,7 +102,7 @@ def find_command(name: str) -> click.Command | None:
     found: click.Command = getattr(
         importlib.import_module(path), name.replace("-", "_")
     )
-    return found
+    return with_common_options(found)
 
 
 @click.group(
@@ -147,7 +159,11 @@ def _run(arguments: list[str]) -> None:
     if "--" in arguments:
         at = arguments.index("--")
         arguments, beam_options = arguments[:at], arguments[at + 1 :]
-    if any(argument.partition("=")[0] == "--runner" for argument in arguments):
-        arguments, beside = _split(arguments, as_json="--json" in arguments)
+    given = any(argument.partition("=")[0] == "--runner" for argument in arguments)
+    runner = os.environ.get(variable_name(*arguments[:1], "runner"))
+    if runner and not given:
+        arguments = [*arguments[:1], f"--runner={runner}", *arguments[1:]]
+    if runner or given:
+        arguments, beside = _split(arguments, as_json=wants_json(arguments))
         beam_options = beside + beam_options
     cli(arguments, prog_name="gristmill", obj=beam_options)

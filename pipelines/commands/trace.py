@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,11 +15,14 @@ from gristmill.pipelines.commands.order import (
     opened_batches,
     order_options,
 )
+from gristmill.pipelines.console.common_options import command_line
+from gristmill.pipelines.console.messages import next_step
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import Batches
     from gristmill.loader.dataset import Dataset
     from gristmill.loader.order import Sighting
+    from gristmill.loader.provenance.find_document import FoundDocument
 
 
 @click.command("trace", epilog=EPILOG)
@@ -93,7 +97,14 @@ def trace(
     try:
         batches = opened_batches(ctx, dataset, **order)
         if step is not None and row is not None:
-            _trace_row(batches, step, row, token, show=show, as_json=as_json)
+            seen_record = _trace_row(
+                batches, step, row, token, show=show, as_json=as_json
+            )
+            if not show:
+                next_step(*command_line(ctx), "--show")
+            elif len(batches.datasets) == 1:
+                again = command_line(ctx, without=("step", "row", "token"))
+                next_step(*again, "--record", seen_record)
         elif record is not None:
             found = batches.find(
                 record, name, first_epoch=first_epoch, stop_epoch=stop_epoch
@@ -102,9 +113,14 @@ def trace(
             if show:
                 seen = batches.datasets[batches.number_of(name)]
                 _print_record(seen, record, as_json=as_json)
+            _next_row(ctx, found)
         elif document is not None:
             epochs = {"first_epoch": first_epoch, "stop_epoch": stop_epoch}
-            _trace_document(batches, document, name, as_json=as_json, **epochs)
+            documents = _trace_document(
+                batches, document, name, as_json=as_json, **epochs
+            )
+            pieces = (piece for one in documents for piece in one.pieces)
+            _next_row(ctx, [seen for piece in pieces for seen in piece.sightings])
     except (OutOfRangeError, StateMismatchError) as e:
         raise InputError(**e.facts()) from e
 
@@ -117,7 +133,8 @@ def _trace_row(
     *,
     show: bool,
     as_json: bool,
-) -> None:
+) -> int:
+    """Prints what a row is, and returns the number of its record."""
     from gristmill.loader.batches import row_at
     from gristmill.loader.provenance.locate import locate
     from gristmill.pipelines.results.location import location_json, location_text
@@ -132,11 +149,13 @@ def _trace_row(
     if show:
         seen = row_at(batches, step, row)
         _print_record(seen.dataset, seen.record, as_json=as_json)
+    return location.found.record
 
 
 def _trace_document(
     batches: Batches, document: str, name: str | None, *, as_json: bool, **epochs: int
-) -> None:
+) -> list[FoundDocument]:
+    """Prints where a document is, and returns that."""
     from gristmill.dataset.errors import InputError
     from gristmill.loader.provenance.find_document import find_document
     from gristmill.pipelines.results.location import document_text
@@ -157,9 +176,19 @@ def _trace_document(
     found = find_document(batches, path, place, name, **epochs)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(one) for one in found]))
-        return
+        return found
     for one in found:
         click.echo(document_text(one))
+    return found
+
+
+def _next_row(ctx: click.Context, found: Sequence[Sighting]) -> None:
+    """Says how to trace the first row that a record was found in."""
+    if found:
+        searched = ("record", "document", "name", "first_epoch", "stop_epoch", "show")
+        order = command_line(ctx, without=searched)
+        place = ("--step", found[0].step, "--row", found[0].row)
+        next_step(*order, *place, "--show")
 
 
 def _check(

@@ -20,6 +20,7 @@ import numpy as np
 from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 _REFRESH_SECONDS = 0.5
@@ -140,12 +141,18 @@ def conversion_shown(
         show: Whether to show it.
     """
     if show:
-        packs = any(job.job.pack is not None for job in prepared)
-        label = "packing" if packs else "converting"
-        with _shown(label, _ConversionReader(prepared, progress_dir)):
+        with _shown(_label(prepared[0].job), _ConversionReader(prepared, progress_dir)):
             yield
     else:
         yield
+
+
+def _label(job: ConversionJob) -> str:
+    """Says what a job does, as the name of its command does."""
+    if job.pack is not None:
+        return "repacking" if job.records.input_format == "packed" else "packing"
+    appends = layout.parse_edition_key(job.split)[1] > 1
+    return "appending" if appends else "converting"
 
 
 @contextlib.contextmanager

@@ -1,11 +1,10 @@
-"""What `gristmill inspect` says of a dataset, and `gristmill head` of its records."""
+"""What `gristmill inspect` says of a dataset."""
 
 from __future__ import annotations
 
 import json
 
 from gristmill.dataset.errors import some_of
-from gristmill.dataset.example import Values, decode_example
 from gristmill.dataset.metadata.features import FeatureSpec, parse_features
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.provenance import part_count
@@ -16,9 +15,8 @@ from gristmill.pipelines.results.packed import (
     packed_split,
     tokenizer_text,
 )
+from gristmill.pipelines.results.split_storage import SplitStorage
 
-_TEXT_WIDTH = 72
-_VALUES_SHOWN = 8
 _OPTIONS_SHOWN = 3
 _FEATURES_SHOWN = 20
 
@@ -33,13 +31,19 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
     if manifest.features is not None:
         lines.append("  schema    features.json, as TFDS writes it")
     for name, split in sorted(manifest.splits.items()):
-        lines += [f"split {name}", *_split_lines(split)]
+        lines += [f"split {name}", *_split_lines(split, dataset)]
         lines += _packed_lines(split, dataset)
         lines += _feature_lines(split)
         if split.editions:
             lines.append(f"  editions  {len(split.editions):,}")
         for number, edition in enumerate(split.editions, 1):
-            lines += [f"edition {number:,} of {name}", *_split_lines(edition)]
+            lines += [f"edition {number:,} of {name}"]
+            # The split has the warnings of all.
+            lines += [
+                line
+                for line in _split_lines(edition, dataset)
+                if not line.startswith("  warning ")
+            ]
             if split.features is None:  # Or else all have the same.
                 lines += _feature_lines(edition)
     lines += [
@@ -49,7 +53,19 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
     return "\n".join(lines)
 
 
-def _split_lines(split: Split) -> list[str]:
+def manifest_json(manifest: Manifest, dataset: str) -> bytes:
+    """Returns `dataset.json` with a `summary` of each split, and of its editions."""
+    document = json.loads(manifest.encode())
+    document["summary"] = {
+        name: SplitStorage.of(dataset, split).as_dict()
+        | {"editions": [SplitStorage.of(dataset, e).as_dict() for e in split.parts]}
+        for name, split in sorted(manifest.splits.items())
+    }
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _split_lines(split: Split, dataset: str) -> list[str]:
     mean = split.raw_bytes / split.records if split.records else 0
     several = bool(split.editions)
     lines = [
@@ -57,6 +73,7 @@ def _split_lines(split: Split) -> list[str]:
         f"{mean:,.0f} bytes each on average",
         f"  size      {size_text(split.raw_bytes)} of records, "
         f"{size_text(split.file_bytes)} on storage",
+        *SplitStorage.of(dataset, split).lines(),
         *([] if several else _writer_lines(split.writer_options)),
         f"  digest    {split.records_digest}",
     ]
@@ -120,51 +137,3 @@ def _writer_lines(options: str) -> list[str]:
         more = f"            and {len(found) - _OPTIONS_SHOWN:,} more: --json has all"
         lines[_OPTIONS_SHOWN:] = [more]
     return lines
-
-
-def record_text(number: int, record: bytes) -> str:
-    """Returns a record as text: a decoded tf.train.Example, a string, or its bytes."""
-    lines = [f"record {number}: {len(record):,} bytes"]
-    features = _features(record)
-    for name, values in sorted(features.items()):
-        lines.append(f"  {name}: {_values_text(values)}")
-    if not features:
-        lines.append(f"  {_value_text(record)}")
-    return "\n".join(lines)
-
-
-def record_json(number: int, record: bytes) -> str:
-    """Returns a record as one line of JSON."""
-    shown = {
-        name: [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in vs]
-        for name, vs in _features(record).items()
-    }
-    fields = {"record": number, "bytes": len(record), "features": shown or None}
-    return json.dumps(fields, ensure_ascii=False)
-
-
-def _features(record: bytes) -> dict[str, Values]:
-    """Returns the features of a tf.train.Example, none of another record."""
-    try:
-        return decode_example(record)
-    except ValueError:
-        return {}
-
-
-def _values_text(values: Values) -> str:
-    shown = ", ".join(_value_text(value) for value in values[:_VALUES_SHOWN])
-    if len(values) > _VALUES_SHOWN:
-        shown += f", ... ({len(values):,} values)"
-    return shown if len(values) == 1 else f"[{shown}]"
-
-
-def _value_text(value: bytes | float) -> str:
-    if not isinstance(value, bytes):
-        return f"{value:g}" if isinstance(value, float) else str(value)
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        shown = value[:24].hex(" ")
-        return f"{shown} ... ({len(value):,} bytes)" if len(value) > 24 else shown
-    short = text if len(text) <= _TEXT_WIDTH else text[:_TEXT_WIDTH] + "..."
-    return repr(short)

@@ -8,8 +8,8 @@ import numpy as np
 
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
-from gristmill.pipelines.results.contents import record_json, record_text
 from gristmill.pipelines.results.formatting import plural
+from gristmill.pipelines.results.records import record_json, record_text
 
 _IDS_SHOWN = 8
 
@@ -25,11 +25,13 @@ def packed_format(split: Split | None) -> RowFormat | None:
     return RowFormat(packed["length"], packed["id_bytes"])
 
 
-def shown_text(number: int, record: bytes, row_format: RowFormat | None) -> str:
-    """Returns a record as text, also a packed row."""
+def shown_text(
+    number: int, record: bytes, row_format: RowFormat | None, *, full: bool = False
+) -> str:
+    """Returns a record as text, also a packed row; with `full`, all of it."""
     if row_format is None:
-        return record_text(number, record)
-    return _row_text(number, record, row_format)
+        return record_text(number, record, full=full)
+    return _row_text(number, record, row_format, full)
 
 
 def shown_json(number: int, record: bytes, row_format: RowFormat | None) -> str:
@@ -39,15 +41,16 @@ def shown_json(number: int, record: bytes, row_format: RowFormat | None) -> str:
     return _row_json(number, record, row_format)
 
 
-def _row_text(number: int, record: bytes, row_format: RowFormat) -> str:
-    """Returns a packed row as text: the first ids of each piece."""
+def _row_text(number: int, record: bytes, row_format: RowFormat, full: bool) -> str:
+    """Returns a packed row as text: the first ids of each piece, or all."""
     pieces = _pieces(record, row_format)
     tokens = plural(sum(len(ids) for _, ids in pieces), "token")
     head = f"record {number}: {len(record):,} bytes, {tokens} in "
     lines = [head + plural(len(pieces), "piece")]
     for first, ids in pieces:
-        shown = " ".join(map(str, ids[:_IDS_SHOWN]))
-        if len(ids) > _IDS_SHOWN:
+        some = ids if full else ids[:_IDS_SHOWN]
+        shown = " ".join(map(str, some))
+        if len(ids) > len(some):
             shown += f" ... ({len(ids):,} tokens)"
         begin = f"from token {first:,} of its document: " if first else ""
         lines.append(f"  {begin}{shown}")

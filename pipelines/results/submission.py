@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from typing import Literal
 
 State = Literal["submitted", "done", "template", "dry run"]
@@ -56,10 +57,11 @@ class Submission:
         lines = [f"{self.pipeline} {states[self.state]}"]
         if self.url is not None:
             lines.append(f"  watch     {self.url}")
+        target = shlex.quote(self.target)
         if self.state in ("submitted", "template") and self.pipeline == "convert":
-            lines.append(f"  progress  gristmill status {self.target}")
+            lines.append(f"  progress  gristmill status {target}")
         if self.state == "done":
-            lines.append(f"  dataset   gristmill inspect {self.target}")
+            lines.append(f"  dataset   gristmill inspect {target}")
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
     def json(self) -> str:

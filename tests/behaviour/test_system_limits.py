@@ -154,7 +154,7 @@ def test_little_address_space(command, place, tmp_path):
 def test_commands_that_look_need_little_address_space(command, place, tmp_path):
     limits = (250_000 << 10, 250_000 << 10)
     done = run(
-        *(command, place, tmp_path / "new"),
+        *(command, place, tmp_path / "new", "-q"),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limits),
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -165,7 +165,7 @@ def test_names_that_cannot_be_printed(tmp_path):
     name = b"caf\xe9.tfrecord"
     write_tfrecords(tmp_path / "in", [b"a record"])
     (tmp_path / "in").rename(tmp_path / name.decode("utf-8", "surrogateescape"))
-    for words in (["convert", name, "out"], ["inspect", "out"]):
+    for words in (["convert", name, "out", "-q"], ["inspect", "out", "-q"]):
         done = subprocess.run(
             [sys.executable, "-m", "gristmill", *words],
             cwd=tmp_path,

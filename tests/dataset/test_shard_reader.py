@@ -1,4 +1,4 @@
-"""The first records of a dataset."""
+"""Some records of a dataset, mostly the first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.errors import CorruptShardError, InputError
-from gristmill.dataset.shard_reader import first_records
+from gristmill.dataset.shard_reader import first_records, some_records
 from tests.support.datasets import convert
 
 FILES = [[b"%d-%d" % (file, number) for number in range(40)] for file in range(3)]
@@ -24,6 +24,35 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 40, 41, 119, 120, 121])
 def test_as_many_as_asked_for_in_order(dataset: str, count: int) -> None:
     assert list(first_records(dataset, "train", count)) == RECORDS[:count]
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [range(39, 41)],
+        [range(5, 100)],
+        [range(0, 1), range(3, 3), range(20, 22), range(79, 80), range(119, 130)],
+        [range(120, 130)],
+    ],
+)
+def test_records_by_their_numbers(dataset: str, ranges: list[range]) -> None:
+    wanted = [RECORDS[n] for one in ranges for n in one if n < len(RECORDS)]
+    assert list(some_records(dataset, "train", ranges)) == wanted
+
+
+def test_only_chunks_of_the_records_are_read(tmp_path: pathlib.Path) -> None:
+    damaged = convert(tmp_path, FILES[:1], group_size=7)
+    (path,) = pathlib.Path(damaged).glob("*.array_record*")
+    data = bytearray(path.read_bytes())
+    footer = read_footer(lambda a, b: bytes(data[a:b]), len(data), path=str(path))
+    data[int(footer.chunk_offsets[1]) + 50] ^= 0xFF
+    path.write_bytes(data)
+    ranges = [range(6, 7), range(14, 16)]
+    assert list(some_records(damaged, "train", ranges)) == [
+        FILES[0][n] for n in (6, 14, 15)
+    ]
+    with pytest.raises(CorruptShardError):
+        list(some_records(damaged, "train", [range(7, 8)]))
 
 
 def test_records_before_a_damaged_chunk_come_first(tmp_path: pathlib.Path) -> None:

@@ -40,13 +40,19 @@ def succeeded(*arguments: str, cwd: pathlib.Path) -> str:
 
 def on_terminal(*arguments: str, cwd: pathlib.Path, columns: int = 120) -> str:
     """Runs a command that succeeds, and returns what a terminal of that width shows."""
+    seen = sent_to_terminal(*arguments, cwd=cwd, COLUMNS=str(columns))
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+
+
+def sent_to_terminal(*arguments: str, cwd: pathlib.Path, **environment: str) -> str:
+    """Runs a command that succeeds, and returns what a terminal gets."""
     main, child = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "gristmill", *map(str, arguments)],
         cwd=cwd,
         stderr=child,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"},
+        env={**os.environ, "TERM": "xterm-256color", **environment},
     )
     os.close(child)
     seen = b""
@@ -58,7 +64,7 @@ def on_terminal(*arguments: str, cwd: pathlib.Path, columns: int = 120) -> str:
     finally:
         os.close(main)
     assert process.wait(timeout=60) == 0
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode("utf-8", "replace"))
+    return seen.decode("utf-8", "replace")
 
 
 def write_source(directory: pathlib.Path) -> pathlib.Path:

@@ -25,7 +25,7 @@ ORDER = ("--batch-size", "4", "--seed", "3")
 def blame(*arguments: object, status: int = 0) -> str:
     done = CliRunner().invoke(cli, ["blame", *map(str, arguments)])
     assert done.exit_code == status, done.output
-    return done.output
+    return done.output if status else done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,33 @@
 """What is in a dataset, shown to people and to scripts.
 
 Covers: pipelines/results/contents.py, pipelines/results/formatting.py,
-pipelines/results/packed_rows.py.
+pipelines/results/packed_rows.py, pipelines/results/records.py,
+pipelines/results/split_storage.py.
 """
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import gzip
 import hashlib
 import json
 import pathlib
+import random
+import re
+import subprocess
+import sys
+from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from gristmill.dataset import encode_example
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.results.contents import _writer_lines, manifest_text
+from gristmill.pipelines.results.split_storage import SplitStorage
 from tests.support.datasets import convert, describe
 from tests.support.packed import pack
 from tests.support.records import (
@@ -70,6 +83,158 @@ def test_head_decodes_examples(tmp_path):
     assert "text: 'Hello there'" in text
     assert "ids: [1, -2]" in text
     assert "score: 0.5" in text
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    done = CliRunner().invoke(cli, [*map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def rows_of(*arguments: object) -> list[dict[str, Any]]:
+    return [*map(json.loads, run("head", *arguments, "--json").stdout.splitlines())]
+
+
+# No text, a tf.train.Example, and a text.
+ODD = [b"\xff\x00" * 40, encode_example({"t": [b"word " * 40, b"\xfe"]}), b"plain"]
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory) -> str:
+    records = [*ODD, *(b"%d" % number for number in range(3, 60))]
+    parts = [records[:2], [], records[2:40], records[40:]]
+    return convert(tmp_path_factory.mktemp("odd"), parts, group_size=7)
+
+
+def test_head_from_a_record_on(odd):
+    assert [row["record"] for row in rows_of(odd)] == [0, 1, 2]
+    found = rows_of(odd, "--offset", 39, "-n", 2)
+    assert [(row["record"], row["text"]) for row in found] == [(39, "39"), (40, "40")]
+    assert [row["record"] for row in rows_of(odd, "--offset", 59)] == [59]
+    error = run("head", odd, "--offset", 60, code=2).stderr
+    assert "no record has this number" in error
+    assert "--offset below 60" in error
+
+
+def test_head_of_random_records(odd):
+    done = run("head", odd, "--random", "-n", 5, "--json")
+    numbers = [json.loads(line)["record"] for line in done.stdout.splitlines()]
+    assert numbers == sorted({*numbers})
+    assert len(numbers) == 5
+    # The seed that was taken shows the same ones again, another one others.
+    (seed,) = re.findall(
+        r"^note: --random --seed (\d+) shows", done.stderr, re.MULTILINE
+    )
+    again = rows_of(odd, "--random", "-n", 5, "--seed", seed)
+    assert [row["record"] for row in again] == numbers
+    assert all(
+        row["text"] == str(n) for row, n in zip(again, numbers, strict=True) if n > 2
+    )
+    seeds = [rows_of(odd, "--random", "--seed", seed) for seed in range(9)]
+    assert len({row["record"] for rows in seeds for row in rows}) > 9
+    every = rows_of(odd, "--random", "-n", 99)
+    assert [row["record"] for row in every] == list(range(60))
+
+
+def test_head_in_full(odd):
+    cut = run("head", odd).stdout
+    assert "... (80 bytes)" in cut
+    assert repr("word " * 40) not in cut
+    full = run("head", odd, "--full").stdout
+    assert f"  {ODD[0].hex(' ')}\n" in full
+    assert f"  t: [{'word ' * 40!r}, fe]\n" in full
+    assert "..." not in full
+
+
+def test_head_gives_bytes_as_they_are(odd, tmp_path):
+    with open(tmp_path / "bytes", "wb") as file:
+        command = [sys.executable, "-m", "gristmill", "head", odd, "--raw"]
+        subprocess.run(command, stdout=file, check=True, timeout=120)
+    assert (tmp_path / "bytes").read_bytes() == b"".join(ODD)
+    assert run("head", odd, "--raw", "--offset=1", "-n1").stdout_bytes == ODD[1]
+
+
+def test_head_prints_bytes_that_are_no_text_in_base64(odd):
+    first, second, third = rows_of(odd)
+    assert base64.b64decode(first["base64"]) == ODD[0]
+    assert first["features"] is None
+    text, rest = second["features"]["t"]
+    assert text == "word " * 40
+    assert base64.b64decode(rest["base64"]) == b"\xfe"
+    assert "text" not in second
+    assert third == {"record": 2, "bytes": 5, "features": None, "text": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--offset=1", "--random"), "--offset and --random exclude each other"),
+        (("--raw", "--json"), "--raw and --json exclude each other"),
+        (("--raw", "--full"), "--raw and --full exclude each other"),
+        (("--seed=1",), "--seed is for --random"),
+        (("--offset=-1",), "Invalid value for '--offset'"),
+    ],
+)
+def test_options_of_head_that_do_not_go_together(odd, options, message):
+    assert message in run("head", odd, *options, code=2).stderr
+
+
+def test_inspect_tells_sizes_of_shards_and_of_input(tmp_path):
+    noise = random.Random(1).randbytes
+    one, many = [noise(1000)], [noise(1000) for _ in range(3000)]
+    dataset = convert(tmp_path, [one, one, one, many])
+    text = run("inspect", dataset).stdout
+    sizes = sorted(path.stat().st_size for path in pathlib.Path(dataset).glob("d-*"))
+    largest = f"{sizes[3] / (1 << 20):.1f} MiB the largest\n"
+    assert f"shards    128.0 KiB the smallest, 128.0 KiB the median, {largest}" in text
+    assert f"  input     {3003 * 1016 / (1 << 20):.1f} MiB as stored\n" in text
+    assert f"largest has {sizes[3] / sizes[2]:.1f} times the median" in text
+    cure = f"`gristmill convert {dataset} {dataset}-even`"
+    assert cure in text
+    assert "more than the input" not in text
+    found = json.loads(run("inspect", dataset, "--json").stdout)["summary"]["train"]
+    (warning,) = found["warnings"]
+    assert cure in warning
+    names = ("smallest_bytes", "median_bytes", "largest_bytes", "input_bytes", "map")
+    values = [sizes[0], sizes[1], sizes[3], 3003 * 1016, None]
+    assert [found[name] for name in names] == values
+    assert [found["editions"][0][name] for name in names] == values
+    next(pathlib.Path(dataset).glob("index/*.shards.npz")).unlink()
+    assert (
+        "  warning   sizes of shards are not known: " in run("inspect", dataset).stdout
+    )
+
+
+def test_inspect_warns_where_storage_exceeds_the_input(tmp_path):
+    (tmp_path / "clean.py").write_text("def f(r): return r[:9] if len(r) > 9 else None")
+    lines = b"".join(b"the same line again and again %d\n" % n for n in range(20_000))
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"short\n" + lines))
+    options = ("--input-format=text", "--compression=uncompressed", "--map=clean:f")
+    succeeded("convert", "in.txt.gz", "out", *options, cwd=tmp_path)
+    split = open_manifest(tmp_path / "out").splits["train"]
+    text = run("inspect", tmp_path / "out").stdout
+    assert "1 record dropped, 0 added, 20,000 changed" in text
+    assert "  --map     clean:f: 1 record" in text
+    stored = (tmp_path / "in.txt.gz").stat().st_size
+    assert (
+        f"more than the input, {split.file_bytes / (1 << 20):.1f} MiB instead of "
+        f"{stored / 1024:.1f} KiB: a larger --group-size"
+    ) in text
+    many = SplitStorage.of(
+        str(tmp_path / "out"), dataclasses.replace(split, shards=100)
+    )
+    assert "a smaller --num-shards" in many.warnings[-1]
+    found = json.loads(run("inspect", tmp_path / "out", "--json").stdout)
+    assert found["summary"]["train"]["map"] == "clean:f"
+    # An append is an edition, and warnings are said once.
+    (tmp_path / "more.txt").write_text("a later line\n")
+    run("append", tmp_path / "out", tmp_path / "more.txt", "--input-format", "text")
+    text = run("inspect", tmp_path / "out").stdout
+    assert "edition 2 of train" in text
+    assert text.count("more than the input") == 1
+    found = json.loads(run("inspect", tmp_path / "out", "--json").stdout)["summary"]
+    assert found["train"]["map"] is None
+    assert [one["map"] for one in found["train"]["editions"]] == ["clean:f", None]
 
 
 def test_inspect_shows_what_was_packed(tmp_path):

@@ -50,7 +50,7 @@ def converted(tmp_path_factory) -> pathlib.Path:
 def trace(*arguments: object) -> str:
     done = CliRunner().invoke(cli, ["trace", *map(str, arguments)])
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 def refused(*arguments: object) -> str:

@@ -32,7 +32,7 @@ ORDER = ("--seed", "7", "--batch-size", "4")
 def trace(*arguments: object) -> str:
     done = CliRunner().invoke(cli, ["trace", *map(str, arguments)])
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 def refused(*arguments: object) -> str:

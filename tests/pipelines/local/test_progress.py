@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 
 import pytest
 
-from gristmill.pipelines.local.progress import counter_shown
+from gristmill.dataset.metadata import layout
+from gristmill.pipelines.local.progress import _label, counter_shown
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.tokens.pack_options import PackOptions
 from tests.support.records import text_records, write_tfrecords
-from tests.support.shell import on_terminal, succeeded
+from tests.support.shell import on_terminal, sent_to_terminal, succeeded
 
 
 def test_lines_without_a_terminal(capfd):
@@ -38,6 +43,15 @@ def test_nothing_is_shown_unless_asked_for(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_the_label_is_the_name_of_the_command():
+    job = ConversionJob(inputs=("in",), output="out", name="d")
+    packs = dataclasses.replace(job, pack=PackOptions(tokenizer="t", length=8))
+    again = dataclasses.replace(packs, records=RecordOptions(input_format="packed"))
+    appends = dataclasses.replace(job, split=layout.edition_key("train", 2))
+    labels = ["converting", "packing", "repacking", "appending"]
+    assert [_label(one) for one in (job, packs, again, appends)] == labels
+
+
 @pytest.mark.slow
 def test_every_long_command_shows_its_progress(tmp_path):
     write_tfrecords(tmp_path / "in.tfrecord", text_records(300))
@@ -59,3 +73,12 @@ def test_every_long_command_shows_its_progress(tmp_path):
     )
     assert re.search(pattern, text)
     assert "\x1b" not in succeeded("verify", "texts", cwd=tmp_path)
+    colour = re.compile(r"\x1b\[[\d;]*3[0-9;]+m")
+    assert colour.search(sent_to_terminal("verify", "texts", cwd=tmp_path))
+    text = sent_to_terminal("verify", "texts", cwd=tmp_path, NO_COLOR="1")
+    assert "verifying" in text
+    assert not colour.search(text)
+    assert sent_to_terminal("verify", "texts", "-q", cwd=tmp_path) == ""
+    write_tfrecords(tmp_path / "more.tfrecord", text_records(300, seed=1))
+    text = on_terminal("append", "texts", "more.tfrecord", cwd=tmp_path)
+    assert re.search(r"appending .* elapsed, .* left", text)

@@ -22,7 +22,7 @@ ORDER = ("--batch-size", 10, "--shuffle", "none", "--seed", 0)
 def trace(*arguments: object) -> str:
     done = CliRunner().invoke(cli, ["trace", *map(str, arguments)])
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 def made(folder: pathlib.Path, name: str, kind: str = "none") -> bytes:

@@ -1,0 +1,140 @@
+"""What commands say on standard error, and in a file of logs."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pathlib
+import re
+import shlex
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gristmill.pipelines.commands.main import cli, find_command
+from tests.support.records import frames_of, text_records
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    done = CliRunner().invoke(cli, [*map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> pathlib.Path:
+    """A file of 90 records, in a folder that a shell would take for two words."""
+    folder = tmp_path_factory.mktemp("two words")
+    (folder / "in.tfrecord").write_bytes(frames_of(text_records(90)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dataset(source: pathlib.Path) -> str:
+    output = str(source / "out")
+    run("convert", source / "in.tfrecord", output, "--num-shards", 3, "--workers", 1)
+    return output
+
+
+def test_quiet_and_verbose(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    arguments = ("convert", source / "in.tfrecord", tmp_path, "--workers", 1)
+    done = run(*arguments, "-q")
+    assert "90 records in 1 shard, committed" in done.stdout
+    assert done.stderr == ""
+    done = run("verify", tmp_path, "-v", "--workers", 1)
+    name = f"{tmp_path.name}-train.array_record-00000-of-00001"
+    assert f"{name}: 90 records compared\n" in done.stderr
+    assert "compared" not in run("verify", tmp_path, "--workers", 1).stderr
+    done = run("verify", tmp_path, "-q", "-v", code=2)
+    assert "--quiet and --verbose exclude each other" in done.stderr
+
+
+def test_errors_are_said_also_if_quiet_and_more_of_them_if_verbose() -> None:
+    message = "error: not a committed dataset\n"
+    assert run("inspect", "nowhere", "-q", code=3).stderr.startswith(message)
+    said = run("inspect", "nowhere", "-v", code=3).stderr
+    assert said.count("Traceback") == 1
+    assert f"\n{message}" in said
+    assert "Traceback" not in run("inspect", "nowhere", code=3).stderr
+
+
+def test_nothing_is_said_again_by_handlers_of_others() -> None:
+    """Libraries, such as Beam, may set up logging for the process."""
+    root, theirs = logging.getLogger(), io.StringIO()
+    handler = logging.StreamHandler(theirs)
+    root.addHandler(handler)
+    try:
+        run("inspect", "nowhere", "-v", code=3)
+    finally:
+        root.removeHandler(handler)
+    assert theirs.getvalue() == ""
+    assert logging.getLogger("gristmill").propagate
+
+
+def test_a_file_of_logs(dataset: str, tmp_path: pathlib.Path) -> None:
+    handlers = (
+        [*logging.getLogger().handlers],
+        [*logging.getLogger("gristmill").handlers],
+    )
+    log = tmp_path / "log"
+    assert run("verify", dataset, "--log-file", log, "-q", "--workers", 1).stderr == ""
+    run("head", "nowhere", "--log-file", log, code=3)
+    lines = log.read_text().splitlines()
+    begin = rf"{TIME} INFO gristmill\S*: gristmill \S+, Python \S+: "
+    assert re.fullmatch(
+        begin + re.escape(f"gristmill verify '{dataset}' --workers 1"), lines[0]
+    )
+    assert re.fullmatch(
+        rf"{TIME} INFO gristmill\S*: .*: \d+ records compared", lines[1]
+    )
+    assert re.fullmatch(rf"{TIME} INFO gristmill\S*: done in [\d.]+ s", lines[4])
+    assert re.fullmatch(begin + "gristmill head nowhere", lines[5])
+    assert re.fullmatch(
+        rf"{TIME} ERROR gristmill\S*: NotADatasetError: not a committed dataset",
+        lines[6],
+    )
+    assert "Traceback (most recent call last):" in lines[7:]
+    assert handlers == (
+        [*logging.getLogger().handlers],
+        [*logging.getLogger("gristmill").handlers],
+    )
+    done = run("inspect", dataset, "--log-file", tmp_path / "no" / "log", code=2)
+    assert f"{tmp_path}/no/log: No such file or directory" in done.stderr
+
+
+def next_of(done: Result) -> list[str]:
+    """Returns the command that the last line on standard error says to run."""
+    program, *arguments = shlex.split(
+        done.stderr.splitlines()[-1].removeprefix("next: ")
+    )
+    assert program == "gristmill"
+    find_command(arguments[0]).make_context(arguments[0], arguments[1:])
+    return arguments
+
+
+def test_each_command_says_which_one_comes_next(
+    dataset: str, source: pathlib.Path
+) -> None:
+    again = run("convert", source / "in.tfrecord", dataset, "--num-shards", 3)
+    assert next_of(again) == ["inspect", dataset]
+    assert next_of(run(*next_of(again))) == ["head", dataset, "--split", "train"]
+    done = run("head", dataset, "--split", "train")
+    assert next_of(done) == ["bench-loader", dataset, "--split", "train"]
+    for command in ("status", "verify"):
+        assert next_of(run(command, dataset)) == ["inspect", dataset]
+        assert "next" not in run(command, dataset, "--json").stderr
+    order = ("--seed", "7", "--batch-size", "10")
+    done = run("trace", dataset, *order, "--step", 3, "--row", 4)
+    record = re.search(r"^record +(\d+)$", done.stdout, re.MULTILINE)[1]
+    done = run(*next_of(done))
+    assert f"record {record}: " in done.stdout
+    done = run(*next_of(done))
+    assert "step 3, row 4: epoch 0" in done.stdout
+    assert run(*next_of(done)).stdout.startswith("step 3, row 4: epoch 0\n")
+
+
+def test_an_index_is_to_be_verified(dataset: str) -> None:
+    done = run("index", f"{dataset}/*array_record*", "--overwrite", "--workers", 1)
+    assert next_of(done) == ["verify", dataset]
