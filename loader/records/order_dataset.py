@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import grain
+import numpy as np
 
 from gristmill.dataset.errors import OutOfRangeError
 from gristmill.loader.batches import Batches
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
-from gristmill.loader.indices import checked_indices
+from gristmill.loader.indices import IntArray, checked_indices
+from gristmill.loader.order.schedule import MixedBatch
+
+# Grain asks for single elements. The order of a thousand positions costs as much as
+# that of one, and several threads are at about the same place.
+_BLOCK_POSITIONS = 1024
+_BLOCKS_KEPT = 4
 
 
 class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no types.
@@ -26,6 +33,7 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
         allow_unparsed_flags()
         self.batches = batches
         schedule = batches.schedule
+        self._blocks: dict[int, MixedBatch] = {}
         self._length = sys.maxsize
         if schedule.steps is not None:
             stop = schedule.sizes.start(schedule.steps)
@@ -37,15 +45,38 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.slice(index)
-        return self._getitems([index])[0]
+        position = int(self._positions([index])[0])
+        block = self._block(position // _BLOCK_POSITIONS)
+        place = position % _BLOCK_POSITIONS
+        dataset = self.batches.datasets[block.datasets[place]]
+        return dataset.read_unchecked(block.records[place : place + 1])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[bytes]:
+        batch = self.batches.schedule.batch_unchecked(self._positions(indices))
+        return self.batches.read_batch(batch)
+
+    def _positions(self, indices: Sequence[int]) -> IntArray:
         try:
-            positions = checked_indices(indices, stop=len(self), what="position")
+            return checked_indices(indices, stop=len(self), what="position")
         except OutOfRangeError as e:
             e.add_note("repeat() has no effect on an order: give epochs to it instead")
             raise
-        return self.batches.read_batch(self.batches.schedule.batch_unchecked(positions))
+
+    def _block(self, number: int) -> MixedBatch:
+        """Returns what is at the positions of a block."""
+        found = self._blocks.get(number)
+        if found is None:
+            first = number * _BLOCK_POSITIONS
+            stop = min(first + _BLOCK_POSITIONS, len(self))
+            positions = np.arange(first, stop, dtype=np.int64)
+            found = self.batches.schedule.batch_unchecked(positions)
+            # Replaced as a whole, for other threads that look into it.
+            latest = list(self._blocks.items())[1 - _BLOCKS_KEPT :]
+            self._blocks = dict([*latest, (number, found)])
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OrderDataset, (self.batches,)
 
     def __str__(self) -> str:
         return f"OrderDataset({len(self):,} records)"

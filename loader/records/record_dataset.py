@@ -169,6 +169,8 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes to the record of a state that the same host and worker wrote.
 
+        The state of a feed of whole batches is that of all hosts: it goes to its step.
+
         If only the weights of the mixture differ, it goes on with the weights of the
         state up to the end of its step, and with the others from there on. With several
         hosts or workers that must be a step that all of them have before them, and the
@@ -207,7 +209,7 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
         return self._feed_of(
             batches,
             rows_of=self._reader.rows,
-            start_step=self._reader.first_step(batches.steps),
+            start_step=self._reader.first_step(0, batches.steps),
             every=self._reader.workers,
         )
 
@@ -225,34 +227,44 @@ def _batches_after(
         FormatVersionError: Another version wrote it.
         InputError: It is not the state of records.
     """
-    fields = checked_state(state)
+    of_all = isinstance(state, Mapping) and "version" in state  # Of a whole feed.
+    fields = checked_state(record_state(dict(state), 0, reader) if of_all else state)
     row = fields.integer("next_row")
     of_feed = dict(fields.fields("feed").value)
     check_reader(fields, reader, of_feed.get("step"), row)
     found = batches
     if batches_as_of(batches, of_feed) is batches:  # Else the feed goes back itself.
-        found = _with_weights_of(batches, of_feed, row, reader)
-    step = step_of(of_feed, batches_as_of(found, of_feed))
-    schedule = found.schedule
-    if reader.workers != fields.integer("workers"):
-        # The beginning, as a process wrote it that had no workers yet.
-        return found, of_feed | {"step": reader.first_step(found.steps)}, 0
-    if (step - reader.worker) % reader.workers and step != found.steps:
-        expected = f"a step of {reader}"
-        raise field_error("feed.step", expected, step)
+        together = of_all or (reader.process_count, reader.workers) == (1, 1)
+        found = _with_weights_of(batches, of_feed, row, reader, together=together)
+    going = batches_as_of(found, of_feed)
+    step = step_of(of_feed, going)
+    first = reader.first_step(step, going.steps)
+    if of_all or reader.workers != fields.integer("workers"):
+        # The latter is the beginning, as a process that has no workers wrote it.
+        return found, of_feed | {"step": first}, 0
+    if step != first:
+        raise field_error("feed.step", f"a step of {reader}", step)
     if row:
-        there = step < schedule.step_limit
-        size = schedule.sizes.size(step)
-        rows = len(schedule.positions(step, reader.rows(size))) if there else 0
-        if row >= rows:
-            raise field_error("next_row", f"an integer from 0 to {rows - 1}", row)
+        there = step < going.schedule.step_limit
+        rows = reader.rows(going.schedule.sizes.size(step))
+        count = len(going.schedule.positions(step, rows)) if there else 0
+        if row >= count:
+            raise field_error("next_row", f"an integer from 0 to {count - 1}", row)
     return found, of_feed, row
 
 
 def _with_weights_of(
-    batches: Batches, of_feed: Mapping[str, Any], row: int, reader: Reader
+    batches: Batches,
+    of_feed: Mapping[str, Any],
+    row: int,
+    reader: Reader,
+    *,
+    together: bool,
 ) -> Batches:
-    """Returns the batches with the past weights of a state, where it has others."""
+    """Returns the batches with the past weights of a state, where it has others.
+
+    They change where its step ends: `together` says whether this is so for all readers.
+    """
     schedule = batches.schedule
     own = schedule.mixture
     try:
@@ -276,7 +288,7 @@ def _with_weights_of(
     changed = dataclasses.replace(schedule, mixture=mixture)
     found = dataclasses.replace(batches, schedule=changed)
     step_of(of_feed, found)  # Only the weights may differ.
-    if mixture is not past and (reader.process_count, reader.workers) != (1, 1):
+    if mixture is not past and not together:
         raise StateMismatchError(
             "the state is of a mixture with other weights, and hosts and workers must "
             "change them at the same step",

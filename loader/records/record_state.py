@@ -63,9 +63,10 @@ class Reader:
             workers=self.workers * workers,
         )
 
-    def first_step(self, steps: int | None) -> int:
-        """Returns the first step of this reader, or the end if that comes before."""
-        return self.worker if steps is None else min(self.worker, steps)
+    def first_step(self, start: int, steps: int | None) -> int:
+        """Returns the first step of this reader from a step on, or the end."""
+        first = start + (self.worker - start) % self.workers
+        return first if steps is None else min(first, steps)
 
 
 def record_state(feed: dict[str, Any], row: int, reader: Reader) -> dict[str, Any]:
@@ -126,8 +127,10 @@ def check_reader(fields: StateFields, reader: Reader, step: Any, row: int) -> No
     if begins and theirs.part(reader.worker, reader.workers) == reader:
         return
     if theirs.process_count != reader.process_count:
-        cure = f"run {theirs.process_count} hosts; another number can only go on from "
-        cure += "the state of a feed of whole batches, batches.feed()"
+        cure = (
+            f"run {theirs.process_count} hosts: no state says where all of them are. "
+        )
+        cure += "Another number can go on from the state of a feed, batches.feed()"
     elif theirs.process_index != reader.process_index:
         cure = "give each host the state that it wrote itself"
     else:

@@ -49,6 +49,8 @@ def test_a_mixture_without_end(dataset) -> None:
     order = batches.map_dataset()
     assert len(order) == sys.maxsize
     assert [order[i] for i in range(200)] == positions_of(batches, 20)
+    for position in (1023, 1024, 1025, 5000, 3, 9000, 2047, 1024, len(order) - 8):
+        assert order[position] == batches.read(position // 10)[position % 10]
     assert "9,223,372,036,854,775,807" in str(order)
 
 

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.errors import InputError, StateMismatchError
+from gristmill.dataset.metadata.layout import edition_key
 from tests.support.datasets import convert
 from tests.support.records import text_records
 
@@ -229,7 +230,8 @@ def test_a_packed_pipeline_goes_on_from_any_state(single) -> None:
     ("change", "message"),
     [
         (lambda state: {"next_index": 4}, "Grain's own order"),
-        (lambda state: state["feed"], "not the state of the records"),
+        (lambda state: {"step": 1}, "not the state of the records"),
+        (lambda state: {"version": 2, "step": 1}, "batch_size"),
         (lambda state: [1], "not the state of the records"),
         (lambda state: state | {"more": 1}, "no such field"),
         (lambda state: state | {"next_row": 4}, "next_row"),
@@ -279,6 +281,34 @@ def test_the_state_of_other_workers_is_refused(single) -> None:
     odd = state | {"feed": state["feed"] | {"step": 2}}
     with pytest.raises(InputError, match=r"feed\.step"):
         second.set_state(odd)
+
+
+@given(
+    step=st.integers(0, 17),
+    hosts=st.integers(1, 3),
+    workers=st.integers(1, 4),
+    data=st.data(),
+)
+@settings(max_examples=20)
+def test_all_hosts_and_workers_go_to_the_step_of_a_feed(
+    single, step, hosts, workers, data
+) -> None:
+    batches = loader.global_batches(
+        single, batch_size=6 * hosts, epochs=1, drop_remainder=False
+    )
+    step = min(step, batches.steps)
+    feed = batches.feed(process_index=0, process_count=1, start_step=step)
+    state = through_json(feed.get_state())
+    host = data.draw(st.integers(0, hosts - 1))
+    worker = data.draw(st.integers(0, workers - 1))
+    dataset = batches.records(process_index=host, process_count=hosts)
+    dataset.set_slice(slice(worker, None, workers))
+    iterator = iter(dataset)
+    iterator.set_state(state)
+    own = enumerate(of_host(steps_of(batches), host, hosts))
+    rest = [rows for at, rows in own if at >= step and at % workers == worker]
+    assert iterator.get_state()["next_row"] == 0
+    assert list(iterator) == joined(rest)
 
 
 @pytest.mark.parametrize(
@@ -361,6 +391,22 @@ def test_hosts_change_weights_at_a_common_step_that_is_given(several) -> None:
         assert next(later) == expected[given_ + 20]
 
 
+def test_hosts_at_the_step_of_a_feed_change_weights_there(several) -> None:
+    before = loader.global_batches(
+        several, batch_size=6, weights={"a": 1, "b": 1, "c": 1}
+    )
+    weights = {"a": 1, "b": 1, "c": 6}
+    after = loader.global_batches(several, batch_size=6, weights=weights)
+    feed = before.feed(process_index=0, process_count=1, start_step=4)
+    expected = steps_of(before.with_weights(weights, step=4), 30)[4:]
+    for host in range(2):
+        iterator = iter(after.records(process_index=host, process_count=2))
+        iterator.set_state(feed.get_state())
+        assert [next(iterator) for _ in range(60)] == joined(
+            of_host(expected, host, 2)
+        )[:60]
+
+
 def test_weights_are_not_taken_over_where_more_differs(several) -> None:
     before = loader.global_batches(several, batch_size=6, seed=1)
     state = before.records(process_index=0, process_count=1).__iter__().get_state()
@@ -373,15 +419,23 @@ def test_weights_are_not_taken_over_where_more_differs(several) -> None:
 
 
 def test_a_state_of_an_earlier_edition_goes_on_with_that(tmp_path) -> None:
-    first = [text_records(30, seed=7)]
-    path = convert(tmp_path, first)
-    batches = loader.global_batches(loader.open(path), batch_size=4, epochs=1)
-    iterator = iter(batches.records(process_index=0, process_count=1))
-    next(iterator)
-    state = iterator.get_state()
-    iterator.set_state(state)
-    assert iterator.batches.batch_size == 4
-    assert len(list(iterator)) == 27
+    def records() -> grain.IterDataset:
+        dataset = loader.open(str(tmp_path / "out"))
+        batches = loader.global_batches({"x": dataset}, batch_size=4, epochs=1)
+        return batches.records(process_index=0, process_count=1)
+
+    convert(tmp_path, [text_records(30, seed=7)])
+    iterator = iter(records())
+    for _ in range(6):
+        next(iterator)
+    state = through_json(iterator.get_state())
+    rest = list(iterator)
+    convert(tmp_path, [text_records(9, seed=8)], split=edition_key("train", 2))
+    assert len(list(records())) == 36
+    later = iter(records())
+    later.set_state(state)
+    assert list(later) == rest
+    assert later.batches.datasets[0].edition == 1
 
 
 @pytest.mark.slow
