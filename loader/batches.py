@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.content import Content
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray, checked_count
+from gristmill.loader.notebook import table_html
 from gristmill.loader.order.mixture import Weight
 from gristmill.loader.order.schedule import (
     ALL_ROWS,
@@ -57,6 +58,22 @@ class Batches:
             told = (f"{name} {float(share):.2%}" for name, share in parts)
             text += f", of tokens {', '.join(told)}"
         return text + ">"
+
+    def _repr_html_(self) -> str:
+        return table_html(type(self).__name__, self._facts())
+
+    def _facts(self) -> Iterator[tuple[str, Any]]:
+        """Yields what notebooks show of it."""
+        names = self.names or ("dataset",) * len(self.datasets)
+        for name, dataset in zip(names, self.datasets, strict=True):
+            yield name, repr(dataset)[1:-1]
+        first = self.schedule.orders[0]
+        yield "batch size", f"{self.batch_size:,} rows"
+        yield "steps", "without end" if self.steps is None else f"{self.steps:,}"
+        yield "shuffle", f"{first.shuffle.kind}, seed {first.seed}"
+        shares = zip(self.names, self._token_shares(), strict=False)
+        for name, share in shares:
+            yield f"tokens of {name}", f"{float(share):.2%}"
 
     def _token_shares(self) -> list[Fraction]:
         """Returns the shares of a mixture's datasets in its tokens, as far as known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
@@ -27,6 +28,7 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.content import Content
 from gristmill.loader.indices import IntArray, checked_index, checked_indices
+from gristmill.loader.notebook import table_html
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.joined_shards import Parts
 from gristmill.loader.reading.shard_list import ShardList
@@ -103,6 +105,20 @@ class Dataset(Sequence[bytes]):
             f"<Dataset {self._shards.name}: {len(self):,} records in "
             f"{self.num_shards:,} shards>"
         )
+
+    def _repr_html_(self) -> str:
+        return table_html("Dataset", self._facts())
+
+    def _facts(self) -> Iterator[tuple[str, Any]]:
+        """Yields what notebooks show of it."""
+        yield "name", self._shards.name
+        yield "records", f"{len(self):,} in {self.num_shards:,} shards"
+        if self.mean_record_bytes is not None:
+            yield "mean record", f"{self.mean_record_bytes:,.0f} bytes"
+        if (self.edition or 0) > 1:
+            yield "edition", f"{self.edition:,}"
+        for name, spec in itertools.islice((self.features or {}).items(), 20):
+            yield f"feature {name}", spec.type or spec.dtype
 
     @property
     def path(self) -> str:

@@ -38,6 +38,7 @@ from gristmill.loader.feed.workers import (
     iterate_in_workers,
 )
 from gristmill.loader.indices import POSITION_LIMIT, checked_count
+from gristmill.loader.notebook import table_html
 from gristmill.loader.order.schedule import Rows, RowsBySize
 
 RowsOf: TypeAlias = Callable[[int], Rows]
@@ -101,6 +102,16 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             f"{_describe_rows(self.rows, self.batches.batch_size_at(self._step))}, "
             f"{self._workers} workers, prefetch {self._prefetch}>"
         )
+
+    def _repr_html_(self) -> str:
+        batch_size = self.batches.batch_size_at(self._step)
+        facts = {
+            "step": f"{self._step:,}",
+            "rows": _describe_rows(self.rows, batch_size),
+            "workers": f"{self._workers}, prefetch {self._prefetch}",
+            "batches": repr(self.batches)[1:-1],
+        }
+        return table_html("Feed", facts.items())
 
     def __next__(self) -> Any:
         """Returns the batch of the next step.
