@@ -31,6 +31,8 @@ CORE = [
     "cramjam>=2.8,<3",
     "google-crc32c>=1.5,<2",
     "numpy>=1.26,<3",
+    # Compares versions with ranges; it has no dependencies, and most packages bring it.
+    "packaging>=23,<27",
     "rich>=13.7,<16",
     "zstandard>=0.23,<1",
 ]

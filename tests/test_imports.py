@@ -30,7 +30,7 @@ EXTRAS = {
     "dataset": {"gcs", "parquet"},
     "transforms": {"beam", "gcs", "gigatoken", "parquet", "tf", "tokenizers"},
     "loader": {"gcs", "loader", "metrics"},
-    "pipelines": {"beam", "gcs", "loader", "tf"},
+    "pipelines": {"beam", "gcs", "loader", "parquet", "tf"},
 }
 # Packages that must not come in with any module of ours, directly or through another.
 FOREIGN = {

@@ -118,6 +118,7 @@ MAXTEXT_REQUIRES = {
     "grain": "0.2.18",
     "jax": "0.11.1",
     "numpy": "2.1.3",
+    "packaging": "26.3",
     "prometheus-client": "0.26.0",
     "requests": "2.34.2",
     "rich": "15.0.0",

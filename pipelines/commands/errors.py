@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Commands that only look: whoever reads their output may stop.
-_LOOKING = ("bench_loader", "head", "inspect", "status", "trace")
+_LOOKING = ("bench_loader", "doctor", "head", "inspect", "status", "trace")
 # Commands that print when they have written a dataset, or submitted a job.
 _WRITING = ("convert", "index")
 

@@ -42,6 +42,7 @@ _COMMANDS = {
     "blame": "blame",
     "convert": "jobs",
     "demo": "demo",
+    "doctor": "doctor",
     "head": "show",
     "index": "jobs",
     "inspect": "show",

@@ -51,11 +51,13 @@ class Bucket(NamedTuple):
             see it.
         regions: The two regions of a configurable dual-region.
         permissions: Those of the requested permissions that are granted.
+        storage_class: Of new objects, such as `STANDARD`; "" if it is not known.
     """
 
     location: str
     regions: tuple[str, ...]
     permissions: frozenset[str]
+    storage_class: str = ""
 
     def near(self, region: str) -> bool:
         """Returns whether traffic with workers in a region stays in its location.
@@ -126,7 +128,7 @@ def check_buckets(
     for name, here in places.items():
         wanted = frozenset().union(*(use.permissions for use in here))
         what = " and ".join(dict.fromkeys(use.what for use in here))
-        bucket = _describe(client, name, wanted, what)
+        bucket = describe(client, name, wanted, what)
         missing = sorted(wanted - bucket.permissions)
         if missing:
             raise InputError(
@@ -157,11 +159,23 @@ def check_buckets(
     return notes
 
 
-def _describe(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucket:
+def describe(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucket:
+    """Returns what Cloud Storage says of a bucket.
+
+    Args:
+        client: A client of google-cloud-storage.
+        name: The bucket.
+        wanted: Permissions to ask for.
+        what: Its role, for messages.
+
+    Raises:
+        InputError: There is no such bucket.
+        StorageError: There is no answer.
+    """
     from google.api_core.exceptions import Forbidden
 
     bucket = client.bucket(name)
-    location, regions = "", ()
+    location, regions, storage_class = "", (), ""
     with explained(name, what):
         granted = set(bucket.test_iam_permissions(sorted(wanted), retry=retry()))
         # roles/storage.objectUser does not show buckets, only what is in them.
@@ -169,9 +183,10 @@ def _describe(client: Any, name: str, wanted: frozenset[str], what: str) -> Buck
             bucket.reload(retry=retry())
             location = bucket.location or ""
             regions = tuple(bucket.data_locations or ())
+            storage_class = bucket.storage_class or ""
         except Forbidden:
             granted.discard("storage.buckets.get")
-    return Bucket(location, regions, frozenset(granted))
+    return Bucket(location, regions, frozenset(granted), storage_class)
 
 
 def retry() -> Any:

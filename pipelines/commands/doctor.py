@@ -1,0 +1,69 @@
+"""`gristmill doctor`: looks for what will fail or be slow, before it does."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from gristmill.pipelines.commands.errors import (
+    EPILOG,
+    EXIT_FAILED,
+    errors_reported,
+    json_option,
+)
+
+if TYPE_CHECKING:
+    from gristmill.pipelines.doctor.finding import Finding
+
+
+@click.command(epilog=EPILOG)
+@click.argument("dataset", required=False)
+@json_option
+@errors_reported
+def doctor(*, dataset: str | None, as_json: bool) -> None:
+    """Check this machine, and the place of DATASET if one is given.
+
+    Looks at versions, native builds, limits, shared memory, disks, credentials; of a
+    dataset also at unfinished jobs, group size, mount and bucket. Says of each finding
+    why it matters and what to do. Changes nothing. Exit code 1 if there is an error.
+    """
+    from gristmill.pipelines.doctor.checks import examine
+
+    findings = examine(dataset)
+    counts = collections.Counter(finding.level for finding in findings)
+    if as_json:
+        document = {
+            "errors": counts["error"],
+            "warnings": counts["warning"],
+            "findings": [dataclasses.asdict(finding) for finding in findings],
+        }
+        click.echo(json.dumps(document, ensure_ascii=False))
+    else:
+        click.echo(findings_text(findings))
+    if counts["error"]:
+        sys.exit(EXIT_FAILED)
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Returns findings as text: a line each, and two more where something is wrong."""
+    width = max((len(finding.check) for finding in findings), default=0)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.level:7}  {finding.check:{width}}  {finding.seen}")
+        for label, text in (("why", finding.why), ("to do", finding.cure)):
+            if text:
+                lines.append(f"{'':7}  {'':{width}}    {label + ':':7}{text}")
+    counts = collections.Counter(finding.level for finding in findings)
+    lines.append(
+        ", ".join(
+            f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}"
+            for level in ("error", "warning")
+        )
+    )
+    return "\n".join(lines)

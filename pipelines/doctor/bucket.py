@@ -1,0 +1,92 @@
+"""Whether a dataset's bucket is in the region of this machine, and may be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from gristmill.dataset.storage.object_names import split_path
+from gristmill.pipelines.dataflow.buckets import Bucket, describe
+from gristmill.pipelines.dataflow.clients import storage_client, within
+from gristmill.pipelines.dataflow.permissions import READ, WRITE, bucket_roles
+from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
+from gristmill.pipelines.doctor.metadata_server import this_machine
+from gristmill.pipelines.doctor.place import Place
+
+_SECONDS = 4.0
+# Reading from these is charged by the byte: https://cloud.google.com/storage/pricing.
+_COLD = {"ARCHIVE", "COLDLINE", "NEARLINE"}
+
+
+def look_at_bucket(place: Place) -> Iterator[Finding]:
+    """Yields what is wrong with the bucket of a dataset, or where it is.
+
+    Raises:
+        GristmillError: There is no such bucket, or it cannot be asked.
+    """
+    if not place.remote:
+        return
+    name = split_path(place.path)[0]
+    anonymous = bool(os.environ.get("STORAGE_EMULATOR_HOST"))
+    bucket = within(
+        lambda: describe(
+            storage_client(None, anonymous=anonymous, seconds=_SECONDS),
+            name,
+            WRITE,
+            "dataset",
+        ),
+        seconds=_SECONDS,
+        what=f"asking for the bucket {name}",
+    )
+    found = [*_refusals(name, bucket), *_region(name, bucket), *_class(name, bucket)]
+    yield from found
+
+
+def _refusals(name: str, bucket: Bucket) -> Iterator[Finding]:
+    missing = READ - bucket.permissions
+    if missing:
+        role = bucket_roles(missing, wanted=READ)
+        yield error(
+            f"this account may not read gs://{name}: it lacks "
+            f"{', '.join(sorted(missing))}",
+            why="the dataset cannot be opened",
+            cure=f"gcloud storage buckets add-iam-policy-binding gs://{name} "
+            f"--member=serviceAccount:ACCOUNT --role={role}",
+        )
+    elif not bucket.permissions.issuperset(WRITE):
+        yield ok(f"this account may read gs://{name}, and not write there")
+
+
+def _region(name: str, bucket: Bucket) -> Iterator[Finding]:
+    where = "+".join(bucket.regions) or bucket.location
+    machine = this_machine()
+    if not where:
+        yield warning(
+            f"the location of gs://{name} is not known: this account may not see it",
+            why="traffic between regions is slow, and charged",
+            cure=f"gcloud storage buckets add-iam-policy-binding gs://{name} "
+            "--member=serviceAccount:ACCOUNT --role=roles/storage.legacyBucketReader",
+        )
+    elif machine is None:
+        yield ok(f"gs://{name} is in {where}; this machine is in no region of Google's")
+    elif bucket.near(machine.region):
+        yield ok(f"gs://{name} is in {where}, this machine in {machine.region}")
+    else:
+        yield warning(
+            f"gs://{name} is in {where}, this machine in {machine.region}",
+            why="each request takes tens of milliseconds more, and traffic between "
+            "regions is charged by the byte",
+            cure=f"train in {where}, or copy it once: gcloud storage buckets create "
+            f"gs://NEW --location={machine.region} && gcloud storage cp -r "
+            f"gs://{name}/DATASET gs://NEW",
+        )
+
+
+def _class(name: str, bucket: Bucket) -> Iterator[Finding]:
+    if bucket.storage_class.upper() in _COLD:
+        yield warning(
+            f"gs://{name} has the storage class {bucket.storage_class.upper()}",
+            why="reading from it is charged by the byte, in every epoch",
+            cure=f"gcloud storage objects update --recursive gs://{name}/DATASET "
+            "--storage-class=STANDARD",
+        )

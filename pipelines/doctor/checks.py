@@ -1,0 +1,102 @@
+"""The checks of `gristmill doctor`: all of them run at once, each in time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterable
+
+from gristmill.dataset.daemon_call import daemon_call
+from gristmill.dataset.errors import GristmillError
+from gristmill.pipelines.doctor.bucket import look_at_bucket
+from gristmill.pipelines.doctor.builds import look_at_builds
+from gristmill.pipelines.doctor.credentials import look_at_credentials
+from gristmill.pipelines.doctor.descriptors import look_at_descriptors
+from gristmill.pipelines.doctor.disks import look_at_disks
+from gristmill.pipelines.doctor.finding import Finding, error, warning
+from gristmill.pipelines.doctor.group_size import look_at_group_size
+from gristmill.pipelines.doctor.mounts import look_at_mount
+from gristmill.pipelines.doctor.place import Place
+from gristmill.pipelines.doctor.shared_memory import look_at_shared_memory
+from gristmill.pipelines.doctor.unfinished import look_at_jobs
+from gristmill.pipelines.doctor.versions import look_at_versions
+
+Look = Callable[[Place | None], Iterable[Finding]]
+
+# Name -> what looks, without a dataset too.
+MACHINE_CHECKS: dict[str, Look] = {
+    "versions": look_at_versions,
+    "builds": look_at_builds,
+    "descriptors": look_at_descriptors,
+    "shared memory": look_at_shared_memory,
+    "disk": look_at_disks,
+    "credentials": look_at_credentials,
+}
+# The same for what concerns a dataset alone.
+DATASET_CHECKS: dict[str, Callable[[Place], Iterable[Finding]]] = {
+    "jobs": look_at_jobs,
+    "group size": look_at_group_size,
+    "mount": look_at_mount,
+    "bucket": look_at_bucket,
+}
+_SECONDS = 8.0
+
+
+def examine(dataset: str | None, *, seconds: float = _SECONDS) -> list[Finding]:
+    """Runs all checks, and returns what they found, in the order of the checks.
+
+    Args:
+        dataset: A dataset's directory; None to check the machine alone.
+        seconds: How long all of them may take. What did not answer is a warning.
+
+    Raises:
+        InputError: The dataset is not a path.
+    """
+    place = None if dataset is None else Place(dataset)
+    looks: dict[str, Callable[[], Iterable[Finding]]] = {
+        name: functools.partial(look, place) for name, look in MACHINE_CHECKS.items()
+    }
+    if place is not None:
+        for name, look in DATASET_CHECKS.items():
+            looks[name] = functools.partial(look, place)
+    running = {
+        name: daemon_call(
+            functools.partial(_all, look), thread_name=f"gristmill-doctor-{name}"
+        )
+        for name, look in looks.items()
+    }
+    deadline = time.monotonic() + seconds
+    found: list[Finding] = []
+    for name, call in running.items():
+        try:
+            here = call.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            here = [_late()]
+        except GristmillError as e:
+            here = [_failed(e)]
+        found += [dataclasses.replace(each, check=name) for each in here]
+    return found
+
+
+def _all(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    return list(look())
+
+
+def _late() -> Finding:
+    return warning(
+        "not checked: no answer within seconds",
+        why="a disk, a mount or a server that answers late makes the work slow",
+        cure="check the network and the mounts (`findmnt`), then run the same command "
+        "again",
+    )
+
+
+def _failed(failure: GristmillError) -> Finding:
+    facts = failure.facts()
+    where = f", {facts['where']}" if "where" in facts else ""
+    return error(
+        failure.summary + where,
+        why="commands that need it fail with this error",
+        cure=facts.get("cure", "run the same command again"),
+    )

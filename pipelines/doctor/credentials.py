@@ -1,0 +1,188 @@
+"""Which credentials of Google Cloud a process gets, whose, and whether they work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from gristmill.dataset.daemon_call import daemon_call
+from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
+from gristmill.pipelines.doctor.metadata_server import Machine, this_machine
+from gristmill.pipelines.doctor.place import Place
+
+_SECONDS = 5.0
+_KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+_AUTH = "https://www.googleapis.com/auth/"
+_REQUESTED = (f"{_AUTH}cloud-platform",)
+_WRITING = {
+    f"{_AUTH}{scope}"
+    for scope in ("cloud-platform", "devstorage.read_write", "devstorage.full_control")
+}
+_READING = _WRITING | {
+    f"{_AUTH}devstorage.read_only",
+    f"{_AUTH}cloud-platform.read-only",
+}
+_LOG_IN = "gcloud auth application-default login"
+# Module and class of google-auth -> what it is.
+_KINDS = {
+    "google.oauth2.service_account": "the key of a service account",
+    "google.oauth2.credentials": "a user's, of gcloud",
+    "google.auth.compute_engine.credentials": "the service account of this machine",
+    "google.auth.impersonated_credentials": "an impersonated service account",
+    "google.auth.identity_pool": "workload identity federation",
+    "google.auth.aws": "workload identity federation, of AWS",
+    "google.auth.pluggable": "workload identity federation, by a program",
+}
+
+
+class _Found(NamedTuple):
+    """Credentials, and why they gave no token, "" if they gave one."""
+
+    credentials: Any
+    failure: str
+    transient: bool
+
+
+def look_at_credentials(place: Place | None) -> Iterator[Finding]:
+    """Yields whose credentials are found, and whether they are good for buckets.
+
+    Where no dataset in a bucket is concerned, missing ones are no error.
+    """
+    needed = place is not None and place.remote
+    bad = error if needed else warning
+    why = "gs:// paths cannot be read or written"
+    if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
+        yield warning(
+            f"STORAGE_EMULATOR_HOST is set: gs:// paths lead to {emulator}, without "
+            "credentials",
+            why="no bucket of Google Cloud is reached",
+            cure="unset STORAGE_EMULATOR_HOST, unless that is meant",
+        )
+        return
+    try:
+        import google.auth.exceptions
+    except ImportError:
+        seen = "google-auth is not installed"
+        cure = "pip install 'gristmill[gcs]'"
+        yield (
+            bad(seen, why=why, cure=cure)
+            if needed
+            else ok(f"{seen}; gs:// paths need {cure}")
+        )
+        return
+    key_file = os.environ.get(_KEY_FILE)
+    if key_file and not os.path.exists(key_file):
+        yield bad(
+            f"{_KEY_FILE} names a file that is not there: {key_file}",
+            why=why,
+            cure=f"unset {_KEY_FILE}, or give it the path of a key file",
+        )
+        return
+    find = daemon_call(_find, thread_name="gristmill-doctor-credentials")
+    machine = this_machine()
+    try:
+        found = find.result(_SECONDS)
+    except (TimeoutError, google.auth.exceptions.DefaultCredentialsError) as e:
+        late = isinstance(e, TimeoutError)
+        said = f"none found in {_SECONDS:g} s" if late else "none found"
+        if not needed and machine is None and not key_file:
+            yield ok(f"{said}; gs:// paths need them: `{_LOG_IN}`")
+            return
+        told = "" if late else f": {str(e).splitlines()[0]}"
+        yield bad(said + told, why=why, cure=f"{_LOG_IN}, or {_KEY_FILE}=KEY_FILE")
+        return
+    yield from _judged(found, machine, bad=bad, why=why, key_file=key_file)
+
+
+def _judged(
+    found: _Found,
+    machine: Machine | None,
+    *,
+    bad: Callable[..., Finding],
+    why: str,
+    key_file: str | None,
+) -> Iterator[Finding]:
+    kind, account = _described(found.credentials)
+    seen = f"{kind}{f', {account}' if account else ''}"
+    if key_file:
+        seen += f", from {_KEY_FILE}={key_file}"
+    if found.failure:
+        if found.transient:
+            state, cure = "no answer about a token", "check the network and proxies"
+        elif kind == _KINDS["google.oauth2.service_account"]:
+            state = "expired or revoked"
+            cure = "gcloud iam service-accounts keys create KEY_FILE --iam-account="
+            cure += f"{account}, then {_KEY_FILE}=KEY_FILE"
+        else:
+            state, cure = "expired or revoked", _LOG_IN
+        yield bad(f"{seen}; {state}: {found.failure}", why=why, cure=cure)
+        return
+    scopes = _scopes(found.credentials, machine)
+    if scopes is not None and not scopes & _READING:
+        yield bad(
+            f"{seen}; its scopes do not include Cloud Storage: {_shown(scopes)}",
+            why=f"{why}, whatever roles the account has",
+            cure=_more_scopes(machine),
+        )
+    elif scopes is not None and not scopes & _WRITING:
+        yield warning(
+            f"{seen}; its scopes allow reading alone: {_shown(scopes)}",
+            why="conversions into gs:// are refused, whatever roles the account has",
+            cure=_more_scopes(machine),
+        )
+    else:
+        yield ok(f"{seen}; they gave a token")
+
+
+def _find() -> _Found:
+    import google.auth
+    import google.auth.transport.requests
+    from google.auth.exceptions import GoogleAuthError, TransportError
+
+    credentials, _ = google.auth.default(scopes=_REQUESTED)
+    try:
+        credentials.refresh(google.auth.transport.requests.Request())  # type: ignore[no-untyped-call]
+    except GoogleAuthError as e:
+        cause = e.args[0] if e.args and isinstance(e.args[0], Exception) else e
+        text = (str(cause).splitlines() or [type(cause).__name__])[0]
+        return _Found(credentials, text, isinstance(cause, TransportError))
+    return _Found(credentials, "", False)
+
+
+def _described(credentials: Any) -> tuple[str, str]:
+    """Returns what kind of credentials they are, and of which account."""
+    kind = type(credentials)
+    named = (
+        _KINDS[base.__module__] for base in kind.__mro__ if base.__module__ in _KINDS
+    )
+    for name in ("service_account_email", "account", "signer_email"):
+        account = getattr(credentials, name, "")
+        if isinstance(account, str) and account not in ("", "default"):
+            break
+    else:
+        account = ""
+    return next(named, f"{kind.__module__}.{kind.__name__}"), account
+
+
+def _scopes(credentials: Any, machine: Machine | None) -> frozenset[str] | None:
+    """Returns the scopes that a token has, None where nobody tells."""
+    if type(credentials).__module__ == "google.auth.compute_engine.credentials":
+        return None if machine is None else machine.scopes
+    granted = getattr(credentials, "granted_scopes", None)
+    return frozenset(granted) if granted else None
+
+
+def _shown(scopes: frozenset[str]) -> str:
+    return ", ".join(sorted(scope.removeprefix(_AUTH) for scope in scopes))
+
+
+def _more_scopes(machine: Machine | None) -> str:
+    if machine is None:
+        return f"{_LOG_IN} --scopes={_REQUESTED[0]}"
+    name, zone = machine.name or "INSTANCE", machine.zone
+    return (
+        f"gcloud compute instances stop {name} --zone {zone} && gcloud compute "
+        f"instances set-service-account {name} --zone {zone} --scopes cloud-platform "
+        f"&& gcloud compute instances start {name} --zone {zone}"
+    )

@@ -1,0 +1,97 @@
+"""Whether `/dev/shm` has room for the batches that workers of a feed send."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
+from gristmill.pipelines.doctor.place import Place
+from gristmill.pipelines.local.pool import default_workers
+from gristmill.pipelines.results.formatting import plural, size_text
+
+_DIRECTORY = "/dev/shm"
+# A worker makes a batch while its last one waits for the reader.
+_BATCHES_OF_A_WORKER = 2
+_ROWS = 1024
+_SHOWN = 3
+_USUAL_BATCH_BYTES = 16 << 20
+# The name that a feed gives to its blocks begins with the process that made it.
+_BLOCK = re.compile(r"gristmill-(\d+)-[0-9a-f]{8}-.*")
+_WHY = "a batch for which there is no room ends the feed with an error"
+
+
+def look_at_shared_memory(place: Place | None) -> Iterator[Finding]:
+    """Yields whether batches have room, and which blocks dead processes left."""
+    try:
+        about = os.statvfs(_DIRECTORY)
+        usable = os.access(_DIRECTORY, os.W_OK | os.X_OK)
+    except OSError:
+        usable = False
+    if not usable:
+        yield error(
+            f"{_DIRECTORY} is missing, or this user may not write there",
+            why="feeds with workers send batches through it",
+            cure=f"mount -t tmpfs -o mode=1777 tmpfs {_DIRECTORY}, or use workers=0",
+        )
+        return
+    free = about.f_bavail * about.f_frsize
+    total = about.f_blocks * about.f_frsize
+    workers = default_workers()
+    batch_bytes, what = _batch_bytes(place)
+    needed = batch_bytes * workers * _BATCHES_OF_A_WORKER
+    seen = f"{_DIRECTORY}: {size_text(free)} free of {size_text(total)}"
+    if free < needed:
+        yield warning(
+            f"{seen}; {plural(workers, 'worker')} with {what} need {size_text(needed)}",
+            why=_WHY,
+            cure=f"mount -o remount,size={_rounded_gib(needed)}G {_DIRECTORY}; "
+            f"docker run --shm-size={_rounded_gib(needed)}g; in Kubernetes an emptyDir "
+            f"of medium Memory at {_DIRECTORY}; or fewer workers",
+        )
+    else:
+        yield ok(f"{seen}; {plural(workers, 'worker')} need {size_text(needed)}")
+    yield from _left_behind()
+
+
+def _batch_bytes(place: Place | None) -> tuple[int, str]:
+    """Returns the size of a batch, and what is assumed of it."""
+    manifest = None if place is None else place.known()
+    splits = () if manifest is None else manifest.splits.values()
+    means = [split.raw_bytes / split.records for split in splits if split.records]
+    if not means:
+        return _USUAL_BATCH_BYTES, f"batches of {size_text(_USUAL_BATCH_BYTES)}"
+    return int(_ROWS * max(means)), (
+        f"batches of {_ROWS:,} records of {size_text(max(means))}"
+    )
+
+
+def _rounded_gib(size_bytes: int) -> int:
+    return -(-size_bytes // (1 << 30)) + 1
+
+
+def _left_behind() -> Iterator[Finding]:
+    """Yields the blocks of this user's processes that are not there any more."""
+    names, sizes = [], 0
+    for name in sorted(os.listdir(_DIRECTORY)):
+        match = _BLOCK.fullmatch(name)
+        if match is None or os.path.exists(f"/proc/{match[1]}"):
+            continue
+        with contextlib.suppress(OSError):
+            status = os.stat(f"{_DIRECTORY}/{name}")
+            if status.st_uid == os.geteuid():
+                names.append(name)
+                sizes += status.st_size
+    if names:
+        prefixes = [*dict.fromkeys(name.rsplit("-", 2)[0] for name in names)]
+        files = " ".join(f"{_DIRECTORY}/{prefix}-*" for prefix in prefixes[:_SHOWN])
+        more = ", and so on" if len(prefixes) > _SHOWN else ""
+        yield warning(
+            f"{plural(len(names), 'block')} in {_DIRECTORY} of feeds whose process has "
+            f"ended: {size_text(sizes)}",
+            why="they take memory until they are deleted",
+            cure=f"rm {files}{more}; not if another container that trains shares "
+            f"{_DIRECTORY}",
+        )

@@ -1,0 +1,172 @@
+"""Jobs that never committed, and what they left in the place of a dataset."""
+
+from __future__ import annotations
+
+import glob
+import shlex
+import time
+from collections.abc import Iterable, Iterator
+
+from gristmill.dataset.commit.leftovers import find_leftovers
+from gristmill.dataset.commit.listings import Listings
+from gristmill.dataset.errors import InvalidDatasetError, NotADatasetError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import not_a_dataset
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
+from gristmill.pipelines.doctor.place import Place
+from gristmill.pipelines.results.formatting import plural, size_text
+from gristmill.pipelines.results.status import SplitStatus, Status, read_status
+
+_SHOWN = 3
+
+
+def look_at_jobs(place: Place) -> Iterator[Finding]:
+    """Yields jobs that are not committed, what is left over, or that all is committed.
+
+    Raises:
+        NotADatasetError: There is neither a dataset nor a job.
+        TimeoutError: The place does not answer.
+    """
+    manifest = place.manifest()
+    try:
+        status = read_status(place.path)
+    except NotADatasetError:
+        raise not_a_dataset(place.path) from None
+    except InvalidDatasetError as e:
+        # A job that was killed as it began, beside splits that can be read.
+        yield (error if manifest is None else warning)(
+            f"{e.summary}, {e.where}",
+            why="no job can go on with it, and readers do not see the split",
+            cure=e.cure or "run the same command again with --overwrite",
+        )
+        return
+    found = [*_jobs(place, status, manifest)]
+    if not found and manifest is not None:
+        found = [*_left_over(place, manifest)]
+    yield from found
+    if manifest is not None and not found:
+        records = sum(split.records for split in manifest.splits.values())
+        shards = sum(split.shards for split in manifest.splits.values())
+        yield ok(
+            f"{manifest.name}: {plural(records, 'record')} in "
+            f"{plural(shards, 'shard')}, committed; nothing is left over"
+        )
+
+
+def _jobs(place: Place, status: Status, manifest: Manifest | None) -> Iterator[Finding]:
+    path = place.path
+    for split in status.splits:
+        if split.committed:
+            continue
+        give_up = _giving_up(path, split.split)
+        yield _unfinished(place, split, "", give_up, fatal=manifest is None)
+    for split in status.replacements:
+        aside = f"rm -r {shlex.quote(path)}/{layout.ASIDE_PREFIX}*-{split.split}"
+        yield _unfinished(place, split, " that is to replace it", aside)
+    for name in status.moving:
+        yield error(
+            f"split {name}: the exchange of its files for new ones is not finished",
+            why="it cannot be read before",
+            cure="run the command that replaced it again: it moves the files, and "
+            "converts nothing",
+        )
+    for one in status.writing:
+        yield warning(
+            f"split {one.split}: written by a program and not committed, "
+            f"{one.finished_parts:,} of {plural(one.parts, 'part')} finished",
+            why="readers do not see it, and its files take space",
+            cure="run the program again with resume=True; to give up: rm -r "
+            f"{shlex.quote(path)}/{layout.ASIDE_PREFIX}*-{one.split}",
+        )
+
+
+def _unfinished(
+    place: Place, split: SplitStatus, what: str, give_up: str, *, fatal: bool = False
+) -> Finding:
+    done = f"{split.finished_shards:,} of {plural(split.shards, 'shard')} finished"
+    seen = f"split {split.split}: a job{what} is not committed, {done}"
+    if place.remote:
+        look = f"gristmill status {shlex.quote(place.path)}"
+        return (error if fatal else warning)(
+            f"{seen}; whether one works at it, its progress tells",
+            why="readers do not see the split, and its files take space",
+            cure=f"see it with `{look}`; where nothing moves, run the same command "
+            "again, which keeps finished shards",
+        )
+    if _is_running(place.path, split.split):
+        return ok(f"{seen}; a process of this machine works at it")
+    return (error if fatal else warning)(
+        f"{seen}; no process of this machine works at it{_age(place.path)}",
+        why="readers do not see the split, and its files take space",
+        cure="run the same command again, which keeps finished shards"
+        + (f"; to give up: {give_up}" if give_up else ""),
+    )
+
+
+def _giving_up(path: str, split: str) -> str:
+    """Returns the command that deletes what a job made of a new split, "" if unknown.
+
+    Appended shards are named like those of the split: no pattern is safe for them.
+    """
+    jobs = layout.join(glob.escape(path), layout.INDEX_DIR, f"*-{split}.job.json")
+    found = storage_for(path).match(jobs)
+    if len(found) != 1 or "." in split:
+        return ""
+    own = layout.base_name(found[0].path).removesuffix(".job.json")
+    root = shlex.quote(path)
+    folders = ("", f"{layout.INDEX_DIR}/", f"{layout.QUARANTINE_DIR}/")
+    files = " ".join(f"{root}/{folder}{shlex.quote(own)}.*" for folder in folders)
+    return f"rm -rf {root}/tmp-{shlex.quote(own)} {files}"
+
+
+def _is_running(path: str, split: str) -> bool:
+    storage, place = storage_for(path), glob.escape(path)
+    name = f"tmp-*-{glob.escape(split)}"
+    patterns = (name, f"{layout.ASIDE_PREFIX}*/{name}")
+    return any(
+        storage.is_in_use(directory)
+        for pattern in patterns
+        for directory in glob.glob(layout.join(place, pattern))
+    )
+
+
+def _age(path: str) -> str:
+    index = layout.join(path, layout.INDEX_DIR)
+    noted = [info.noted_ns for info in storage_for(path).scan(index)]
+    if not noted:
+        return ""
+    minutes = max(0, time.time() - max(noted) / 1e9) / 60
+    age = f"{minutes / 60:,.1f} hours" if minutes >= 60 else f"{minutes:.0f} minutes"
+    return f"; the last file changed {age} ago"
+
+
+def _left_over(place: Place, manifest: Manifest) -> Iterator[Finding]:
+    files = sorted(find_leftovers(place.path, manifest, Listings(place.path)))
+    if not files:
+        return
+    paths = [layout.join(place.path, file) for file in files]
+    found = storage_for(place.path).stat_all(paths)
+    size = sum(info.size_bytes for info in found if info is not None)
+    yield warning(
+        f"{plural(len(files), 'file')} of commands that were killed, or still run: "
+        f"{size_text(size)}, such as {files[0]}",
+        why="they are no part of the dataset, and take space",
+        cure=_deletion(place, files) + ", once no command writes there",
+    )
+
+
+def _deletion(place: Place, files: Iterable[str]) -> str:
+    """Returns a command that deletes files, whole directories of jobs at once."""
+    tops = dict.fromkeys(
+        file.partition("/")[0]
+        if file.startswith(("tmp-", layout.ASIDE_PREFIX))
+        else file
+        for file in files
+    )
+    if len(tops) > _SHOWN:
+        return f"gristmill verify --quick {shlex.quote(place.path)} names them; delete"
+    command = "gcloud storage rm -r" if place.remote else "rm -r"
+    paths = (shlex.quote(layout.join(place.path, top)) for top in tops)
+    return f"{command} {' '.join(paths)}"

@@ -1,0 +1,91 @@
+"""Buckets in other regions, of other classes, and that may not be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gristmill.dataset.errors import InputError, StorageError
+from gristmill.pipelines.doctor import bucket
+from gristmill.pipelines.doctor.bucket import look_at_bucket
+from gristmill.pipelines.doctor.place import Place
+from tests.support.gcs_server import Fault, GcsServer
+from tests.support.metadata_server import MetadataServer
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("data") as storage, MetadataServer() as machine:
+        for name, value in machine.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.url)
+        yield storage
+
+
+@pytest.mark.parametrize(
+    ("about", "level", "where"),
+    [
+        ({"location": "US-CENTRAL1"}, "ok", "US-CENTRAL1"),
+        ({"location": "US"}, "ok", "US"),
+        ({"location": "EUROPE-WEST4"}, "warning", "EUROPE-WEST4"),
+        (
+            {
+                "location": "US",
+                "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]},
+            },
+            "warning",
+            "US-EAST1+US-WEST1",
+        ),
+    ],
+)
+def test_a_bucket_is_compared_with_the_machines_region(
+    storage: GcsServer, about: dict[str, object], level: str, where: str
+) -> None:
+    storage.objects.places["data"] = about
+    (found,) = look_at_bucket(Place("gs://data/c4"))
+    assert found.level == level
+    assert found.seen == f"gs://data is in {where}, this machine in us-central1"
+    assert ("--location=us-central1" in found.cure) == (level == "warning")
+
+
+def test_elsewhere_only_the_bucket_has_a_place(
+    storage: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    (found,) = look_at_bucket(Place("gs://data/c4"))
+    assert (found.level, "in no region of Google's" in found.seen) == ("ok", True)
+    assert [*look_at_bucket(Place("/some/where"))] == []
+
+
+def test_cold_classes_are_named(storage: GcsServer) -> None:
+    storage.objects.places["data"] = {"location": "US", "storageClass": "NEARLINE"}
+    _, found = look_at_bucket(Place("gs://data/c4"))
+    assert (found.level, "NEARLINE" in found.seen) == ("warning", True)
+    assert "--storage-class=STANDARD" in found.cure
+
+
+def test_permissions_that_are_missing_are_named(storage: GcsServer) -> None:
+    reading = {"storage.objects.get", "storage.objects.list"}
+    storage.objects.granted = {"data": {"storage.objects.list", "storage.buckets.get"}}
+    refused, _ = look_at_bucket(Place("gs://data/c4"))
+    assert refused.level == "error"
+    assert refused.seen.endswith("it lacks storage.objects.get")
+    assert "--role=roles/storage.objectViewer" in refused.cure
+
+    storage.objects.granted = {"data": reading}
+    reads, nowhere = look_at_bucket(Place("gs://data/c4"))
+    assert (reads.level, "and not write there" in reads.seen) == ("ok", True)
+    assert (nowhere.level, "is not known" in nowhere.seen) == ("warning", True)
+    assert "roles/storage.legacyBucketReader" in nowhere.cure
+
+
+def test_a_bucket_that_does_not_exist_or_answer_is_an_error(
+    storage: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        [*look_at_bucket(Place("gs://other/c4"))]
+    monkeypatch.setattr(bucket, "_SECONDS", 0.3)
+    storage.faults.append(Fault("stall", "permissions", times=99))
+    with pytest.raises(StorageError):
+        [*look_at_bucket(Place("gs://data/c4"))]

@@ -1,0 +1,102 @@
+"""All checks together: at once, each in time.
+
+Covers: pipelines/doctor/finding.py, pipelines/doctor/place.py.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.pipelines.doctor import checks, place
+from gristmill.pipelines.doctor.checks import DATASET_CHECKS, MACHINE_CHECKS, examine
+from gristmill.pipelines.doctor.finding import Finding, ok
+from gristmill.pipelines.doctor.place import Place
+from tests.support.datasets import convert
+from tests.support.gcs_server import Fault, GcsServer
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def test_a_check_that_does_not_end_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stuck = threading.Event()
+
+    def wait(place: Place | None) -> list[Finding]:
+        stuck.wait()
+        return []
+
+    looks = {"stuck": wait, "fine": lambda place: [ok("all is well")]}
+    monkeypatch.setattr(checks, "MACHINE_CHECKS", looks)
+    late, fine = examine(None, seconds=0.2)
+    stuck.set()
+    assert (late.check, late.level) == ("stuck", "warning")
+    assert late.seen == "not checked: no answer within seconds"
+    assert (fine.check, fine.level) == ("fine", "ok")
+
+
+def test_a_failure_that_is_no_finding_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(place: Place | None) -> list[Finding]:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(checks, "MACHINE_CHECKS", {"wrong": fail})
+    with pytest.raises(KeyError, match="a mistake of ours"):
+        examine(None)
+
+
+def test_where_there_is_no_dataset_that_is_an_error(tmp_path: pathlib.Path) -> None:
+    found = [one for one in examine(str(tmp_path / "c4")) if one.level == "error"]
+    assert [one.check for one in found] == ["jobs"]
+    assert found[0].seen == f"not a committed dataset: none, {tmp_path}/c4"
+    assert "gristmill index" in found[0].cure
+    with pytest.raises(InputError, match="empty"):
+        examine("")
+
+
+def test_every_check_says_something_of_a_dataset(tmp_path: pathlib.Path) -> None:
+    names = {one.check for one in examine(convert(tmp_path, [[b"a"]]))}
+    assert names == {*MACHINE_CHECKS, *DATASET_CHECKS} - {"bucket"}
+
+
+def test_a_bucket_that_is_silent_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.faults.append(Fault("hold", times=99))
+        monkeypatch.setattr(place, "_SECONDS", 0.2)
+        found = {one.check: one for one in examine("gs://bucket/c4", seconds=1)}
+    assert "no answer" in found["jobs"].seen
+    assert found["jobs"].level == found["bucket"].level == "warning"
+
+
+def test_no_check_imports_what_it_looks_for() -> None:
+    code = (
+        "import sys\n"
+        "from gristmill.pipelines.doctor.checks import examine\n"
+        "examine(None)\n"
+        "heavy = {'apache_beam', 'tensorflow', 'jax', 'grain', 'tensorstore'}\n"
+        "print(sorted(heavy & sys.modules.keys()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_the_page_has_all_checks() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    missing = [
+        name
+        for name in {**MACHINE_CHECKS, **DATASET_CHECKS}
+        if f"| `{name}` |" not in page
+    ]
+    assert missing == []

@@ -1,0 +1,182 @@
+"""Credentials of every kind, given by a metadata and token server on loopback.
+
+google-auth reads its environment when it is imported, so it is in another process.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from gristmill.pipelines.doctor import credentials
+from gristmill.pipelines.doctor.credentials import look_at_credentials
+from gristmill.pipelines.doctor.place import Place
+from tests.support.gcs_server import GcsServer
+from tests.support.namespaces import run_json
+
+LOOK = """
+import dataclasses, json, os, pathlib, sys, tempfile
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from tests.support.metadata_server import MetadataServer
+
+found = {}
+with MetadataServer() as server, tempfile.TemporaryDirectory() as folder:
+    os.environ |= server.environment
+    from gristmill.pipelines.doctor import credentials, metadata_server
+
+    class Place:
+        remote = True
+
+    def look(name, place=Place):
+        findings = credentials.look_at_credentials(place)
+        found[name] = [dataclasses.asdict(finding) for finding in findings]
+
+    look("machine")
+    server.scopes = ["devstorage.read_only", "logging.write"]
+    look("machine that reads")
+    server.scopes = ["logging.write"]
+    look("machine without storage")
+    server.scopes = ["cloud-platform"]
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    file = pathlib.Path(folder, "key.json")
+    file.write_text(json.dumps({
+        "type": "service_account",
+        "client_email": "robot@p.iam.gserviceaccount.com",
+        "private_key": key.decode(),
+        "private_key_id": "1",
+        "token_uri": f"http://{server.host}/token",
+        "project_id": "p",
+    }))
+    os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(file)
+    look("key")
+    server.refusal = "Invalid JWT Signature."
+    look("revoked key")
+    look("revoked key of a machine that is looked at alone", None)
+    file.write_text("{}")
+    look("broken key")
+    os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = f"{folder}/none.json"
+    look("missing key")
+    del os.environ["GOOGLE_APPLICATION_CREDENTIALS"]
+
+    server.released.clear()
+    credentials._SECONDS, metadata_server._REQUEST_SECONDS = 0.5, 0.2
+    look("silence")
+    look("silence on a machine that is looked at alone", None)
+print(json.dumps(found))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = run_json(
+        [sys.executable, "-c", LOOK],
+        STORAGE_EMULATOR_HOST="",
+        GOOGLE_APPLICATION_CREDENTIALS="",
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "seen", "cure"),
+    [
+        (
+            "machine",
+            "ok",
+            "the service account of this machine, pod@p.iam.gserviceaccount.com; they "
+            "gave a token",
+            "",
+        ),
+        (
+            "machine that reads",
+            "warning",
+            "allow reading alone: devstorage.read_only, logging.write",
+            "gcloud compute instances set-service-account trainer-7 --zone "
+            "us-central1-b --scopes cloud-platform",
+        ),
+        (
+            "machine without storage",
+            "error",
+            "do not include Cloud Storage: logging.write",
+            "gcloud compute instances stop trainer-7",
+        ),
+        ("key", "ok", "the key of a service account, robot@p.iam.gservice", ""),
+        (
+            "revoked key",
+            "error",
+            "expired or revoked: ",
+            "gcloud iam service-accounts keys create KEY_FILE --iam-account=robot@p.",
+        ),
+        ("revoked key of a machine that is looked at alone", "warning", "revoked", ""),
+        ("broken key", "error", "none found: ", "gcloud auth application-default"),
+        ("missing key", "error", "not there: ", "unset GOOGLE_APPLICATION_CREDENTIALS"),
+        ("silence", "error", "none found in 0.5 s", "gcloud auth application-default"),
+        (
+            "silence on a machine that is looked at alone",
+            "ok",
+            "none found in 0.5 s; gs:// paths need them",
+            "",
+        ),
+    ],
+)
+def test_credentials_are_named_and_tried(
+    found: dict[str, list[dict[str, Any]]], name: str, level: str, seen: str, cure: str
+) -> None:
+    (one,) = found[name]
+    assert one["level"] == level, one
+    assert seen in one["seen"]
+    assert cure in one["cure"]
+
+
+def test_scopes_of_a_user_are_those_that_were_granted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from google.oauth2.credentials import Credentials
+
+    user = Credentials(  # type: ignore[no-untyped-call]
+        "t",
+        account="me@example.com",
+        granted_scopes=["https://www.googleapis.com/auth/userinfo.email"],
+    )
+    kind, account = credentials._described(user)
+    assert (kind, account) == ("a user's, of gcloud", "me@example.com")
+    scopes = credentials._scopes(user, None)
+    assert scopes is not None
+    assert credentials._shown(scopes) == "userinfo.email"
+    assert "--scopes=https" in credentials._more_scopes(None)
+
+
+def test_an_emulator_takes_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        (found,) = look_at_credentials(Place("gs://bucket/c4"))
+    assert found.level == "warning"
+    assert server.url in found.seen
+    assert found.cure.startswith("unset STORAGE_EMULATOR_HOST")
+
+
+@pytest.mark.parametrize(("dataset", "level"), [(None, "ok"), ("gs://b/c4", "error")])
+def test_without_the_library_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, dataset: str | None, level: str
+) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    place = None
+    if dataset is not None:
+        with GcsServer("b") as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            place = Place(dataset)
+            place.known()
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setitem(sys.modules, "google.auth.exceptions", None)
+    (found,) = look_at_credentials(place)
+    assert found.level == level
+    assert "pip install 'gristmill[gcs]'" in f"{found.seen} {found.cure}"

@@ -1,0 +1,118 @@
+"""Disks and shared memory that are full, small or read-only, made so by mounts."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+import tempfile
+
+import pytest
+
+from gristmill.pipelines.doctor.disks import look_at_disks
+from gristmill.pipelines.doctor.finding import Finding
+from gristmill.pipelines.doctor.place import Place
+from tests.support.namespaces import run_mounting
+
+SMALL = """
+import dataclasses, json, os, subprocess, sys, tempfile
+from gristmill.pipelines.doctor.disks import look_at_disks
+from gristmill.pipelines.doctor.place import Place
+from gristmill.pipelines.doctor.shared_memory import look_at_shared_memory
+
+folder = sys.argv[1]
+
+def mount(name, options):
+    point = name if name.startswith("/") else f"{folder}/{name}"
+    os.makedirs(point, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", point], check=True)
+    return point
+
+def shown(findings):
+    return [dataclasses.asdict(finding) for finding in findings]
+
+found = {}
+mount("/dev/shm", "size=1m,mode=1777")
+open(f"/dev/shm/gristmill-{2**22 + 1}-0123abcd-7-0", "wb").write(bytes(4096))
+open(f"/dev/shm/gristmill-{os.getpid()}-0123abcd-7-0", "wb").write(bytes(4096))
+found["small memory"] = shown(look_at_shared_memory(None))
+mount("/dev/shm", "size=2g,ro")
+found["no memory"] = shown(look_at_shared_memory(None))
+
+tempfile.tempdir = os.environ["TMPDIR"] = mount("tmp", "size=80m")
+os.environ["GRISTMILL_CACHE_DIR"] = mount("cache", "size=8m") + "/not/yet"
+output = mount("out", "size=4g,nr_inodes=100")
+found["small disks"] = shown(look_at_disks(Place(f"{output}/c4")))
+tempfile.tempdir = os.environ["TMPDIR"] = mount("ro", "ro,size=4g")
+os.environ["GRISTMILL_CACHE_DIR"] = folder
+found["read-only"] = shown(look_at_disks(Place(f"{folder}/ro/c4")))
+print(json.dumps(found))
+"""
+
+
+def test_small_disks_and_memory_are_found(tmp_path: pathlib.Path) -> None:
+    found = run_mounting(SMALL, str(tmp_path))
+    little, left = found["small memory"]
+    assert little["level"] == "warning"
+    assert "free of 1.0 MiB" in little["seen"]
+    assert "remount,size=" in little["cure"]
+    assert "--shm-size=" in little["cure"]
+    assert left["seen"].startswith("1 block in /dev/shm of feeds whose process")
+    assert "4.0 KiB" in left["seen"]
+    assert left["cure"].startswith("rm /dev/shm/gristmill-4194305-0123abcd-*; not if")
+
+    temporary, in_memory, cache, files = found["small disks"]
+    assert temporary["level"] == "warning"
+    assert "80.0 MiB free" in temporary["seen"]
+    assert "export TMPDIR=" in temporary["cure"]
+    assert (in_memory["level"], "is a tmpfs" in in_memory["seen"]) == ("warning", True)
+    assert (cache["level"], "8.0 MiB free" in cache["seen"]) == ("error", True)
+    assert "export GRISTMILL_CACHE_DIR=" in cache["cure"]
+    assert files["level"] == "warning"
+    assert "(inodes)" in files["seen"]
+
+    (memory,) = found["no memory"]
+    assert memory["level"] == "error"
+    assert "may not write there" in memory["seen"]
+    temporary, *_, dataset = found["read-only"]
+    assert temporary["level"] == "error"
+    assert f"cannot write to {tmp_path}/ro" in temporary["seen"]
+    assert dataset["level"] == "ok"  # It can be read.
+    assert "this user cannot write there" in dataset["seen"]
+
+
+def look(place: Place | None = None) -> dict[str, Finding]:
+    return {finding.seen.partition(":")[0]: finding for finding in look_at_disks(place)}
+
+
+def test_the_usual_places_have_room(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRISTMILL_CACHE_DIR", str(tmp_path / "not" / "yet"))
+    found = look(Place(str(tmp_path / "c4")))
+    for what in ("temporary files", "cache", "dataset"):
+        assert "free at" in found[what].seen
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_tmpdir_that_is_not_there_is_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", f"{tmp_path}/none here")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (found,) = [one for one in look_at_disks(None) if "TMPDIR is" in one.seen]
+    assert found.level == "warning"
+    assert found.cure.startswith(f"mkdir -p '{tmp_path}/none here'")
+
+
+def test_a_cache_that_is_another_users_is_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRISTMILL_CACHE_DIR")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    root = tmp_path / f"gristmill-{os.getuid()}"
+    root.write_bytes(b"")  # In its place, what is no directory of this user.
+    assert not stat.S_ISDIR(root.stat().st_mode)
+    found = [one for one in look_at_disks(None) if one.level == "error"]
+    assert [str(root) in one.seen for one in found] == [True]
+    assert "export GRISTMILL_CACHE_DIR=" in found[0].cure

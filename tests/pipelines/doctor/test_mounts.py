@@ -1,0 +1,115 @@
+"""Mounts of FUSE, made for real: who shows a directory calls itself gcsfuse.
+
+Covers: pipelines/doctor/mount_table.py.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+from gristmill.pipelines.doctor.mount_table import mount_of, parse_mounts
+from gristmill.pipelines.doctor.mounts import _gcsfuse_flags, look_at_mount
+from gristmill.pipelines.doctor.place import Place
+from tests.support.datasets import convert
+from tests.support.namespaces import run_mounting
+
+# As a kernel lists mounts: blanks as octal numbers, one mount over another.
+TABLE = """\
+22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw,discard
+90 22 0:50 / /mnt/my\\040data ro,nosuid - fuse.gcsfuse corpora ro,user_id=7,group_id=7
+91 22 0:51 / /mnt rw - tmpfs tmpfs rw,size=1024k
+92 22 0:52 / /mnt rw - xfs /dev/sdb rw
+a line of a later kernel
+"""
+
+MOUNTS = """
+import dataclasses, json, sys
+from gristmill.pipelines.doctor import mounts, place
+from tests.support.fuse_files import start
+
+place._MOUNT_SECONDS = 1.0
+source, new, folder = sys.argv[1:]
+config = f"{folder}/config.yaml"
+open(config, "w").write(
+    "implicit-dirs: true\\nfile-cache:\\n  max-size-mb: -1\\n"
+    "  cache-file-for-range-read: true\\nmetadata-cache:\\n"
+    "  ttl-secs: -1\\n  stat-cache-max-size-mb: -1\\n"
+)
+ways = {
+    "plain": (source, []),
+    "seen": (source, ["--implicit-dirs", "--file-cache-max-size-mb", "-1"]),
+    "configured": (source, ["--implicit-dirs", f"--config-file={config}"]),
+    "output": (new, ["--implicit-dirs"]),
+    "foreign": (source, ["--of-another-user"]),
+    "silent": (source, ["--silent"]),
+}
+found = {}
+for name, (directory, flags) in ways.items():
+    import os
+    point = f"{folder}/{name}"
+    os.mkdir(point)
+    process = start(directory, point, *flags)
+    findings = mounts.look_at_mount(place.Place(point))
+    found[name] = [dataclasses.asdict(finding) for finding in findings]
+    if name == "seen":
+        process.kill()
+        process.wait()
+        found["dead"] = mounts._gcsfuse_flags(point)
+print(json.dumps(found))
+"""
+
+
+def test_mounts_are_found_by_the_list_of_the_kernel() -> None:
+    root, data, below, above = parse_mounts(TABLE)
+    assert (root.kind, root.point, root.device) == ("ext4", "/", "259:1")
+    assert (data.kind, data.point, data.source) == (
+        *("fuse.gcsfuse", "/mnt/my data"),
+        "corpora",
+    )
+    assert {"ro", "nosuid", "user_id=7"} <= data.options
+    assert (below.kind, above.kind) == ("tmpfs", "xfs")
+
+
+def test_a_local_disk_is_fine(tmp_path: pathlib.Path) -> None:
+    mount = mount_of(str(tmp_path))
+    assert mount is not None
+    (found,) = look_at_mount(Place(str(tmp_path)))
+    assert found.level == "ok"
+    assert mount.kind in found.seen
+    assert _gcsfuse_flags(str(tmp_path)) is None
+    assert [*look_at_mount(Place("gs://bucket/c4"))] == []
+
+
+def test_flags_of_fuse_matter(tmp_path: pathlib.Path) -> None:
+    source = convert(tmp_path / "corpora", [[b"a", b"b"]])
+    (tmp_path / "new").mkdir()
+    points = tmp_path / "points"
+    points.mkdir()
+    found = run_mounting(MOUNTS, source, str(tmp_path / "new"), str(points), fuse=True)
+    hidden, slow = found["plain"]
+    assert hidden["level"] == "error"
+    assert "no directory index/" in hidden["seen"]
+    assert hidden["cure"] == "mount with --implicit-dirs, or give gs://out"
+    assert (slow["level"], "without 4 flags" in slow["seen"]) == ("warning", True)
+    assert "--file-cache-max-size-mb=-1" in slow["cure"]
+
+    (slow,) = found["seen"]  # The flag that it has is not asked for.
+    assert "without 3 flags" in slow["seen"]
+    assert "file-cache-max-size-mb" not in slow["cure"]
+    assert "--stat-cache-max-size-mb=-1" in slow["cure"]
+    assert slow["cure"].startswith("give the loader gs://out")
+    assert found["dead"] is None
+
+    (well,) = found["configured"]
+    assert (well["level"], "suit training" in well["seen"]) == ("ok", True)
+
+    output, _ = found["output"]
+    assert output["level"] == "warning"
+    assert output["cure"] == "give gs://new as output"
+
+    (foreign,), (silent,) = found["foreign"], found["silent"]
+    assert foreign["level"] == silent["level"] == "error"
+    assert "user_id 4242, for itself" in foreign["seen"]
+    assert "allow_other" in foreign["cure"]
+    assert "does not answer" in silent["seen"]
+    assert silent["cure"].startswith("fusermount -uz ")
