@@ -28,6 +28,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 FACES = (
     "gristmill.dataset",
     "gristmill.loader",
+    "gristmill.loader.maxtext",
     "gristmill.loader.order",
     "gristmill.pipelines",
     "gristmill.transforms",

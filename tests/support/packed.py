@@ -33,6 +33,7 @@ def pack(
     *,
     length: int = 32,
     method: Method = "concat",
+    vocabulary_size: int | None = None,
 ) -> str:
     """Packs lists of documents, a shard for each, and returns the dataset."""
     inputs = folder / "in"
@@ -45,7 +46,12 @@ def pack(
         output=str(folder / "out"),
         name="d",
         plan=PlanOptions(kind="match_shards", value=None),
-        pack=PackOptions(length=length, method=method, column="ids"),
+        pack=PackOptions(
+            length=length,
+            method=method,
+            column="ids",
+            vocabulary_size=vocabulary_size,
+        ),
     )
     prepared = begin_job(job).prepared
     commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])

@@ -1,0 +1,97 @@
+"""Makes MaxText's data iterators, of packed rows or of single records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jax.sharding import Mesh
+
+from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.packed import check_rows, packed_batches
+from gristmill.loader.maxtext.records import RecordDatasets
+from gristmill.loader.maxtext.settings import check
+from gristmill.loader.maxtext.side import Side
+from gristmill.loader.maxtext.sources import Sources, open_sources
+
+# Records of a host that are read as one step, where steps of the order are not those of
+# the trainer.
+_STEP_RECORDS = 256
+
+
+def make_iterator(
+    name: str,
+    options: Options,
+    own: Callable[..., Any],
+    config: Any,
+    mesh: Mesh,
+    process_indices: Any,
+) -> Any:
+    """Stands in for `make_grain_train_iterator` and `make_grain_eval_iterator`.
+
+    Args:
+        name: "train" or "eval".
+        options: How the data are read.
+        own: What it stands in for.
+        config: MaxText's settings.
+        mesh: MaxText's mesh.
+        process_indices: The hosts that load data.
+
+    Raises:
+        InputError: A setting cannot be honoured; it is named.
+    """
+    check(config, "records")  # What no way of reading can honour.
+    side = Side.of(config, name)
+    sources = open_sources(side, options)
+    if sources.are_packed:
+        check(config, "packed")
+        check_rows(config, side, sources, options)
+        return _packed_iterator(config, mesh, side, options, sources)
+    return _records_iterator(own, config, mesh, process_indices, side, options, sources)
+
+
+def _packed_iterator(
+    config: Any, mesh: Mesh, side: Side, options: Options, sources: Sources
+) -> Any:
+    from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
+    from maxtext.utils import max_logging
+
+    dataset = packed_batches(config, mesh, side, sources, options)
+    max_logging.log(f"gristmill: {side.name} of packed rows: {dataset.batches!r}")
+    return MultiHostDataLoadIterator(dataset, mesh, side.padded)
+
+
+def _records_iterator(
+    own: Callable[..., Any],
+    config: Any,
+    mesh: Mesh,
+    process_indices: Any,
+    side: Side,
+    options: Options,
+    sources: Sources,
+) -> Any:
+    """Runs MaxText's own function, whose `get_datasets` is replaced meanwhile."""
+    from maxtext.input_pipeline import data_processing_utils, grain_data_processing
+    from maxtext.utils import max_logging
+
+    rows = _STEP_RECORDS
+    if is_row_a_record(config):
+        rows = data_processing_utils.get_local_batch_size(config)
+    datasets = RecordDatasets(side, sources, options, int(rows))
+    max_logging.log(
+        f"gristmill: {side.name} of records in {options.order}'s order: "
+        f"{', '.join(repr(part.dataset) for part in sources.parts)}"
+    )
+    theirs = grain_data_processing.get_datasets
+    grain_data_processing.get_datasets = datasets
+    try:
+        return own(config, mesh, process_indices)
+    finally:
+        grain_data_processing.get_datasets = theirs
+
+
+def is_row_a_record(config: Any) -> bool:
+    """Returns whether MaxText makes one row of each record."""
+    return not config.packing and (
+        config.use_truncation or config.use_dpo or config.use_sft
+    )

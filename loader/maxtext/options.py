@@ -1,0 +1,83 @@
+"""How MaxText's datasets are read: the options that MaxText has no setting for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, Self, get_args
+
+from gristmill.dataset.errors import InputError
+
+Order = Literal["gristmill", "grain"]
+Shuffled = Literal["global", "block"]
+
+PREFIX = "gristmill_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of `install`, and of the command line with `gristmill_` before them.
+
+    Attributes:
+        order: Whose order single records have: that of `loader.global_batches`, or that
+            of MaxText's own pipeline.
+        shuffle: Which shuffle `enable_data_shuffling` asks for, in gristmill's order.
+        cache: Local directory for copies of what is in object storage; by default that
+            of `loader.open`.
+        cache_bytes: Bytes of all copies of shards in it; none by default.
+    """
+
+    order: Order = "gristmill"
+    shuffle: Shuffled = "global"
+    cache: str | None = None
+    cache_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("order", self.order, get_args(Order))
+        _one_of("shuffle", self.shuffle, get_args(Shuffled))
+        if self.order == "grain" and self.shuffle != "global":
+            raise InputError(
+                "the order of MaxText's own pipeline has its own shuffle",
+                got=f"order=grain, shuffle={self.shuffle}",
+                cure="leave one of them out",
+            )
+
+    @classmethod
+    def taken_from(cls, arguments: Sequence[str]) -> tuple[Self, list[str]]:
+        """Returns the options among arguments, and the other arguments.
+
+        Raises:
+            InputError: There is no such option, or its value is none that it has.
+        """
+        kinds = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+        given: dict[str, Any] = {}
+        others = []
+        for argument in arguments:
+            if not argument.startswith(PREFIX):
+                others.append(argument)
+                continue
+            name, _, text = argument.removeprefix(PREFIX).partition("=")
+            if name not in kinds or not text:
+                raise InputError(
+                    f"there is no argument {argument!r}",
+                    expected=", ".join(f"{PREFIX}{known}=..." for known in kinds),
+                    cure="correct it, or leave it out",
+                )
+            given[name] = _integer(argument, text) if "int" in kinds[name] else text
+        return cls(**given), others
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise InputError(
+            f"no such {name}", expected=" or ".join(known), got=repr(value)
+        )
+
+
+def _integer(argument: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(
+            "an argument is no number", expected="a number of bytes", got=argument
+        ) from None

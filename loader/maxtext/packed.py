@@ -1,0 +1,173 @@
+"""Packed rows as MaxText's batches: whole ones, as they were packed."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.settings import refused
+from gristmill.loader.maxtext.side import Side
+from gristmill.loader.maxtext.sources import Sources
+
+_VOCABULARY_CURE = "set vocab_size as the tokenizer that packed the rows has it"
+# Of documents that were ids already, the vocabulary may not be known.
+_UNKNOWN_VOCABULARY = 1 << 31
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxTextRows:
+    """Makes the arrays that MaxText trains on.
+
+    Attributes:
+        decode: Makes them of the rows that there are.
+        rows: Rows of this host. The last batch of the last epoch may have fewer; empty
+            ones, which the segments leave out, are behind them.
+        most_pieces: Most pieces that a row may have; None for any number.
+        vocabulary: Ids must be below it; None for any.
+    """
+
+    decode: loader.PackedRows
+    rows: int
+    most_pieces: int | None = None
+    vocabulary: int | None = None
+
+    def __call__(self, records: Sequence[bytes]) -> dict[str, npt.NDArray[Any]]:
+        """Returns int32 arrays [rows, length].
+
+        Raises:
+            InputError: A row has more pieces than MaxText shall get, or an id that its
+                model has not.
+        """
+        arrays = self.decode(records)
+        pieces = arrays["inputs_segmentation"].max(initial=0)
+        if self.most_pieces is not None and pieces > self.most_pieces:
+            raise InputError(
+                "a packed row has more pieces than max_segments_per_seq of MaxText",
+                expected=f"at most {self.most_pieces:,}",
+                got=f"{pieces:,}",
+                cure="raise max_segments_per_seq",
+            )
+        largest = 0 if self.vocabulary is None else arrays["inputs"].max(initial=0)
+        if self.vocabulary is not None and largest >= self.vocabulary:
+            raise InputError(
+                "a packed row has a token beyond vocab_size of MaxText",
+                expected=f"below {self.vocabulary:,}",
+                got=f"{largest:,}",
+                cure=_VOCABULARY_CURE,
+            )
+        if missing := self.rows - len(records):
+            fill = (0, missing), (0, 0)
+            return {name: np.pad(array, fill) for name, array in arrays.items()}
+        return dict(arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedBatches:
+    """The batches of this host; each `iter` of it begins with the first."""
+
+    batches: loader.GlobalBatches
+    decode: MaxTextRows
+    rows: npt.NDArray[np.int64]
+    workers: int
+    prefetch: int
+
+    def __iter__(self) -> loader.Feed:
+        return self.batches.feed(
+            decode=self.decode,
+            rows=self.rows,
+            workers=self.workers,
+            prefetch=self.prefetch,
+        )
+
+
+def packed_batches(
+    config: Any, mesh: Mesh, side: Side, sources: Sources, options: Options
+) -> PackedBatches:
+    """Returns the batches of packed rows, for the devices of this host.
+
+    Raises:
+        InputError: The rows are of another length, or stored in several ways.
+    """
+    batches = sources.batches(side, options, rows=side.rows)
+    on_all = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    rows = loader.rows_of(on_all, batch_size=side.rows)
+    datasets = [part.dataset for part in sources.parts]
+    decode = loader.PackedRows.of(*datasets, length=config.max_target_length)
+    most = config.max_segments_per_seq
+    workers = max(side.workers, 0)  # Decoding is fast: threads do it.
+    ahead = side.batches_ahead(len(rows))
+    return PackedBatches(
+        batches=batches,
+        decode=MaxTextRows(
+            decode,
+            len(rows),
+            most_pieces=most if most is not None and most > 0 else None,
+            vocabulary=config.vocab_size,
+        ),
+        rows=rows,
+        workers=workers,
+        prefetch=max(2, workers * side.worker_batches) if workers else ahead,
+    )
+
+
+def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> None:
+    """Checks settings whose values are compared with the rows.
+
+    Raises:
+        InputError: MaxText would not train on all rows, has not all of their tokens, or
+            another order than gristmill's is asked for.
+    """
+    if side.rows != side.trained:
+        raise refused(
+            config,
+            "per_device_batch_size",
+            "1 or more",
+            "train on every row that is read",
+        )
+    if side.workers < -1:
+        name = "grain_worker_count" + ("" if side.name == "train" else "_eval")
+        raise refused(config, name, "-1 or more", "correct it")
+    if options.order != "gristmill":
+        raise InputError(
+            "packed rows have no order of MaxText's own pipeline, which cannot read "
+            "them",
+            got=f"order={options.order}",
+            cure="leave the order out",
+        )
+    for part in sources.parts:
+        split = part.dataset.committed
+        for edition in () if split is None else split.parts:
+            check_tokens(config, part.path, edition.packed or {}, edition.source)
+
+
+def check_tokens(config: Any, path: str, packed: Any, source: Any) -> None:
+    """Compares the tokens of an edition with what MaxText is told of them."""
+    known = PackedSplit.parse(packed, where=path).vocabulary_size
+    if config.vocab_size < known <= _UNKNOWN_VOCABULARY:
+        raise refused(
+            config,
+            "vocab_size",
+            f"{known:,} or more, for the tokens of {path}",
+            _VOCABULARY_CURE,
+        )
+    options = source.get("options", {}).get("pack") or {}
+    # Of documents that were ids already, no one knows what was added.
+    for end in ("bos", "eos") if options.get("found") else ():
+        asked = getattr(config, f"add_{end}")
+        if asked != bool(options[end]) and not options["add_special_tokens"]:
+            _log.warning(
+                "add_%s is %s, and %s was packed %s such a token, which counts",
+                *(end, asked, path, "with" if options[end] else "without"),
+            )

@@ -1,0 +1,117 @@
+"""Single records for MaxText's own preprocessing, in either order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import grain
+
+from gristmill import loader
+from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.side import Side
+from gristmill.loader.maxtext.sources import Sources
+
+READ_TOGETHER_RECORDS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordDatasets:
+    """Stands in for `get_datasets`: what MaxText's preprocessing starts with.
+
+    It pickles: with colocated python, MaxText calls it on another host.
+
+    Attributes:
+        side: What MaxText's settings ask for.
+        sources: The data.
+        options: How it is read.
+        rows: Records of a host that make one step of the order.
+    """
+
+    side: Side
+    sources: Sources
+    options: Options
+    rows: int
+
+    def __call__(
+        self,
+        *names: Any,
+        dataloading_host_index: int,
+        dataloading_host_count: int,
+        elastic: bool = False,
+        **known: Any,
+    ) -> grain.IterDataset | grain.MapDataset:
+        """Returns the records of a host; with `elastic` those of all hosts.
+
+        Args:
+            names: Files and their type, which `sources` are.
+            dataloading_host_index: Number of the host.
+            dataloading_host_count: How many hosts read.
+            elastic: Whether MaxText deals the records to hosts itself.
+            known: What `side` has too.
+        """
+        host, hosts = dataloading_host_index, dataloading_host_count
+        if self.options.order == "grain":
+            return self._in_grains_order(slice(host, None, hosts), elastic=elastic)
+        rows = self.rows * hosts
+        batches = self.sources.batches(self.side, self.options, rows=rows)
+        if elastic:
+            return batches.map_dataset()
+        return batches.records(
+            process_index=host,
+            process_count=hosts,
+            prefetch=self.side.batches_ahead(self.rows),
+        )
+
+    def _in_grains_order(self, share: slice, *, elastic: bool) -> Any:
+        """Returns what `get_datasets` of MaxText returns, read by our source.
+
+        Elements, order and states are the same, so that a run of MaxText's own
+        pipeline goes on.
+        """
+        found = []
+        for part in self.sources.parts:
+            dataset = grain.MapDataset.source(_Records(part.dataset))
+            if self.side.shuffled:
+                dataset = dataset.shuffle(seed=self.side.seed)
+            dataset = dataset.repeat(self.side.epochs)
+            if elastic:
+                return dataset
+            found.append(self._read_together(dataset[share]))
+        if not self.sources.names:
+            return found[0]
+        weights = [float(part.weight) for part in self.sources.parts]
+        shares = [weight / sum(weights) for weight in weights]
+        if not self.sources.given_names:
+            # As MaxText rounds the weights of a mixture that is a text.
+            return grain.IterDataset.mix(found, [round(share, 4) for share in shares])
+        names = self.sources.names
+        named = dict(zip(names, found, strict=True))
+        return grain.IterDataset.mix(named, dict(zip(names, shares, strict=True)))
+
+    def _read_together(self, dataset: grain.MapDataset) -> grain.IterDataset:
+        lists = -(-self.side.ahead // READ_TOGETHER_RECORDS)
+        return loader.read_together(
+            dataset,
+            records=READ_TOGETHER_RECORDS,
+            read_options=grain.ReadOptions(
+                num_threads=min(self.side.threads, lists), prefetch_buffer_size=lists
+            ),
+        )
+
+
+class _Records(Sequence[bytes]):
+    """A dataset as a source of Grain, which reads many records by `_getitems`."""
+
+    def __init__(self, dataset: loader.Dataset):
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dataset[index]
+
+    def _getitems(self, indices: Sequence[int]) -> list[bytes]:
+        return self._dataset[indices]

@@ -1,0 +1,73 @@
+"""Says what to do where a checkpoint holds no state of the data that are read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gristmill import loader
+from gristmill.dataset.errors import StateMismatchError, some_of
+from gristmill.loader.maxtext.options import PREFIX, Order
+
+ONE_FILE = "process_0.json"
+"""The file of a state that all hosts share."""
+
+_OF_ALL = "a state that all hosts share, of packed rows or of an elastic iterator"
+_OF_HOSTS = "states of single hosts, which read records"
+
+
+def explained_restore(for_restore: Callable[..., Any], order: Order) -> Any:
+    """Returns MaxText's `for_restore`, which refuses states of another kind by name."""
+
+    @functools.wraps(for_restore)
+    def restore(manager: Any, step: int, iterator: Any, *others: Any) -> Any:
+        check_kind(manager.directory / str(step), iterator, order)
+        return for_restore(manager, step, iterator, *others)
+
+    return restore
+
+
+def check_kind(checkpoint: Any, iterator: Any, order: Order) -> None:
+    """Checks that a checkpoint holds the kind of state that an iterator takes.
+
+    Args:
+        checkpoint: The directory of the step, a path.
+        iterator: MaxText's data iterator, or a list of them.
+        order: The order of the records that are read.
+
+    Raises:
+        StateMismatchError: It holds states of another kind only.
+    """
+    files = sorted((checkpoint / "iter").glob("process_*.json"))
+    names = [file.name for file in files]
+    one = isinstance(getattr(iterator, "local_iterator", None), _kinds_of_one_file())
+    if not names:
+        return
+    if one != (ONE_FILE in names):
+        expected, got = _OF_ALL if one else _OF_HOSTS, some_of(names)
+        cure = "go on with the data of that run"
+    elif not one and (found := _order_of(files[0].read_text())) != order:
+        expected, got = f"the order of {order}", f"the order of {found}"
+        cure = f"go on with {PREFIX}order={found}"
+    else:
+        return
+    raise StateMismatchError(
+        "the checkpoint holds the state of data that were read in another way",
+        where=str(checkpoint / "iter"),
+        expected=expected,
+        got=got,
+        cure=f"{cure}; or begin the data anew, with another run_name and "
+        f"load_full_state_path={checkpoint / 'items'}",
+    )
+
+
+def _order_of(state: str) -> Order:
+    """Returns whose order wrote a state: only gristmill's names its feed."""
+    return "gristmill" if '"feed"' in state else "grain"
+
+
+def _kinds_of_one_file() -> tuple[type, ...]:
+    from grain.experimental import ElasticIterator
+
+    return (loader.Feed, ElasticIterator)

@@ -1,0 +1,222 @@
+"""Opens what MaxText's settings name: a dataset, files, or a mixture of several."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.side import Side
+
+_log = logging.getLogger(__name__)
+
+_MAGIC = re.compile(r"[*?\[]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What a path of MaxText's settings names.
+
+    Attributes:
+        path: The path, as it was given.
+        weight: Its share in a mixture, as it was given; 1 of a single dataset.
+        dataset: What is there.
+    """
+
+    path: str
+    weight: str | float
+    dataset: loader.Dataset
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the path names files, not a dataset."""
+        return is_pattern(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """What one of MaxText's iterators reads.
+
+    Attributes:
+        parts: The datasets; one unless this is a mixture.
+        names: Their names in a mixture; none for a single dataset.
+        given_names: Whether the user gave the names.
+    """
+
+    parts: tuple[Source, ...]
+    names: tuple[str, ...] = ()
+    given_names: bool = False
+
+    @property
+    def are_packed(self) -> bool:
+        """Whether they hold packed rows.
+
+        Raises:
+            InputError: Some do, and others do not.
+        """
+        packed = [part.dataset.packed_counts() is not None for part in self.parts]
+        if any(packed) and not all(packed):
+            raise InputError(
+                "a mixture of packed rows and other records",
+                where=self.parts[packed.index(False)].path,
+                expected="packed rows, as in the other datasets",
+                cure="pack it by `gristmill pack`, or leave it out of the mixture",
+            )
+        return all(packed)
+
+    def batches(self, side: Side, options: Options, *, rows: int) -> Any:
+        """Returns their global batches of so many rows, a `loader.GlobalBatches`."""
+        named = dict(zip(self.names, self.parts, strict=False))
+        datasets = {name: part.dataset for name, part in named.items()}
+        return loader.global_batches(
+            datasets or self.parts[0].dataset,
+            batch_size=rows,
+            seed=side.seed,
+            shuffle=options.shuffle if side.shuffled else "none",
+            epochs=side.epochs,
+            drop_remainder=False,
+            weights={name: part.weight for name, part in named.items()} or None,
+        )
+
+
+def open_sources(side: Side, options: Options) -> Sources:
+    """Opens the data of a side.
+
+    Raises:
+        InputError: A mixture is not written as MaxText has it, a split is missing, or
+            files of packed rows are named instead of their dataset.
+        GristmillError: As `loader.open`.
+    """
+    named = _named(side)
+
+    def open_one(path: str) -> loader.Dataset:
+        return _open(path, side.split, options)
+
+    with ThreadPoolExecutor(max(1, min(side.openers, len(named)))) as threads:
+        datasets = list(threads.map(open_one, [path for _, path, _ in named]))
+    parts = tuple(
+        Source(path, weight, dataset)
+        for (_, path, weight), dataset in zip(named, datasets, strict=True)
+    )
+    if side.mixture:
+        return Sources(parts, tuple(name for name, _, _ in named), given_names=True)
+    return Sources(parts, _unique(map(_name_of, datasets)) if len(parts) > 1 else ())
+
+
+def is_pattern(path: str) -> bool:
+    """Returns whether a path is a pattern of files."""
+    return _MAGIC.search(path) is not None
+
+
+def _named(side: Side) -> list[tuple[str, str, str | float]]:
+    """Returns names, which may be empty, paths and weights."""
+    if side.mixture:
+        with open(os.path.expanduser(side.mixture), encoding="utf-8") as file:
+            return _of_json(json.load(file), side.mixture)
+    setting = f"grain_{side.name}_files"
+    if not side.files:
+        raise InputError(
+            f"{setting} is empty", cure="give it the directory of a dataset"
+        )
+    if ";" not in side.files:
+        return [("", side.files, 1)]
+    found: list[tuple[str, str, str | float]] = []
+    for part in side.files.split(";"):
+        path, _, weight = part.rpartition(",")
+        if not path:
+            raise InputError(
+                "a dataset of a mixture has no weight",
+                where=setting,
+                expected="PATH,WEIGHT;PATH,WEIGHT",
+                got=part,
+                cure="put a weight behind each path",
+            )
+        found.append(("", path.strip(), weight.strip()))
+    return found
+
+
+def _of_json(given: Any, where: str) -> list[tuple[str, str, str | float]]:
+    entries = given.items() if isinstance(given, Mapping) else [("", given)]
+    found = []
+    for name, entry in entries:
+        if not isinstance(entry, Mapping) or not {"path", "weight"} <= entry.keys():
+            raise InputError(
+                "not a mixture as MaxText has it",
+                where=where,
+                expected='{"NAME": {"path": "...", "weight": 0.7}, ...}',
+                got=f"{given!r:.200}",
+                cure="correct the file",
+            )
+        found.append((str(name), str(entry["path"]), entry["weight"]))
+    return found
+
+
+def _open(path: str, split: str, options: Options) -> loader.Dataset:
+    plain = is_pattern(path)
+    path = path if "://" in path else os.path.expanduser(path)
+    files: str | list[str] = path
+    if plain:
+        _check_not_packed(path)
+        if options.order == "grain" and "://" not in path:
+            files = _listed(path)
+    return loader.open(
+        files,
+        split=None if plain else split,
+        cache_dir=options.cache,
+        cache_bytes=options.cache_bytes,
+    )
+
+
+def _listed(pattern: str) -> list[str]:
+    """Returns files in the order in which MaxText's own pipeline numbers records."""
+    from maxtext.input_pipeline.grain_data_processing import find_data_files
+
+    found: list[str] = find_data_files(pattern)
+    if found != sorted(found):
+        _log.warning(
+            "MaxText numbers the records of %s in the order in which this file system "
+            "lists the files, so that runs of its own pipeline go on; hosts with other "
+            "orders would read some records twice and others never",
+            pattern,
+        )
+    return found
+
+
+def _check_not_packed(pattern: str) -> None:
+    """Raises InputError for files of packed rows, which do not say so."""
+    directory = posixpath.dirname(pattern)
+    manifest = None if is_pattern(directory) else read_manifest(directory)
+    if manifest and any(split.packed for split in manifest.splits.values()):
+        raise InputError(
+            "files of packed rows are given by a pattern",
+            where=pattern,
+            expected="the dataset's directory, which says how rows are stored",
+            cure=f"give {directory}",
+        )
+
+
+def _name_of(dataset: loader.Dataset) -> str:
+    """Returns the name of a dataset: what its files are called, wherever they are."""
+    name = posixpath.basename(dataset.shard(0).path)
+    return name.partition(".array_record")[0]
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns names with a number where there are equal ones."""
+    found: list[str] = []
+    for name in names:
+        other, number = name, 2
+        while other in found:
+            other, number = f"{name}-{number}", number + 1
+        found.append(other)
+    return tuple(found)

@@ -1,0 +1,64 @@
+"""MaxText as a stand-in, and data for it."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from tests.support import maxtext as stand_in
+from tests.support.datasets import convert
+from tests.support.maxtext import LENGTH, RECORDS, record_of
+from tests.support.packed import documents, pack
+
+
+@pytest.fixture
+def maxtext(monkeypatch: pytest.MonkeyPatch) -> dict:
+    """A new stand-in that is imported as MaxText; by its modules' names."""
+    from gristmill.loader.maxtext import replace
+
+    found = stand_in.modules()
+    for name, module in found.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(replace, "_originals", {})
+    monkeypatch.setattr(replace, "_made", [])
+    return found
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "fsdp"))
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of records with two splits, in two shards and one."""
+    folder = tmp_path_factory.mktemp("records")
+    numbered = [record_of(number) for number in range(RECORDS)]
+    path = convert(folder, [numbered[:20], numbered[20:]])
+    assert convert(folder, [numbered[:9]], split="validation") == path
+    return path
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Another dataset of records."""
+    folder = tmp_path_factory.mktemp("others")
+    return convert(folder, [[b"other%03d" % number for number in range(40)]])
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of packed rows."""
+    folder = tmp_path_factory.mktemp("rows")
+    made = [documents(60, seed=1, mean=6), documents(50, seed=2, mean=6)]
+    return pack(folder, made, length=LENGTH, method="best-fit")
+
+
+@pytest.fixture(scope="session")
+def long_rows(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of longer packed rows."""
+    folder = tmp_path_factory.mktemp("long_rows")
+    made = [documents(30, seed=3)]
+    return pack(folder, made, length=2 * LENGTH, vocabulary_size=60_000)

@@ -1,0 +1,183 @@
+"""Single records for MaxText's own preprocessing."""
+
+import json
+import pickle
+
+import grain
+import grain.experimental
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset import InputError
+from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.records import RecordDatasets
+from gristmill.loader.maxtext.replace import install
+from gristmill.loader.maxtext.side import Side
+from gristmill.loader.maxtext.sources import open_sources
+from tests.support import maxtext as stand_in
+from tests.support.maxtext import (
+    LENGTH,
+    RECORDS,
+    config_of,
+    files_of,
+    numbers_of,
+    record_of,
+)
+
+
+def datasets_of(config, *, rows=8, **options) -> RecordDatasets:
+    side, chosen = Side.of(config, "train"), Options(**options)
+    return RecordDatasets(side, open_sources(side, chosen), chosen, rows)
+
+
+def of_host(datasets: RecordDatasets, host: int, hosts: int):
+    return datasets(dataloading_host_index=host, dataloading_host_count=hosts)
+
+
+@pytest.fixture
+def made(maxtext, mesh):
+    """Returns what MaxText makes of settings, by gristmill."""
+    interface = maxtext["maxtext.input_pipeline.input_pipeline_interface"]
+
+    def make(**settings):
+        return interface.create_data_iterator(config_of(**settings), mesh)
+
+    return make
+
+
+@pytest.mark.parametrize("order", ["gristmill", "grain"])
+def test_each_record_is_seen_once_an_epoch(made, records, order):
+    install(order=order)
+    for packing in (False, True):
+        train, _ = made(grain_train_files=records, packing=packing, num_epoch=2)
+        batches = [batch["inputs"] for batch in train.local_iterator]
+        assert batches[0].shape == (8, LENGTH)
+        seen = [number for batch in batches for number in numbers_of(batch)]
+        assert sorted(seen) == sorted(2 * [*range(RECORDS)])
+        assert seen[:RECORDS] != sorted(seen[:RECORDS])
+
+
+@pytest.mark.parametrize("order", ["gristmill", "grain"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"packing": False}, {"mixture": True}, {"elastic": True}]
+)
+def test_it_resumes_exactly(made, records, others, order, settings):
+    install(order=order)
+    files, chosen = records, {}
+    if settings.get("mixture"):
+        files = f"{records},0.7;{others},0.3"
+    if settings.get("elastic"):
+        chosen = {"packing": False, "grain_use_elastic_iterator": True}
+    if settings.get("packing") is False:
+        chosen = {"packing": False}
+    whole, _ = made(grain_train_files=files, num_epoch=3, **chosen)
+    next(whole)
+    state = json.loads(json.dumps(whole.local_iterator.get_state()))
+    expected = [next(whole)["inputs"] for _ in range(2)]
+    again, _ = made(grain_train_files=files, num_epoch=3, **chosen)
+    again.local_iterator.set_state(state)
+    for batch in expected:
+        np.testing.assert_array_equal(next(again)["inputs"], batch)
+
+
+def test_evaluation_is_one_pass_in_order_and_begins_anew(made, records):
+    install()
+    _, evaluation = made(
+        grain_train_files=records, grain_eval_files=records, eval_interval=1
+    )
+    for _ in range(2):
+        batches = [batch["inputs"] for batch in evaluation.local_iterator]
+        assert sorted(n for b in batches for n in numbers_of(b)) == [*range(9)]
+        evaluation.reset()
+
+
+def test_hosts_have_the_records_of_gristmills_order_in_turn(records):
+    datasets = datasets_of(config_of(grain_train_files=records), rows=4)
+    batches = loader.global_batches(
+        loader.open(records, "train"), batch_size=8, epochs=1, drop_remainder=False
+    )
+    order = [record for step in range(batches.steps) for record in batches.read(step)]
+    for host in range(2):
+        # As MaxText sends it to another process.
+        there = pickle.loads(pickle.dumps(datasets))
+        assert list(of_host(there, host, 2)) == order[host::2]
+    block = datasets_of(config_of(grain_train_files=records), shuffle="block")
+    assert block.sources.batches(block.side, block.options, rows=8) != batches
+    assert "block shuffle" in repr(
+        block.sources.batches(block.side, block.options, rows=8)
+    )
+
+
+def grains_own(files, config, host, hosts):
+    """The records as MaxText's own `get_datasets` gives them."""
+    dataset = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(files))
+    dataset = dataset.shuffle(seed=config.data_shuffle_seed).repeat(config.num_epoch)
+    return dataset[host::hosts].to_iter_dataset()
+
+
+@pytest.mark.usefixtures("maxtext")
+def test_grains_order_has_its_elements_and_states(records, others, tmp_path):
+    listed = stand_in.find_data_files(files_of(records, "train"))
+    assert listed != sorted(listed)  # As a file system may list them.
+    config = config_of(grain_train_files=files_of(records, "train"), num_epoch=2)
+    datasets = datasets_of(config, order="grain")
+    for host in range(2):
+        own = iter(grains_own(listed, config, host, 2))
+        ours = iter(of_host(datasets, host, 2))
+        for _ in range(30):
+            assert next(ours) == next(own)
+        assert ours.get_state() == own.get_state() == {"next_index": 30}
+    # The directory of a dataset has its shards in order.
+    config.grain_train_files = records
+    first = of_host(datasets_of(config, order="grain"), 0, 1)
+    assert list(first) == list(grains_own(sorted(listed), config, 0, 1))
+
+
+@pytest.mark.parametrize("given_names", [False, True])
+def test_a_mixture_in_grains_order_is_that_of_maxtext(
+    records, others, given_names, tmp_path
+):
+    weights = {"a": 1, "b": 2}
+    config = config_of(grain_train_files=f"{records},1;{others},2")
+    if given_names:
+        file = tmp_path / "mixture.json"
+        paths = {"a": records, "b": others}
+        entries = {n: {"path": paths[n], "weight": weights[n]} for n in paths}
+        file.write_text(json.dumps(entries))
+        config.grain_train_mixture_config_path = str(file)
+    parts = [
+        grains_own(
+            [shard.path for shard in map(dataset.shard, range(dataset.num_shards))],
+            config,
+            0,
+            1,
+        )
+        for dataset in (loader.open(records, "train"), loader.open(others))
+    ]
+    if given_names:
+        shares = {name: weight / 3 for name, weight in weights.items()}
+        own = grain.IterDataset.mix(dict(zip(weights, parts, strict=True)), shares)
+    else:
+        own = grain.IterDataset.mix(parts, [0.3333, 0.6667])
+    ours, theirs = iter(of_host(datasets_of(config, order="grain"), 0, 1)), iter(own)
+    for _ in range(50):
+        assert next(ours) == next(theirs)
+    assert ours.get_state() == theirs.get_state()
+
+
+def test_read_ahead_is_that_of_the_settings(records):
+    side = Side.of(config_of(grain_train_files=records), "train")
+    assert [side.batches_ahead(rows) for rows in (1, 100, 256, 1_000)] == [16, 5, 2, 1]
+    config = config_of(grain_train_files=records, grain_num_threads=0)
+    assert Side.of(config, "train").batches_ahead(8) == 1
+    assert len(list(of_host(datasets_of(config, order="grain"), 0, 1))) == RECORDS
+    config = config_of(grain_train_files=records, grain_prefetch_buffer_size=0)
+    assert len(list(of_host(datasets_of(config, order="grain"), 0, 1))) == RECORDS
+
+
+def test_records_of_other_files_are_refused(made, records):
+    install()
+    with pytest.raises(InputError, match="grain_file_type"):
+        made(grain_train_files=records, grain_file_type="parquet")
+    assert record_of(0) in list(loader.open(records, "train"))

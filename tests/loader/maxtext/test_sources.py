@@ -1,0 +1,70 @@
+"""What MaxText's settings name."""
+
+import json
+
+import pytest
+
+from gristmill.dataset import GristmillError, InputError
+from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.side import Side
+from gristmill.loader.maxtext.sources import Sources, open_sources
+from tests.support.maxtext import RECORDS, config_of, files_of
+
+
+def opened(files, *, name="train", **settings) -> Sources:
+    config = config_of(**{f"grain_{name}_files": files}, **settings)
+    return open_sources(Side.of(config, name), Options())
+
+
+def lengths(sources: Sources) -> list[int]:
+    return [len(part.dataset) for part in sources.parts]
+
+
+def test_a_directory_has_splits_and_a_pattern_files(records):
+    assert lengths(opened(records)) == [RECORDS]
+    assert lengths(opened(records, train_split="validation")) == [9]
+    assert lengths(opened(records, name="eval")) == [9]
+    assert lengths(opened(files_of(records, "train"))) == [RECORDS]
+    assert lengths(opened(files_of(records, "validation"))) == [9]
+    assert opened(records).names == ()
+    with pytest.raises(GristmillError, match="no such split"):
+        opened(records, train_split="test")
+    with pytest.raises(InputError, match="grain_train_files is empty"):
+        opened("")
+
+
+def test_a_mixture_is_written_as_maxtext_has_it(records, others, tmp_path):
+    sources = opened(f"{records},0.7; {others} , 0.3;{files_of(records, 'train')},1")
+    assert sources.names == ("d-train", "d-train-2", "d-train-3")
+    assert [part.weight for part in sources.parts] == ["0.7", "0.3", "1"]
+    assert lengths(sources) == [RECORDS, 40, RECORDS]
+    assert not sources.given_names
+    batches = sources.batches(Side.of(config_of(), "train"), Options(), rows=4)
+    shares = [str(share) for share in batches.schedule.mixture.phases[0].weights]
+    assert shares == ["7/20", "3/20", "1/2"]
+    file = tmp_path / "mixture.json"
+    entries = {"one": {"path": records, "weight": 2}}
+    file.write_text(json.dumps(entries))
+    sources = opened("", grain_train_mixture_config_path=str(file))
+    assert (sources.names, sources.given_names) == (("one",), True)
+    # Evaluation has none.
+    found = opened(records, name="eval", grain_train_mixture_config_path=str(file))
+    assert found.names == ()
+    with pytest.raises(InputError, match="no weight"):
+        opened(f"{records};{others},1")
+    for wrong in ([entries], {"one": {"path": records}}, {"one": "path"}):
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(InputError, match="not a mixture"):
+            opened("", grain_train_mixture_config_path=str(file))
+
+
+def test_packed_rows_are_known_and_not_mixed_with_records(records, rows):
+    assert not opened(records).are_packed
+    assert opened(rows).are_packed
+    assert opened(f"{rows},1;{rows},2").are_packed
+    with pytest.raises(InputError, match="packed rows and other records") as refused:
+        _ = opened(f"{rows},1;{records},2").are_packed
+    assert refused.value.where == records
+    with pytest.raises(InputError, match="by a pattern") as refused:
+        opened(files_of(rows, "train"))
+    assert refused.value.cure == f"give {rows}"
