@@ -228,10 +228,11 @@ class GlobalBatches(Batches):
     ) -> grain.IterDataset:
         """Returns the records of one host, bytes, one by one in the order of the steps.
 
-        Grain's pipelines, and trainers that are built of them, go on from there. Host h
-        of H has the rows h, h + H, h + 2 * H, ... of every step: its n-th record of a
-        step is row `n * H + h` of the global batch. A worker of `mp_prefetch` has
-        whole steps, worker w of W the steps w, w + W, ...
+        Grain's pipelines, and trainers that are built of them, go on from there. A host
+        has the same rows of every step as in a feed: its n-th record is row
+        `process_index * batch_size / process_count + n`. A last batch that is not full
+        is divided evenly. A worker of `mp_prefetch` has whole steps: worker w of W the
+        steps w, w + W, ...
 
         Args:
             process_index: Which host this is, from 0.

@@ -76,17 +76,20 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         prefetch: int,
         start_step: int,
         every: int = 1,
+        divides_last: bool = False,
         silent_seconds: float = 20,
     ):
         super().__init__()
-        # `every`: it gives only every so many-th step, as one of so many readers does.
-        self.batches, self._rows_of, self._every = batches, rows_of, every
+        # It gives every so many-th step, as one of so many readers does; and its rows
+        # of a last batch that is not full are `rows_of` of the rows that there are.
+        self._every, self._divides_last = every, divides_last
+        self.batches, self._rows_of = batches, rows_of
         self._decode, self._silent_seconds = decode, silent_seconds
         self._workers = checked_count(workers, what="workers", least=0)
         self._prefetch = checked_count(prefetch, what="prefetch")
         most = POSITION_LIMIT if batches.steps is None else batches.steps
         self._step = checked_count(start_step, what="start_step", least=0, most=most)
-        self.rows = _rows_from(self._step, batches, rows_of)
+        self.rows = self._rows_from(self._step, batches)
         self._order = state_of(batches, self._step)
         self._meter = Meter()
 
@@ -208,7 +211,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         """
         batches = batches_as_of(self.batches, state)
         step = step_of(state, batches)
-        rows = _rows_from(step, batches, self._rows_of)
+        rows = self._rows_from(step, batches)
         self._stop_reading()
         if batches is not self.batches:
             _log.warning(
@@ -238,6 +241,10 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _rows_from(self, step: int, batches: Batches) -> RowsBySize:
+        rows = _rows_from(step, batches, self._rows_of)
+        return self._rows_of if self._divides_last else rows
 
     def _check_open(self) -> None:
         if self._closed:
@@ -270,11 +277,11 @@ def _rows_from(step: int, batches: Batches, rows_of: RowsOf) -> RowsBySize:
 def _describe_rows(rows: RowsBySize, batch_size: int) -> str:
     if isinstance(rows, Mapping):
         rows = rows[batch_size]
+    elif callable(rows):
+        rows = rows(batch_size)
     if not isinstance(rows, slice):
         return f"{len(rows):,} of {batch_size:,} rows"
-    begin, end, stride = rows.indices(batch_size)
-    if stride > 1:
-        return f"host {begin} of {stride}, rows {begin}, {begin + stride}, ..."
+    begin, end, _ = rows.indices(batch_size)
     hosts = batch_size // max(end - begin, 1)
     return f"host {begin // max(end - begin, 1)} of {hosts}, rows [{begin:,}, {end:,})"
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.daemon_call import daemon_call
 from gristmill.loader.dataset import Dataset
@@ -43,14 +44,14 @@ class WindowReads:
         dataset: Dataset,
         schedule: Schedule,
         shuffle: BlockShuffle,
-        rows: Rows,
+        rows: Rows | Callable[[int], Rows],
         steps: tuple[int, int],
     ):
         self._dataset, self._schedule, self._rows = dataset, schedule, rows
         self._first_step, self._every = steps
         self._order, self._shuffle = schedule.orders[0], shuffle
-        self._wanted = np.zeros(schedule.batch_size, bool)
-        self._wanted[rows] = True
+        self._wanted = _among(rows, schedule.batch_size)
+        self._wanted_last = _among(rows, schedule.remainder or schedule.batch_size)
         self._windows: collections.OrderedDict[int, Future[_Window]] = (
             collections.OrderedDict()
         )
@@ -145,8 +146,21 @@ class WindowReads:
         positions = np.arange(begin, min(end, self._stop), dtype=np.int64)
         steps, rows = np.divmod(positions, self._schedule.batch_size)
         wanted = self._wanted[rows]
+        if self._schedule.remainder:
+            last = steps == self._schedule.step_limit - 1
+            wanted[last] = self._wanted_last[rows[last]]
         if self._every > 1:
             wanted &= (steps - self._first_step) % self._every == 0
         positions = positions[wanted]
         records = self._order.records_unchecked(positions)
         return _Window(positions, self._dataset.read_unchecked(records))
+
+
+def _among(rows: Rows | Callable[[int], Rows], count: int) -> npt.NDArray[np.bool_]:
+    """Returns which of so many rows are those of a reader, bool [count]."""
+    found = np.zeros(count, bool)
+    taken = rows(count) if callable(rows) else rows
+    if not isinstance(taken, slice):
+        taken = taken[taken < count]
+    found[taken] = True
+    return found

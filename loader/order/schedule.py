@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,8 +34,8 @@ from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Phase, Weight
 
 Rows: TypeAlias = slice | IntArray
-RowsBySize: TypeAlias = Rows | Mapping[int, Rows]
-"""Rows of every batch, or those of the batches of each size."""
+RowsBySize: TypeAlias = Rows | Mapping[int, Rows] | Callable[[int], Rows]
+"""Rows of every batch, those of the batches of each size, or those of so many rows."""
 
 ALL_ROWS = slice(None)
 
@@ -219,7 +219,8 @@ class Schedule:
         Args:
             step: Which step.
             rows: The rows wanted, a slice or their numbers, of the whole batch by
-                default. Of a batch that is not full they are those that there are.
+                default. Of a batch that is not full they are those that there are; a
+                function is told how many these are.
 
         Raises:
             OutOfRangeError: There is no such step, or no such row in a full batch.
@@ -234,6 +235,8 @@ class Schedule:
         size = min(full, self.stop - first)
         if isinstance(rows, Mapping):
             rows = rows[full]
+        elif callable(rows):
+            rows = rows(size)
         if isinstance(rows, slice):
             return first + np.arange(*rows.indices(size), dtype=np.int64)
         taken = checked_indices(rows, stop=full, what="row")

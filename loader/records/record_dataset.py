@@ -93,7 +93,7 @@ class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no ty
         self._reader = Reader(process_index, process_count)
         self._feed_of = feed_of
         for size in batches.schedule.sizes.from_step(0):
-            self._reader.rows(size)
+            self._reader.check(size)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Leaves the steps of one worker; Grain's `mp_prefetch` calls it there.
@@ -211,6 +211,7 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
             rows_of=self._reader.rows,
             start_step=self._reader.first_step(0, batches.steps),
             every=self._reader.workers,
+            divides_last=True,
         )
 
 
@@ -246,8 +247,7 @@ def _batches_after(
         raise field_error("feed.step", f"a step of {reader}", step)
     if row:
         there = step < going.schedule.step_limit
-        rows = reader.rows(going.schedule.sizes.size(step))
-        count = len(going.schedule.positions(step, rows)) if there else 0
+        count = len(going.schedule.positions(step, reader.rows)) if there else 0
         if row >= count:
             raise field_error("next_row", f"an integer from 0 to {count - 1}", row)
     return found, of_feed, row

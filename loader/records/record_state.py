@@ -38,22 +38,26 @@ class Reader:
             text += f", worker {self.worker} of {self.workers}"
         return text
 
-    def rows(self, batch_size: int) -> slice:
-        """Returns the rows of a batch: every n-th, for n hosts.
+    def check(self, batch_size: int) -> None:
+        """Raises InputError if there is no such host, or it cannot have such batches.
 
-        So a last batch that is not full is dealt evenly, and position p of the order
-        belongs to host `p % n` with every batch size.
-
-        Raises:
-            InputError: The batch does not divide among the hosts, or there is no such
-                host.
+        They must divide among the hosts.
         """
         host_rows(
             batch_size,
             process_index=self.process_index,
             process_count=self.process_count,
         )
-        return slice(self.process_index, None, self.process_count)
+
+    def rows(self, count: int) -> slice:
+        """Returns the rows of a batch of so many, which need not divide among hosts.
+
+        They follow one another: rows in steps of the number of hosts would meet the
+        pattern of a mixture again and again at the same places, and hosts would have
+        other shares of its datasets.
+        """
+        host, hosts = self.process_index, self.process_count
+        return slice(host * count // hosts, (host + 1) * count // hosts)
 
     def part(self, worker: int, workers: int) -> Reader:
         """Returns one of the workers who share the steps of this reader."""

@@ -125,6 +125,21 @@ def test_a_feed_reads_by_windows(server: GcsServer, tmp_path: pathlib.Path) -> N
     assert sum(server.requests.values()) < 2 * len(RECORDS) / 10
 
 
+def test_records_of_hosts_and_workers_are_read_by_windows(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    batches = batches_of(tmp_path).resized(64, step=0)  # The last batch has 56 rows.
+    expected = [[RECORDS[i] for i in batches.indices(step)] for step in range(47)]
+    assert len(expected[46]) == 56
+    for worker in range(2):
+        server.requests.clear()
+        dataset = batches.records(process_index=1, process_count=2)
+        dataset.set_slice(slice(worker, None, 2))
+        rows = [step[len(step) // 2 :] for step in expected[worker::2]]
+        assert list(dataset) == list(itertools.chain(*rows))
+        assert sum(server.requests.values()) < 2 * len(RECORDS) / 10
+
+
 def test_where_it_does_not_pay_it_is_not_done(
     server: GcsServer, tmp_path: pathlib.Path, converted: str
 ) -> None:

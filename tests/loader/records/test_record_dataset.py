@@ -61,11 +61,16 @@ def steps_of(batches: loader.Batches, steps: int | None = None) -> list[list[byt
 
 
 def of_host(steps: list[list[bytes]], host: int, hosts: int) -> list[list[bytes]]:
-    """Returns what a host has of each step: every `hosts`-th row."""
+    """Returns what a host has of each step: as many rows as others, or one more."""
     return [
-        [record for row, record in enumerate(step) if row % hosts == host]
+        [r for row, r in enumerate(step) if host_of(row, len(step), hosts) == host]
         for step in steps
     ]
+
+
+def host_of(row: int, rows: int, hosts: int) -> int:
+    """Returns the first host whose rows end behind a row."""
+    return next(h for h in range(hosts) if (h + 1) * rows // hosts > row)
 
 
 def joined(steps: Iterable[Iterable[bytes]]) -> list[bytes]:
@@ -151,7 +156,21 @@ def test_the_last_short_batch_is_dealt_evenly(single) -> None:
         len(list(batches.records(process_index=host, process_count=4)))
         for host in range(4)
     ]
-    assert counts == [24 + 9, 24 + 9, 24 + 8, 24 + 8]
+    assert counts == [24 + 8, 24 + 9, 24 + 8, 24 + 9]
+
+
+def test_every_host_has_the_weights_of_a_mixture(several) -> None:
+    batches = loader.global_batches(
+        several, batch_size=32, weights={"a": 4, "b": 3, "c": 1}
+    )
+    named = {
+        record: name for name, part in zip("abc", FILES, strict=True) for record in part
+    }
+    for host in range(2):
+        iterator = iter(batches.records(process_index=host, process_count=2))
+        for _ in range(6):
+            names = [named[next(iterator)] for _ in range(16)]
+            assert [names.count(name) for name in "abc"] == [8, 6, 2]
 
 
 def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
@@ -254,7 +273,7 @@ def test_another_state_is_refused_and_changes_nothing(single, change, message) -
     with pytest.raises((InputError, StateMismatchError), match=message):
         iterator.set_state(change(state))
     assert iterator.get_state() == state
-    assert next(iterator) == steps_of(batches)[2][5]
+    assert next(iterator) == steps_of(batches)[2][4 + 2]
 
 
 def test_the_state_of_other_workers_is_refused(single) -> None:
