@@ -120,8 +120,10 @@ def convert(
         if joined is not None:
             beforehand.append(joined)
         notes += [*p.notes, *([joined] if joined else ()), *p.prepared.files.notes()]
-    for note in beforehand if show_progress else ():
-        print(f"note: {note}", file=sys.stderr)
+    for note in beforehand:
+        _log.info("note: %s", note, extra={"told": show_progress})
+        if show_progress:
+            print(f"note: {note}", file=sys.stderr)
     for prepared in todo:
         _log.info(
             "%s: split %s of %d files becomes %d shards",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gristmill.loader.dataset import Dataset
     from gristmill.loader.order import Sighting
     from gristmill.loader.provenance.find_document import FoundDocument
+    from gristmill.loader.provenance.locate import Location
 
 
 @click.command("trace", epilog=EPILOG)
@@ -97,22 +98,21 @@ def trace(
     try:
         batches = opened_batches(ctx, dataset, **order)
         if step is not None and row is not None:
-            seen_record = _trace_row(
-                batches, step, row, token, show=show, as_json=as_json
-            )
+            seen = _trace_row(batches, step, row, token, show=show, as_json=as_json)
             if not show:
                 next_step(*command_line(ctx), "--show")
-            elif len(batches.datasets) == 1:
+            else:
                 again = command_line(ctx, without=("step", "row", "token"))
-                next_step(*again, "--record", seen_record)
+                of = ("--of", seen.dataset) if batches.names else ()
+                next_step(*again, "--record", seen.record, *of)
         elif record is not None:
             found = batches.find(
                 record, name, first_epoch=first_epoch, stop_epoch=stop_epoch
             )
             _print_sightings(found, as_json=as_json)
             if show:
-                seen = batches.datasets[batches.number_of(name)]
-                _print_record(seen, record, as_json=as_json)
+                of_it = batches.datasets[batches.number_of(name)]
+                _print_record(of_it, record, as_json=as_json)
             _next_row(ctx, found)
         elif document is not None:
             epochs = {"first_epoch": first_epoch, "stop_epoch": stop_epoch}
@@ -133,8 +133,8 @@ def _trace_row(
     *,
     show: bool,
     as_json: bool,
-) -> int:
-    """Prints what a row is, and returns the number of its record."""
+) -> Location:
+    """Prints what a row is, and returns where its record is."""
     from gristmill.loader.batches import row_at
     from gristmill.loader.provenance.locate import locate
     from gristmill.pipelines.results.location import location_json, location_text
@@ -149,7 +149,7 @@ def _trace_row(
     if show:
         seen = row_at(batches, step, row)
         _print_record(seen.dataset, seen.record, as_json=as_json)
-    return location.found.record
+    return location.found
 
 
 def _trace_document(

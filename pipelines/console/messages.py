@@ -105,7 +105,7 @@ class _Printer(logging.Handler):
     """Prints messages of the package to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not hasattr(record, "told"):
+        if not getattr(record, "told", False):
             begin = "" if record.levelno <= logging.INFO else record.levelname.lower()
             _print(f"{begin}: {self.format(record)}" if begin else self.format(record))
         elif record.exc_info and self.level <= logging.INFO:

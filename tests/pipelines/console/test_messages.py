@@ -135,6 +135,23 @@ def test_each_command_says_which_one_comes_next(
     assert run(*next_of(done)).stdout.startswith("step 3, row 4: epoch 0\n")
 
 
+def test_a_row_of_a_mixture(dataset: str) -> None:
+    mixture = (f"a={dataset}", f"b={dataset}", "--batch-size", 8)
+    done = run("trace", *mixture, "--step", 2, "--row", 1, "--show")
+    assert run(*next_of(done)).stdout.startswith("step 2, row 1: epoch 0\n")
+
+
+def test_a_note_is_in_the_file_of_logs(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    test = tmp_path / "d-test.tfrecord"
+    test.write_bytes((source / "in.tfrecord").read_bytes())
+    options = ("--log-file", tmp_path / "log", "--workers", 1)
+    done = run("convert", test, tmp_path / "out", *options)
+    note = "note: the input files are of split test"
+    assert done.stderr.count(note) == (tmp_path / "log").read_text().count(note) == 1
+
+
 def test_an_index_is_to_be_verified(dataset: str) -> None:
     done = run("index", f"{dataset}/*array_record*", "--overwrite", "--workers", 1)
     assert next_of(done) == ["verify", dataset]
