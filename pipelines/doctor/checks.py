@@ -43,12 +43,13 @@ DATASET_CHECKS: dict[str, Callable[[Place], Iterable[Finding]]] = {
 _SECONDS = 8.0
 
 
-def examine(dataset: str | None, *, seconds: float = _SECONDS) -> list[Finding]:
+def examine(dataset: str | None, *, seconds: float | None = None) -> list[Finding]:
     """Runs all checks, and returns what they found, in the order of the checks.
 
     Args:
         dataset: A dataset's directory; None to check the machine alone.
-        seconds: How long all of them may take. What did not answer is a warning.
+        seconds: How long all of them may take, by default eight. What did not answer
+            is a warning.
 
     Raises:
         InputError: The dataset is not a path.
@@ -66,7 +67,7 @@ def examine(dataset: str | None, *, seconds: float = _SECONDS) -> list[Finding]:
         )
         for name, look in looks.items()
     }
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + (_SECONDS if seconds is None else seconds)
     found: list[Finding] = []
     for name, call in running.items():
         try:

@@ -83,9 +83,9 @@ def look_at_credentials(place: Place | None) -> Iterator[Finding]:
     machine = this_machine()
     try:
         found = find.result(_SECONDS)
-    except (TimeoutError, google.auth.exceptions.DefaultCredentialsError) as e:
+    except (TimeoutError, google.auth.exceptions.GoogleAuthError) as e:
         late = isinstance(e, TimeoutError)
-        said = f"none found in {_SECONDS:g} s" if late else "none found"
+        said = f"none found in {_SECONDS:g} s" if late else "none that can be used"
         if not needed and machine is None and not key_file:
             yield ok(f"{said}; gs:// paths need them: `{_LOG_IN}`")
             return
@@ -144,9 +144,11 @@ def _find() -> _Found:
     try:
         credentials.refresh(google.auth.transport.requests.Request())  # type: ignore[no-untyped-call]
     except GoogleAuthError as e:
-        cause = e.args[0] if e.args and isinstance(e.args[0], Exception) else e
-        text = (str(cause).splitlines() or [type(cause).__name__])[0]
-        return _Found(credentials, text, isinstance(cause, TransportError))
+        # Its arguments are a message, or the error of a transport, and more.
+        cause = e.args[0] if e.args else e
+        text = (str(cause).splitlines() or [type(e).__name__])[0]
+        transient = isinstance(e, TransportError) or isinstance(cause, TransportError)
+        return _Found(credentials, text, transient)
     return _Found(credentials, "", False)
 
 

@@ -33,7 +33,9 @@ def look_at_descriptors(place: Place | None) -> Iterator[Finding]:
     # gristmill raises the soft limit where it counts what it opens.
     most = _WANTED if hard == unlimited else hard
     now = _WANTED if soft == unlimited else soft
-    limits = f"open files: at most {now:,}, and {most:,} where a program raises it"
+    limits = f"open files: at most {now:,}"
+    if most > now:
+        limits += f", or {most:,} where gristmill raises the limit"
     workers = default_workers()
     feed = _PROCESS_FILES + SHARED_FILES + WORKER_FILES * workers
     least = _PROCESS_FILES + SHARED_FILES + WORKER_FILES

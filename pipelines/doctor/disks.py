@@ -8,6 +8,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 
+from gristmill.dataset.errors import GristmillError
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
 from gristmill.pipelines.doctor.mount_table import mount_of
 from gristmill.pipelines.doctor.place import Place
@@ -17,7 +18,7 @@ from gristmill.pipelines.results.formatting import size_text
 # A shard in progress takes about as much as its input: 256 MiB by default.
 _SHARD_BYTES = 256 << 20
 _LEAST_BYTES = 64 << 20
-_CACHE_BYTES = 1 << 30
+_CACHE_BYTES = _OUTPUT_BYTES = 1 << 30
 _LEAST_FILES = 1000
 _IN_MEMORY = {"ramfs", "tmpfs"}
 
@@ -29,11 +30,17 @@ def look_at_disks(place: Place | None) -> Iterator[Finding]:
     if place is None or place.remote:
         return
     try:
-        place.manifest()
+        committed = place.manifest() is not None
     except TimeoutError:
         return  # The check of mounts says so; to ask again would take for ever.
+    except GristmillError:
+        committed = False  # The check of jobs says so.
+    # A dataset that is there can be read, however full its disk.
     yield from _room(
-        "dataset", place.path, needed=_CACHE_BYTES, cure="convert into another place"
+        "dataset" if committed else "output",
+        place.path,
+        needed=0 if committed else _OUTPUT_BYTES,
+        cure="convert into another place",
     )
 
 
@@ -104,10 +111,9 @@ def _room(what: str, path: str, *, needed: int, cure: str) -> Iterator[Finding]:
     about = os.statvfs(there)
     free = about.f_bavail * about.f_frsize
     seen = f"{what}: {size_text(free)} free at {path}"
-    if not os.access(there, os.W_OK | os.X_OK) or about.f_flag & os.ST_RDONLY:
-        if what == "dataset":  # It can be read there.
-            yield ok(f"{seen}; this user cannot write there")
-            return
+    if not needed:
+        yield ok(seen)
+    elif not os.access(there, os.W_OK | os.X_OK) or about.f_flag & os.ST_RDONLY:
         yield error(
             f"{what}: this user cannot write to {there}",
             why="files are to be made there",

@@ -25,7 +25,7 @@ _STORES = {_GCSFUSE, "blobfuse", "blobfuse2", "geesefs", "goofys", "juicefs"} | 
 # Flag of gcsfuse -> a value that suits training, and what it is like without.
 # https://cloud.google.com/storage/docs/cloud-storage-fuse/cli-options
 _FLAGS = {
-    "file-cache-max-size-mb": ("-1", "every epoch is requested again"),
+    "cache-dir": ("/a/disk", "every epoch is requested again"),
     "file-cache-cache-file-for-range-read": (
         "true",
         "random reads do not fill the cache of files",
@@ -33,6 +33,8 @@ _FLAGS = {
     "metadata-cache-ttl-secs": ("-1", "shards are looked up again after a minute"),
     "stat-cache-max-size-mb": ("-1", "some 20,000 files are remembered, no more"),
 }
+# Those that a profile for training or serving sets.
+_OF_PROFILES = ("metadata-cache-ttl-secs", "stat-cache-max-size-mb")
 _IMPLICIT = "implicit-dirs"
 
 
@@ -60,8 +62,8 @@ def look_at_mount(place: Place) -> Iterator[Finding]:
     if program not in _STORES:
         yield ok(f"{place.path} is on {mount.kind}, mounted at {mount.point}")
         return
-    address = _address(place, mount)
     flags = _gcsfuse_flags(mount.point) if program == _GCSFUSE else None
+    address = _address(place, mount, flags)
     if manifest is not None and not os.path.isdir(
         layout.join(place.path, layout.INDEX_DIR)
     ):
@@ -99,14 +101,9 @@ def _reading(
     mount: Mount, address: str, flags: dict[str, str] | None
 ) -> Iterator[Finding]:
     """Yields what reading through the mount costs, and with which flags less."""
-    wanted = {
-        name: value
-        for name, (value, _) in _FLAGS.items()
-        if flags is None or flags.get(name, "") in ("", "0", "false")
-    }
-    ahead = _read_ahead(mount)
-    seen = f"{mount.kind} at {mount.point}{ahead}"
+    seen, mounting = f"{mount.kind} at {mount.point}{_read_ahead(mount)}", ""
     if mount.kind.endswith(_GCSFUSE):
+        wanted = [*_FLAGS] if flags is None else _missing(flags)
         if not wanted:
             yield ok(f"{seen}; its flags suit training")
             return
@@ -114,12 +111,10 @@ def _reading(
         seen += (
             "; its process is not to be seen from here, nor its flags"
             if flags is None
-            else f", without {plural(len(wanted), 'flag')} ({lacks})"
+            else f"; {plural(len(wanted), 'flag')} not given ({lacks})"
         )
-        more = " ".join(f"--{name}={value}" for name, value in wanted.items())
-        mounting = f", or mount with --cache-dir=/a/disk {more}"
-    else:
-        mounting = ""
+        more = " ".join(f"--{name}={_FLAGS[name][0]}" for name in wanted)
+        mounting = f", or mount with {more}"
     yield warning(
         seen,
         why="local files are mapped into memory: of a mount each random record becomes "
@@ -128,13 +123,27 @@ def _reading(
     )
 
 
-def _address(place: Place, mount: Mount) -> str:
+def _missing(flags: dict[str, str]) -> list[str]:
+    """Returns the flags that would help and are not set."""
+    profiled = _OF_PROFILES if flags.get("profile", "").startswith("aiml-") else ()
+    unset = ("", "0", "false")
+    return [
+        name for name in _FLAGS if flags.get(name, "") in unset and name not in profiled
+    ]
+
+
+def _address(place: Place, mount: Mount, flags: dict[str, str] | None) -> str:
     """Returns the path of a dataset in its bucket, as far as the mount tells it."""
     if not mount.kind.endswith(_GCSFUSE):
         return "a copy in gs:// or on a local disk"
+    if flags is None:  # Part of a bucket can be mounted.
+        return f"its path in gs://{mount.source}"
     inside = os.path.relpath(os.path.abspath(place.path), mount.point)
-    name = f"{mount.source}/{inside}" if mount.source != _GCSFUSE else inside
-    return f"gs://{name}".removesuffix("/.")
+    bucket = () if mount.source == _GCSFUSE else (mount.source,)  # All are mounted.
+    parts = [*bucket, flags.get("only-dir", ""), inside]
+    return (
+        f"gs://{'/'.join(part.strip('/') for part in parts if part not in ('', '.'))}"
+    )
 
 
 def _gcsfuse_flags(point: str) -> dict[str, str] | None:

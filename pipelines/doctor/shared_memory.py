@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
+import time
 from collections.abc import Iterator
 
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
@@ -17,9 +19,12 @@ _DIRECTORY = "/dev/shm"
 _BATCHES_OF_A_WORKER = 2
 _ROWS = 1024
 _SHOWN = 3
+# A batch waits for its reader for moments.
+_UNTOUCHED_SECONDS = 60
 _USUAL_BATCH_BYTES = 16 << 20
 # The name that a feed gives to its blocks begins with the process that made it.
 _BLOCK = re.compile(r"gristmill-(\d+)-[0-9a-f]{8}-.*")
+_MAPPED = re.compile(rf"{_DIRECTORY}/(gristmill-\S+)")
 _WHY = "a batch for which there is no room ends the feed with an error"
 
 
@@ -74,16 +79,20 @@ def _rounded_gib(size_bytes: int) -> int:
 
 def _left_behind() -> Iterator[Finding]:
     """Yields the blocks of this user's processes that are not there any more."""
-    names, sizes = [], 0
+    left: dict[str, int] = {}
     for name in sorted(os.listdir(_DIRECTORY)):
         match = _BLOCK.fullmatch(name)
         if match is None or os.path.exists(f"/proc/{match[1]}"):
             continue
         with contextlib.suppress(OSError):
             status = os.stat(f"{_DIRECTORY}/{name}")
-            if status.st_uid == os.geteuid():
-                names.append(name)
-                sizes += status.st_size
+            old = time.time() - status.st_mtime > _UNTOUCHED_SECONDS
+            if status.st_uid == os.geteuid() and old:
+                left[name] = status.st_size
+    # Processes of containers have other numbers there.
+    used = _mapped_by_others() if left else ()
+    names = [name for name in left if name not in used]
+    sizes = sum(left[name] for name in names)
     if names:
         prefixes = [*dict.fromkeys(name.rsplit("-", 2)[0] for name in names)]
         files = " ".join(f"{_DIRECTORY}/{prefix}-*" for prefix in prefixes[:_SHOWN])
@@ -95,3 +104,12 @@ def _left_behind() -> Iterator[Finding]:
             cure=f"rm {files}{more}; not if another container that trains shares "
             f"{_DIRECTORY}",
         )
+
+
+def _mapped_by_others() -> set[str]:
+    """Returns the blocks that processes which are to be seen have in their memory."""
+    found: set[str] = set()
+    for path in glob.glob("/proc/[0-9]*/maps"):
+        with contextlib.suppress(OSError), open(path, errors="replace") as file:
+            found.update(_MAPPED.findall(file.read()))
+    return found

@@ -63,7 +63,7 @@ def _jobs(place: Place, status: Status, manifest: Manifest | None) -> Iterator[F
         give_up = _giving_up(path, split.split)
         yield _unfinished(place, split, "", give_up, fatal=manifest is None)
     for split in status.replacements:
-        aside = f"rm -r {shlex.quote(path)}/{layout.ASIDE_PREFIX}*-{split.split}"
+        aside = _deletion_aside(path, split.split)
         yield _unfinished(place, split, " that is to replace it", aside)
     for name in status.moving:
         yield error(
@@ -77,8 +77,8 @@ def _jobs(place: Place, status: Status, manifest: Manifest | None) -> Iterator[F
             f"split {one.split}: written by a program and not committed, "
             f"{one.finished_parts:,} of {plural(one.parts, 'part')} finished",
             why="readers do not see it, and its files take space",
-            cure="run the program again with resume=True; to give up: rm -r "
-            f"{shlex.quote(path)}/{layout.ASIDE_PREFIX}*-{one.split}",
+            cure="run the program again with resume=True"
+            + _or_give_up(_deletion_aside(path, one.split)),
         )
 
 
@@ -101,8 +101,21 @@ def _unfinished(
         f"{seen}; no process of this machine works at it{_age(place.path)}",
         why="readers do not see the split, and its files take space",
         cure="run the same command again, which keeps finished shards"
-        + (f"; to give up: {give_up}" if give_up else ""),
+        + _or_give_up(give_up),
     )
+
+
+def _or_give_up(command: str) -> str:
+    return f"; to give up: {command}" if command else ""
+
+
+def _deletion_aside(path: str, split: str) -> str:
+    """Returns the command that deletes the new files of a split, "" if unknown."""
+    if storage_for(path).remote:
+        return ""
+    # The name of another split can end so.
+    found = glob.glob(layout.aside_dir(glob.escape(path), "*", glob.escape(split)))
+    return f"rm -r {shlex.quote(found[0])}" if len(found) == 1 else ""
 
 
 def _giving_up(path: str, split: str) -> str:
@@ -137,8 +150,10 @@ def _age(path: str) -> str:
     noted = [info.noted_ns for info in storage_for(path).scan(index)]
     if not noted:
         return ""
-    minutes = max(0, time.time() - max(noted) / 1e9) / 60
-    age = f"{minutes / 60:,.1f} hours" if minutes >= 60 else f"{minutes:.0f} minutes"
+    minutes = round(max(0, time.time() - max(noted) / 1e9) / 60)
+    age = plural(minutes, "minute")
+    if minutes >= 120:
+        age = plural(minutes // 60, "hour")
     return f"; the last file changed {age} ago"
 
 

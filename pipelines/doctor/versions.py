@@ -104,8 +104,9 @@ def _installed() -> dict[str, _Installed]:
             continue  # What a broken uninstallation left.
         name = canonicalize_name(about["Name"])
         if name not in found:
-            requires = tuple(_parsed(distribution.requires or ()))
-            found[name] = _Installed(distribution.version, requires)
+            # The properties of a distribution parse its metadata, each time again.
+            requires = about.get_all("Requires-Dist") or distribution.requires
+            found[name] = _Installed(about["Version"], tuple(_parsed(requires or ())))
     return found
 
 
@@ -209,14 +210,14 @@ def _between(installed: Mapping[str, _Installed]) -> Iterator[Finding]:
             needed = canonicalize_name(one.name)
             if needed not in extras and name not in extras:
                 continue
-            if not _applies(one, frozenset(extras.get(name, ()))):
-                continue
             there = installed.get(needed)
-            if there is not None and not _fits(one, there.version):
+            if there is not None:
                 got = f"{one.name} {there.version}"
-            elif there is None and name in extras and _applies(one, frozenset()):
-                got = f"no {one.name}"
+                wrong = not _fits(one, there.version)
+                asked = extras.get(name, frozenset())
             else:
+                got, wrong, asked = f"no {one.name}", name in extras, frozenset()
+            if not wrong or not _applies(one, asked):  # In this order: it is faster.
                 continue
             yield warning(
                 f"{got}; {name} {installed[name].version} needs {_ranged(one)}",

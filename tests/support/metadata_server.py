@@ -29,8 +29,7 @@ class MetadataServer:
         self.released.set()
         self.flavor = "Google"
         handler = type("Handler", (_Handler,), {"server_of": self})
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._http.daemon_threads = True
+        self._http = _HttpServer(("127.0.0.1", 0), handler)
         self.host = f"127.0.0.1:{self._http.server_address[1]}"
 
     @property
@@ -55,6 +54,13 @@ class MetadataServer:
         self.released.set()
         self._http.shutdown()
         self._http.server_close()
+
+
+class _HttpServer(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *args: object) -> None:
+        """Says nothing: a client did not wait for its answer."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -3,8 +3,9 @@
 import google.auth.compute_engine  # noqa: F401, reads the environment now.
 import pytest
 
+from tests.support.patient_doctor import make_patient
+
 
 @pytest.fixture(autouse=True)
-def _nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets no test ask for a metadata server that is not its own."""
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_patient(monkeypatch)

@@ -78,16 +78,19 @@ def test_a_bucket_that_is_silent_ends_in_time(
     assert found["jobs"].level == found["bucket"].level == "warning"
 
 
-def test_no_check_imports_what_it_looks_for() -> None:
+def test_no_check_imports_what_it_looks_for(tmp_path: pathlib.Path) -> None:
     code = (
         "import sys\n"
         "from gristmill.pipelines.doctor.checks import examine\n"
-        "examine(None)\n"
+        "examine(sys.argv[1])\n"
         "heavy = {'apache_beam', 'tensorflow', 'jax', 'grain', 'tensorstore'}\n"
         "print(sorted(heavy & sys.modules.keys()))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, convert(tmp_path, [[b"a"]])],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "[]\n"
 

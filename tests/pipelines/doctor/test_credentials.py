@@ -34,6 +34,8 @@ with MetadataServer() as server, tempfile.TemporaryDirectory() as folder:
         findings = credentials.look_at_credentials(place)
         found[name] = [dataclasses.asdict(finding) for finding in findings]
 
+    credentials._SECONDS = metadata_server._SECONDS = 60.0  # It may be a busy machine.
+    metadata_server._REQUEST_SECONDS = 60.0
     look("machine")
     server.scopes = ["devstorage.read_only", "logging.write"]
     look("machine that reads")
@@ -113,11 +115,16 @@ def found() -> dict[str, list[dict[str, Any]]]:
         (
             "revoked key",
             "error",
-            "expired or revoked: ",
+            "expired or revoked: invalid_grant: Invalid JWT Signature.",
             "gcloud iam service-accounts keys create KEY_FILE --iam-account=robot@p.",
         ),
         ("revoked key of a machine that is looked at alone", "warning", "revoked", ""),
-        ("broken key", "error", "none found: ", "gcloud auth application-default"),
+        (
+            "broken key",
+            "error",
+            "none that can be used: The file",
+            "gcloud auth application-default",
+        ),
         ("missing key", "error", "not there: ", "unset GOOGLE_APPLICATION_CREDENTIALS"),
         ("silence", "error", "none found in 0.5 s", "gcloud auth application-default"),
         (

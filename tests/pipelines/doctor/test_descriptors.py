@@ -43,7 +43,7 @@ def test_limits_are_compared_with_what_is_needed(tmp_path: pathlib.Path) -> None
         assert "4,096" in fine["seen"]
     (bucket,) = found["bucket"]
     assert bucket["level"] == "warning"
-    assert "at most 512, and 4,096" in bucket["seen"]
+    assert "at most 512, or 4,096" in bucket["seen"]
     assert "530 connections" in bucket["seen"]
     assert "ulimit -n 65536" in bucket["cure"]
     (shards,) = found["shards"]
