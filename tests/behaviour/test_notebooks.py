@@ -37,7 +37,9 @@ def text_of(cell) -> str:
 
 
 @pytest.mark.slow
-def test_a_notebook(tmp_path: pathlib.Path) -> None:
+def test_a_notebook(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
     cells = [new_code_cell(source) for source in ("import sys", *CELLS)]
     client = nbclient.NotebookClient(
         new_notebook(cells=cells),
