@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 _PATHS = ("FILE", "PATH", "DIRECTORY")
 
+if TYPE_CHECKING:
+    _TextType = click.ParamType[str]
+else:
+    _TextType = click.ParamType  # Of earlier releases, which it is not generic in.
 
-class _Path(click.ParamType[str]):
+
+class _Path(_TextType):
     """A path or pattern, which a shell completes to the name of a file."""
 
     name = "text"
