@@ -56,9 +56,8 @@ class TorchBatches(IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        records = self._batches.records(
-            process_index=self._rank, process_count=self._ranks
-        )
+        rank, ranks = self._rank, self._ranks
+        records = self._batches.records(process_index=rank, process_count=ranks)
         # The DataLoader takes a batch of each worker in turn: the first worker has the
         # first step, wherever that is.
         first = self._state["step"] + worker
@@ -66,7 +65,7 @@ class TorchBatches(IterableDataset):
         iterator = iter(records)
         iterator.set_state(self._state)
         for step in itertools.count(first, workers):
-            rows = self._batches.batch_size_at(step) // self._ranks
+            rows = self._batches.batch_size_at(step) // ranks
             batch = list(itertools.islice(iterator, rows))
             if not batch:
                 return
