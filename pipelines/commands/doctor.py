@@ -17,6 +17,7 @@ from gristmill.pipelines.commands.errors import (
     errors_reported,
     json_option,
 )
+from gristmill.pipelines.console.messages import next_step
 
 if TYPE_CHECKING:
     from gristmill.pipelines.doctor.finding import Finding
@@ -47,7 +48,8 @@ def doctor(*, dataset: str | None, as_json: bool) -> None:
     else:
         click.echo(findings_text(findings))
     if counts["error"]:
-        sys.exit(EXIT_FAILED)
+        sys.exit(EXIT_FAILED)  # The findings say what to do.
+    next_step(*(("demo",) if dataset is None else ("inspect", dataset)))
 
 
 def findings_text(findings: Sequence[Finding]) -> str:

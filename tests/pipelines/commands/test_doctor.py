@@ -68,6 +68,16 @@ def test_only_errors_make_it_fail(
     doctor(code=code)
 
 
+@pytest.mark.parametrize(
+    ("findings", "expected"), [(FINDINGS, ""), (FINDINGS[:2], "next: gristmill demo\n")]
+)
+def test_what_comes_next_where_nothing_is_to_be_repaired(
+    monkeypatch: pytest.MonkeyPatch, findings: list[checks.Finding], expected: str
+) -> None:
+    monkeypatch.setattr(checks, "MACHINE_CHECKS", {"a check": lambda place: findings})
+    assert CliRunner().invoke(cli, ["doctor"]).stderr == expected
+
+
 def test_a_path_that_is_none_is_wrong_usage() -> None:
     assert json.loads(doctor("gs:/b/c4", "--json", code=2))["error"]["got"]
 
