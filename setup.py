@@ -55,7 +55,11 @@ LOADER = [
     "jax>=0.5,<0.13",
     "tensorstore>=0.1.70,<0.2",
 ]
-METRICS = ["prometheus-client>=0.20,<1"]
+METRICS = [
+    # Versions below 2 keep its API.
+    "opentelemetry-api>=1.30,<2",
+    "prometheus-client>=0.20,<1",
+]
 # Checkpoints of a model together with its feed, and clusters of one's own.
 OTHERS = [
     "dask[distributed]>=2025.1,<2027",
@@ -97,6 +101,9 @@ DEV = [
     # Runs a notebook in a kernel.
     "nbclient>=0.10,<0.12",
     "obstore>=0.8,<0.13",
+    # What is exported is compared with what they give to Prometheus.
+    "opentelemetry-exporter-prometheus>=0.51b0,<1",
+    "opentelemetry-sdk>=1.30,<2",
     "psutil>=5.9,<8",
     "pytest>=9,<10",
     "pytest-timeout>=2.3,<3",

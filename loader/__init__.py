@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     )
     from gristmill.loader.decode.tokens import TokenDecoder
     from gristmill.loader.feed.feed import Feed
-    from gristmill.loader.feed.prometheus import HasStats, export_stats
-    from gristmill.loader.feed.stats import FeedStats
     from gristmill.loader.grain_source.batched import in_batches, read_together
     from gristmill.loader.grain_source.source import ArrayRecordDataSource
     from gristmill.loader.jax_arrays.feed import JaxFeed, to_jax
@@ -55,6 +53,11 @@ if TYPE_CHECKING:
     from gristmill.loader.provenance.source_fields import Piece, SourcePlace
     from gristmill.loader.remote.range_fetcher import ReadCounts
     from gristmill.loader.remote.read_options import ReadOptions
+    from gristmill.loader.stats.causes import Waiting, waits_for
+    from gristmill.loader.stats.feed_stats import FeedStats
+    from gristmill.loader.stats.metrics import HasStats
+    from gristmill.loader.stats.opentelemetry import export_to_opentelemetry
+    from gristmill.loader.stats.prometheus import export_stats
 
 __all__ = [
     "ArrayRecordDataSource",
@@ -100,15 +103,18 @@ __all__ = [
     "StateMismatchError",
     "SystemLimitError",
     "TokenDecoder",
+    "Waiting",
     "WorkerDiedError",
     "describe",
     "export_stats",
+    "export_to_opentelemetry",
     "global_batches",
     "in_batches",
     "read_together",
     "rows_of",
     "to_jax",
     "token_weights",
+    "waits_for",
 ]
 
 # Imported when first used: a trainer that only opens a dataset needs nothing else.

@@ -119,6 +119,7 @@ MAXTEXT_REQUIRES = {
     "jax": "0.11.1",
     "numpy": "2.1.3",
     "packaging": "26.3",
+    "opentelemetry-api": "1.44.0",
     "prometheus-client": "0.26.0",
     "requests": "2.34.2",
     "rich": "15.0.0",

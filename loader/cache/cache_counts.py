@@ -23,6 +23,8 @@ class CacheCounts:
     evictions: int = 0
 
     def __add__(self, other: CacheCounts) -> CacheCounts:
+        if other is NOT_CACHED:
+            return self  # As for every batch without a cache.
         added = {name: vars(self)[name] + vars(other)[name] for name in vars(self)}
         return CacheCounts(**added)
 

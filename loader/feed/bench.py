@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Literal
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.batches import Batches
 from gristmill.loader.feed.feed import Feed
 from gristmill.loader.feed.source import BatchSource, Decode
-from gristmill.loader.feed.stats import FeedStats, ReadBatch
 from gristmill.loader.order.schedule import ALL_ROWS
+from gristmill.loader.stats.causes import Waiting, waits_for
+from gristmill.loader.stats.feed_stats import FeedStats, ReadBatch
 
-Limit = Literal["io", "read", "decode", "trainer"]
-
-# The feed is not the limit where the trainer waits less than this share of its time.
-_WAITING_SHARE = 0.05
 _LEAST_BATCHES = 3
 
 
@@ -64,16 +60,9 @@ class Measured:
     step_seconds: float
 
     @property
-    def limit(self) -> Limit:
-        """The slowest part: the trainer, or the largest share of the time alone."""
-        if self.fed.waiting_share < _WAITING_SHARE:
-            return "trainer"
-        shares: dict[Limit, float] = {
-            "io": self.alone.io_seconds,
-            "read": self.alone.read_seconds,
-            "decode": self.alone.decode_seconds,
-        }
-        return max(shares, key=shares.__getitem__)
+    def waiting(self) -> Waiting:
+        """What the trainer waited for."""
+        return waits_for(self.fed)
 
 
 def measure(
@@ -123,7 +112,7 @@ def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> A
         batches, rows=ALL_ROWS, decode=decode, start_step=0, packed=None
     )
     source[0]  # opens shards
-    stored, queued = _storage_bytes(), _queued_seconds()
+    stored = _storage_bytes()
     started = time.perf_counter()
     read: list[ReadBatch] = []
     while len(read) < _LEAST_BATCHES or time.perf_counter() - started < seconds:
@@ -131,9 +120,7 @@ def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> A
         read.append(dataclasses.replace(source[len(read) + 1], batch=None))
     wall = sum(batch.read_seconds for batch in read)
     cpu = sum(batch.read_cpu_seconds for batch in read)
-    decoding = sum(batch.decode_seconds for batch in read)
-    # Waiting for a processor is not waiting for storage.
-    queued = (_queued_seconds() - queued) * wall / (wall + decoding)
+    queued = sum(batch.read_queued_seconds for batch in read)
     stored_now = _storage_bytes()
     if any(dataset.read_options for dataset in batches.datasets):
         stored_now = None
@@ -143,7 +130,7 @@ def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> A
         record_bytes=sum(batch.record_bytes for batch in read),
         io_seconds=max(0.0, wall - cpu - queued),
         read_seconds=cpu,
-        decode_seconds=decoding,
+        decode_seconds=sum(batch.decode_seconds for batch in read),
         storage_bytes=None
         if stored is None or stored_now is None
         else stored_now - stored,
@@ -168,12 +155,3 @@ def _storage_bytes() -> int | None:
         return int(fields["read_bytes"])
     except (OSError, KeyError, ValueError):
         return None
-
-
-def _queued_seconds() -> float:
-    """How long this thread was ready to run, but all processors were busy."""
-    try:
-        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0

@@ -7,11 +7,9 @@ collected, or set to another step.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import logging
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.util import Finalize
@@ -30,7 +28,6 @@ from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
 from gristmill.loader.feed.source import BatchSource, Decode
 from gristmill.loader.feed.state import batches_as_of, state_of, step_of
-from gristmill.loader.feed.stats import FeedStats, Meter, ReadBatch
 from gristmill.loader.feed.workers import (
     Workers,
     explained,
@@ -40,6 +37,8 @@ from gristmill.loader.feed.workers import (
 from gristmill.loader.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.notebook import table_html
 from gristmill.loader.order.schedule import Rows, RowsBySize
+from gristmill.loader.stats.clocks import usable_processors
+from gristmill.loader.stats.feed_stats import FeedStats, Meter, ReadBatch
 
 RowsOf: TypeAlias = Callable[[int], Rows]
 """Returns a host's rows of a batch of a size, or raises InputError."""
@@ -91,7 +90,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         self._step = checked_count(start_step, what="start_step", least=0, most=most)
         self.rows = self._rows_from(self._step, batches)
         self._order = state_of(batches, self._step)
-        self._meter = Meter()
+        self._meter, self._processors = Meter(), usable_processors()
 
     @property
     def _parent(self) -> NoReturn:
@@ -126,7 +125,19 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
                 continues after `set_state(get_state())`.
             Exception: What decode raised, with a note of the step.
         """
-        asked_at = time.perf_counter()
+        self._meter.asked()
+        try:
+            read = self._next_read()
+        except BaseException:
+            self._meter.failed()
+            raise
+        self._meter.given(read)
+        self._step += self._every
+        if (steps := self.batches.steps) is not None:
+            self._step = min(self._step, steps)
+        return read.batch
+
+    def _next_read(self) -> ReadBatch:
         while True:
             self.start_prefetch()
             reading = self._reading  # Another thread may close the feed.
@@ -135,14 +146,9 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
                 raise StopIteration
             read = reading.get()
             if read.step == self._step:
-                break
+                return read
             # Ctrl-C came after the last batch was taken and before it was counted.
             self._stop_reading()
-        self._meter.given(read, asked_at=asked_at)
-        self._step += self._every
-        if (steps := self.batches.steps) is not None:
-            self._step = min(self._step, steps)
-        return read.batch
 
     @limits_named()
     def start_prefetch(self) -> None:
@@ -227,8 +233,12 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         """What the feed has done so far, and how long it took."""
         reading = self._reading  # Another thread may ask.
         ready = 0 if reading is None else len(reading)
-        return dataclasses.replace(
-            self._meter.stats, ready_batches=ready, prefetch=self._prefetch
+        return self._meter.current(
+            ready_batches=ready,
+            prefetch=self._prefetch,
+            workers=self._workers,
+            makers=self._workers or self._prefetch,
+            processors=self._processors,
         )
 
     def close(self) -> None:

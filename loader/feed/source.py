@@ -26,9 +26,10 @@ from gristmill.dataset.errors import (
 from gristmill.loader.batches import Batches, describe_row
 from gristmill.loader.cache.cache_counts import NOT_CACHED
 from gristmill.loader.feed.shared_memory import pack
-from gristmill.loader.feed.stats import ReadBatch
 from gristmill.loader.feed.window_reads import WindowReads
 from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule
+from gristmill.loader.stats.clocks import thread_times
+from gristmill.loader.stats.feed_stats import ReadBatch
 
 Decode: TypeAlias = Callable[[Sequence[bytes]], Any]
 
@@ -63,6 +64,8 @@ class BatchSource:
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
         self._start_step, self._every, self._packed = start_step, every, packed
+        # How long it took to send the batch before; a worker has one thread.
+        self._sent_seconds = 0.0
         self._windows: WindowReads | None = None
         self._ahead: BatchesAhead | None = None
         # Only in one process: each worker has every n-th step, but would prepare all.
@@ -83,7 +86,7 @@ class BatchSource:
             return np.empty(0, np.uint8)
         try:
             batch = self._read(step)
-            return batch if self._packed is None else pack(batch, prefix=self._packed)
+            return batch if self._packed is None else self._send(batch, self._packed)
         except Exception as e:
             error = SystemLimitError.of(e) or e
             error.add_note(f"in the batch of step {step:,}")
@@ -100,15 +103,22 @@ class BatchSource:
             cure="see the traceback; with workers=0 the error itself is raised",
         )
 
+    def _send(self, batch: ReadBatch, prefix: str) -> Any:
+        started = time.perf_counter()
+        packed = pack(batch, prefix=prefix)
+        self._sent_seconds = time.perf_counter() - started
+        return packed
+
     def _read(self, step: int) -> ReadBatch:
-        started, cpu_started = time.perf_counter(), time.thread_time()
+        started, worked_seconds = thread_times(), 0.0
         if self._windows is not None:
-            records = self._windows.read(step)
+            records, worked_seconds = self._windows.read(step)
         elif self._ahead is not None:
             records = self._batches.read_batch(self._ahead.batch(step))
         else:
             records = self._batches.read(step, self._rows)
-        cpu_read, read = time.thread_time(), time.perf_counter()
+        done = thread_times()
+        read = done.since(started)
         batch: Any = records
         if self._decode is not None:
             try:
@@ -126,15 +136,19 @@ class BatchSource:
                     got=repr(e),
                     cure="let decode raise an error of its own",
                 ) from e
-        decoded = time.perf_counter()
+        decoded = thread_times().since(done)
         return ReadBatch(
             step=step,
             batch=batch,
             records=len(records),
             record_bytes=sum(map(len, records)),
-            read_seconds=read - started,
-            read_cpu_seconds=cpu_read - cpu_started,
-            decode_seconds=decoded - read,
+            read_seconds=read.passed,
+            read_cpu_seconds=read.cpu + worked_seconds,
+            read_queued_seconds=read.queued,
+            decode_seconds=decoded.passed,
+            decode_cpu_seconds=decoded.cpu,
+            decode_queued_seconds=decoded.queued,
+            transfer_seconds=self._sent_seconds,
             cache=sum(
                 (data.take_cache_counts() for data in self._batches.datasets),
                 NOT_CACHED,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray
 from gristmill.loader.order.schedule import Rows, RowsBySize, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle
+from gristmill.loader.stats.clocks import thread_times
 
 # The one in use, and the next.
 _WINDOWS = 2
@@ -30,6 +32,8 @@ _WINDOWS = 2
 class _Window(NamedTuple):
     positions: IntArray  # Those of this reader, ascending.
     records: list[bytes]
+    # Of the time that reading them took, that a processor was busy, or waited for.
+    working_share: float
 
 
 class WindowReads:
@@ -88,8 +92,12 @@ class WindowReads:
             return None
         return reads
 
-    def read(self, step: int) -> list[bytes]:
-        """Returns the rows of a step's batch."""
+    def read(self, step: int) -> tuple[list[bytes], float]:
+        """Returns the rows of a step's batch, and seconds of work that it waited for.
+
+        A thread of its own reads a window: that time is not waiting for storage.
+        """
+        worked_seconds = 0.0
         positions = self._schedule.positions(step, self._rows)
         out = [b""] * len(positions)
         left = np.ones(len(positions), bool)
@@ -97,14 +105,17 @@ class WindowReads:
             begin, end = self._bounds(int(positions[left].min()))
             inside = (positions >= begin) & (positions < end)
             last = int(positions[inside].max())
+            waiting_since = time.perf_counter()
             window = self._window(begin, end, last).result()
+            waited_seconds = time.perf_counter() - waiting_since
+            worked_seconds += waited_seconds * window.working_share
             found = np.searchsorted(window.positions, positions[inside]).tolist()
             for place, number in zip(
                 np.flatnonzero(inside).tolist(), found, strict=True
             ):
                 out[place] = window.records[number]
             left &= ~inside
-        return out
+        return out, worked_seconds
 
     def _bounds(self, position: int) -> tuple[int, int]:
         """Returns the half-open positions of the window that holds one."""
@@ -152,8 +163,12 @@ class WindowReads:
         if self._every > 1:
             wanted &= (steps - self._first_step) % self._every == 0
         positions = positions[wanted]
-        records = self._order.records_unchecked(positions)
-        return _Window(positions, self._dataset.read_unchecked(records))
+        started = thread_times()
+        numbers = self._order.records_unchecked(positions)
+        records = self._dataset.read_unchecked(numbers)
+        took = thread_times().since(started)
+        share = (took.cpu + took.queued) / took.passed if took.passed else 0.0
+        return _Window(positions, records, min(1.0, share))
 
 
 def _among(rows: Rows | Callable[[int], Rows], count: int) -> npt.NDArray[np.bool_]:

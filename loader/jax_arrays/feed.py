@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import time
 import weakref
 from collections import deque
@@ -17,9 +16,9 @@ import numpy as np
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.system_limits import limits_named
-from gristmill.loader.feed.stats import SUMS, FeedStats, Meter, ReadBatch
 from gristmill.loader.indices import checked_count
 from gristmill.loader.jax_arrays.global_arrays import RowsRead, global_arrays
+from gristmill.loader.stats.feed_stats import SUMS, FeedStats, Meter, ReadBatch
 
 _END = object()
 _PATIENCE_SECONDS = 5
@@ -53,6 +52,7 @@ class _Loaded(NamedTuple):
     batch: Any
     state: Any
     stats: FeedStats
+    transfer_seconds: float
 
 
 class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
@@ -106,7 +106,18 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             InputError: The batch and the sharding do not match, or the feed is closed.
             Exception: What the feed raised.
         """
-        asked_at = time.perf_counter()
+        self._meter.asked()
+        try:
+            loaded = self._next_loaded()
+        except BaseException:
+            self._meter.failed()
+            raise
+        self._meter.given(_between(self._last, loaded))
+        self._state, self._last = loaded.state, loaded.stats
+        self._given += 1
+        return loaded.batch
+
+    def _next_loaded(self) -> _Loaded:
         if not self._in_order:
             self.set_state(self._state)
         self._read_ahead(max(self._ahead, 1))
@@ -117,13 +128,10 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         if loaded.number != self._given:
             # Ctrl-C came between a batch and its count: it was not given to the caller.
             self.set_state(self._state)
-            return next(self)
+            return self._next_loaded()
         self._pending.popleft()
         self._read_ahead(self._ahead)
-        self._meter.given(_between(self._last, loaded.stats), asked_at=asked_at)
-        self._state, self._last = loaded.state, loaded.stats
-        self._given += 1
-        return loaded.batch
+        return loaded
 
     def start_prefetch(self) -> None:
         """Starts to read ahead; asking for a batch does it too."""
@@ -168,10 +176,12 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         # A copy: another thread may export the stats.
         done = [future for future in list(self._pending) if future.done()]
         ready = [one for one in done if not one.exception() and one.result()]
-        return dataclasses.replace(
-            self._meter.stats,
+        return self._meter.current(
             ready_batches=feed.ready_batches + len(ready),
             prefetch=feed.prefetch + self._ahead,
+            workers=feed.workers,
+            makers=feed.makers,
+            processors=feed.processors,
         )
 
     def close(self) -> None:
@@ -227,10 +237,12 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             batch = next(self._feed, _END)
             state, stats = self._feed_state(), self._feed_stats()
             if batch is not _END:
+                started = time.perf_counter()
                 arrays = global_arrays(batch, self._sharding, self._rows)
+                took = time.perf_counter() - started
                 # Counted here: Ctrl-C may lose a batch between here and the caller.
                 self._loaded += 1
-                return _Loaded(self._loaded - 1, arrays, state, stats)
+                return _Loaded(self._loaded - 1, arrays, state, stats, took)
         except BaseException:
             self._stopped = True  # Read nothing after a failure.
             raise
@@ -244,9 +256,11 @@ def _close(feed: weakref.ref[JaxFeed]) -> None:
         found.close()
 
 
-def _between(before: FeedStats, after: FeedStats) -> ReadBatch:
+def _between(before: FeedStats, loaded: _Loaded) -> ReadBatch:
     """Returns the counts of one batch: the difference of a feed's stats around it."""
+    after = loaded.stats
     sums = {name: getattr(after, name) - getattr(before, name) for name in SUMS}
+    sums["transfer_seconds"] += loaded.transfer_seconds
     return ReadBatch(step=-1, batch=None, **sums)
 
 

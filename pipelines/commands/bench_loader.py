@@ -23,17 +23,6 @@ if TYPE_CHECKING:
     from gristmill.loader.feed.source import Decode
     from gristmill.loader.order import ShuffleName
 
-_LIMITS = {
-    "trainer": ("the trainer", "run with --step-ms 0 to see what the machine can feed"),
-    "io": (
-        "waiting for storage",
-        "read more at a time (--workers, --prefetch), or larger ranges "
-        "(--shuffle block)",
-    ),
-    "read": ("decompression and checks: processors are busy", ""),
-    "decode": ("decode: processors are busy in the function of --decode", ""),
-}
-
 
 @click.command("bench-loader", epilog=EPILOG)
 @click.argument("dataset")
@@ -167,7 +156,7 @@ def bench_loader(
         return
     how = f"{workers or 'no'} workers, batches of {batch_size:,}, {shuffle} shuffle"
     click.echo(f"{opened!r}"[1:-1])
-    click.echo(measured_text(measured, how, workers=workers))
+    click.echo(measured_text(measured, how))
     _next(measured, workers)
 
 
@@ -177,7 +166,7 @@ def _next(measured: Measured, workers: int) -> None:
 
     ctx = click.get_current_context()
     cores = default_workers()
-    if measured.limit == "trainer":
+    if measured.waiting.cause == "trainer":
         next_step(*command_line(ctx, without=("step_ms",)))
     elif workers < cores:
         next_step(*command_line(ctx, without=("workers",)), "--workers", cores)
@@ -189,21 +178,19 @@ def _json(measured: Measured) -> str:
         "records_per_second": fed.records_per_second,
         "record_bytes_per_second": fed.record_bytes_per_second,
         "waiting_share": fed.waiting_share,
-        "limit": measured.limit,
+        "waits_for": dataclasses.asdict(measured.waiting),
     }
     return json.dumps(document)
 
 
-def measured_text(measured: Measured, how: str, *, workers: int) -> str:
+def measured_text(measured: Measured, how: str) -> str:
     """Returns what was measured as text.
 
     Args:
         measured: It.
         how: The options of the feed, for the reader.
-        workers: The number of worker processes that the feed had.
     """
-    from gristmill.pipelines.local.pool import default_workers
-    from gristmill.pipelines.results.formatting import plural, size_text
+    from gristmill.pipelines.results.formatting import size_text
 
     alone, fed = measured.alone, measured.fed
 
@@ -213,14 +200,7 @@ def measured_text(measured: Measured, how: str, *, workers: int) -> str:
     def share(seconds: float) -> str:
         return f"{seconds / alone.seconds:.0%}"
 
-    limit, advice = _LIMITS[measured.limit]
-    if not advice:
-        cores = default_workers()
-        advice = (
-            f"use --workers, up to {plural(cores, 'core')}"
-            if workers < cores
-            else f"--workers uses all of {plural(cores, 'core')} already"
-        )
+    waiting = measured.waiting
     lines = [
         (
             "alone",
@@ -240,8 +220,8 @@ def measured_text(measured: Measured, how: str, *, workers: int) -> str:
             f"{measured.step_seconds * 1000:g} ms a step; "
             f"{fed.startup_seconds:.1f} s for the first",
         ),
-        ("limit", limit),
-        ("", advice),
+        ("cause", f"{waiting.cause}: {waiting.text}"),
+        ("", waiting.cure),
     ]
     cache = fed.cache
     if cache.hits or cache.misses:

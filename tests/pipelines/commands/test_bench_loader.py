@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from gristmill import loader
 from gristmill.dataset.errors import InputError
 from gristmill.loader.feed.bench import Alone, Measured, measure
-from gristmill.loader.feed.stats import FeedStats
+from gristmill.loader.stats.feed_stats import FeedStats
 from gristmill.pipelines.commands.bench_loader import measured_text
 from gristmill.pipelines.commands.main import cli
 from tests.support.buckets import upload
@@ -44,41 +44,50 @@ def bench_json(*arguments: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("io", "read", "decode", "waited", "limit", "words"),
+    ("waited", "cause", "words"),
     [
-        (0.0, 1.0, 0.0, 9, "read", "decompression and checks: processors are busy"),
-        (0.1, 0.3, 0.6, 9, "decode", "the function of --decode"),
-        (0.4, 0.3, 0.3, 9, "io", "waiting for storage"),
-        (0.9, 0.1, 0.0, 0.1, "trainer", "the trainer"),
+        (9, "decode", "87% of what a batch takes is decode"),
+        (0.1, "trainer", "the trainer waits 1% of its time for batches"),
     ],
 )
-def test_the_limit_is_the_largest_share(io, read, decode, waited, limit, words):
+def test_the_cause_is_that_of_the_feed(waited, cause, words):
     alone = Alone(
         batches=1,
         records=9,
         record_bytes=90,
-        io_seconds=io,
-        read_seconds=read,
-        decode_seconds=decode,
+        io_seconds=0.1,
+        read_seconds=0.3,
+        decode_seconds=0.6,
         storage_bytes=None,
     )
-    fed = FeedStats(batches=3, records=9, wait_seconds=waited, busy_seconds=10.0)
+    fed = FeedStats(
+        batches=3,
+        records=9,
+        wait_seconds=waited,
+        busy_seconds=10.0,
+        read_seconds=2,
+        read_cpu_seconds=2,
+        decode_seconds=13,
+        workers=2,
+        makers=2,
+        processors=1,
+    )
     measured = Measured(alone=alone, fed=fed, step_seconds=0.0)
-    assert measured.limit == limit
-    text = measured_text(measured, "how", workers=0)
-    assert f"{io:.0%} waiting for storage" in text
-    assert words in next(line for line in text.splitlines() if "  limit " in line)
-    # Advice to use more processes is no help where all cores have one.
-    more = "use --workers, up to"
-    assert (more in text) == (limit in ("read", "decode"))
-    assert more not in measured_text(measured, "how", workers=10_000)
+    assert measured.waiting == loader.waits_for(fed)
+    text = measured_text(measured, "how")
+    assert "10% waiting for storage" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("  cause "))
+    assert line.startswith(f"  cause     {cause}: ")
+    assert words in line
+    assert text.endswith(f"\n{' ' * 12}{measured.waiting.cure}")
 
 
 @pytest.mark.alone
 def test_a_trainer_that_takes_no_time_is_limited_by_reading(dataset):
     found = bench_json(dataset, "--batch-size", 500)
     alone, fed = found["alone"], found["fed"]
-    assert found["limit"] == "read"
+    # Or others use the processors meanwhile.
+    assert found["waits_for"]["cause"] in ("read", "host")
     assert found["waiting_share"] > 0.2
     assert alone["records"] == alone["batches"] * 500
     assert alone["read_seconds"] > alone["io_seconds"]
@@ -92,7 +101,7 @@ def test_a_trainer_that_takes_no_time_is_limited_by_reading(dataset):
 @pytest.mark.alone
 def test_a_slow_trainer_is_the_limit(dataset):
     found = bench_json(dataset, "--step-ms", 60, "--batch-size", 100)
-    assert found["limit"] == "trainer"
+    assert found["waits_for"]["cause"] == "trainer"
     assert found["step_seconds"] == 0.06
     assert found["records_per_second"] < 100 / 0.06
 
@@ -108,7 +117,7 @@ def test_a_decode_takes_its_share(dataset, tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     found = bench_json(dataset, "--decode", "slow_module:decode", "--batch-size", 50)
-    assert found["limit"] == "decode"
+    assert found["waits_for"]["cause"] in ("decode", "host")
     assert found["alone"]["decode_seconds"] > found["alone"]["read_seconds"]
 
 
@@ -121,7 +130,7 @@ def test_slow_storage_is_the_limit(dataset, tmp_path, monkeypatch):
         upload(server, dataset, "c4")
         server.latency_seconds = 0.2
         found = bench_json("gs://bucket/c4", "--batch-size", 20)
-    assert found["limit"] == "io"
+    assert found["waits_for"]["cause"] == "storage"
     assert found["alone"]["storage_bytes"] is None  # They did not come from a disk.
     assert found["alone"]["io_seconds"] > 3 * found["alone"]["read_seconds"]
 
@@ -156,7 +165,7 @@ def test_people_get_a_table_and_workers_are_used(dataset, tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0] == f"Dataset {dataset}, split train: 4,000 records in 2 shards"
     heads = [line.split()[0] for line in lines[1:] if not line.startswith(" " * 3)]
-    assert heads == ["alone", "fed", "trainer", "limit"]
+    assert heads == ["alone", "fed", "trainer", "cause"]
     assert "2 workers, batches of 64, block shuffle" in done.stdout
 
 

@@ -1,0 +1,93 @@
+"""Clocks of a thread: the time that passed, its work, its waiting for a processor.
+
+Waiting for a processor is not waiting for storage: on a busy host a thread that could
+run does not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from typing import NamedTuple
+
+_CPU_LIMIT = "/sys/fs/cgroup/cpu.max"
+
+
+class ThreadTimes(NamedTuple):
+    """Times of a thread, in seconds, each from a beginning of its own.
+
+    Attributes:
+        passed: By the clock.
+        cpu: That a processor worked for the thread.
+        queued: That the thread was ready to run, and no processor was free, or that its
+            container was held back. 0 where the system does not tell.
+    """
+
+    passed: float
+    cpu: float
+    queued: float
+
+    def since(self, before: ThreadTimes) -> ThreadTimes:
+        """Returns the time from `before` to this."""
+        return ThreadTimes(
+            self[0] - before[0], self[1] - before[1], self[2] - before[2]
+        )
+
+
+class _Counts:
+    """The system's counts of one thread, kept open: to open them takes longest."""
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        except OSError:
+            self._file = -1
+
+    def queued_seconds(self) -> float:
+        """Returns how long the thread has waited for a processor; 0 if not known."""
+        if self._file < 0:
+            return 0.0
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
+class _ThisThread(threading.local):
+    def __init__(self) -> None:
+        self.counts = _Counts()
+
+    def start_again(self) -> None:
+        self.counts = _Counts()
+
+
+_thread = _ThisThread()
+# A forked process would read the counts of its parent.
+os.register_at_fork(after_in_child=_thread.start_again)
+
+
+def thread_times() -> ThreadTimes:
+    """Returns the times of this thread."""
+    queued = _thread.counts.queued_seconds()
+    return ThreadTimes(time.perf_counter(), time.thread_time(), queued)
+
+
+def usable_processors() -> int:
+    """Returns how many processors this process may use at a time.
+
+    Those that it may run on; in a container with a limit, no more than that, rounded
+    up.
+    """
+    processors = len(os.sched_getaffinity(0))
+    try:
+        with open(_CPU_LIMIT, encoding="ascii") as file:
+            quota, period = file.read().split()
+        return max(1, min(processors, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # No limit is "max".
+        return processors
