@@ -58,7 +58,9 @@ def _packed_iterator(
 
     dataset = packed_batches(config, mesh, side, sources, options)
     max_logging.log(f"gristmill: {side.name} of packed rows: {dataset.batches!r}")
-    return MultiHostDataLoadIterator(dataset, mesh, side.padded)
+    iterator = MultiHostDataLoadIterator(dataset, mesh, side.padded)
+    iterator.gristmill_readers = [dataset]
+    return iterator
 
 
 def _records_iterator(
@@ -85,9 +87,14 @@ def _records_iterator(
     theirs = grain_data_processing.get_datasets
     grain_data_processing.get_datasets = datasets
     try:
-        return own(config, mesh, process_indices)
+        made = own(config, mesh, process_indices)
     finally:
         grain_data_processing.get_datasets = theirs
+    # Several where this host goes on for several; then each has its own dataset.
+    iterators = made if isinstance(made, list) else [made]
+    for iterator, dataset in zip(iterators, datasets.made, strict=False):
+        iterator.gristmill_readers = [dataset]
+    return made
 
 
 def is_row_a_record(config: Any) -> bool:

@@ -73,7 +73,7 @@ class MaxTextRows:
         return dict(arrays)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class PackedBatches:
     """The batches of this host; each `iter` of it begins with the first."""
 

@@ -27,12 +27,14 @@ class RecordDatasets:
         sources: The data.
         options: How it is read.
         rows: Records of a host that make one step of the order.
+        made: The records in gristmill's order that were asked for in this process.
     """
 
     side: Side
     sources: Sources
     options: Options
     rows: int
+    made: list[Any] = dataclasses.field(default_factory=list, compare=False)
 
     def __call__(
         self,
@@ -58,11 +60,13 @@ class RecordDatasets:
         batches = self.sources.batches(self.side, self.options, rows=rows)
         if elastic:
             return batches.map_dataset()
-        return batches.records(
+        records = batches.records(
             process_index=host,
             process_count=hosts,
             prefetch=self.side.batches_ahead(self.rows),
         )
+        self.made.append(records)
+        return records
 
     def _in_grains_order(self, share: slice, *, elastic: bool) -> Any:
         """Returns what `get_datasets` of MaxText returns, read by our source.

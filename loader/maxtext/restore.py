@@ -1,4 +1,4 @@
-"""Says what to do where a checkpoint holds no state of the data that are read."""
+"""Restores states of the data that are read, and refuses those of other kinds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from gristmill import loader
 from gristmill.dataset.errors import StateMismatchError, some_of
 from gristmill.loader.maxtext.options import PREFIX, Order
+from gristmill.loader.maxtext.weights import change_weights
 
 ONE_FILE = "process_0.json"
 """The file of a state that all hosts share."""
@@ -18,11 +19,16 @@ _OF_HOSTS = "states of single hosts, which read records"
 
 
 def explained_restore(for_restore: Callable[..., Any], order: Order) -> Any:
-    """Returns MaxText's `for_restore`, which refuses states of another kind by name."""
+    """Returns MaxText's `for_restore`, which says what to do about other states."""
 
     @functools.wraps(for_restore)
     def restore(manager: Any, step: int, iterator: Any, *others: Any) -> Any:
-        check_kind(manager.directory / str(step), iterator, order)
+        checkpoint = manager.directory / str(step)
+        check_kind(checkpoint, iterator, order)
+        change_weights(
+            iterator if isinstance(iterator, list) else [iterator],
+            (file.read_text() for file in _files(checkpoint)),
+        )
         return for_restore(manager, step, iterator, *others)
 
     return restore
@@ -39,7 +45,7 @@ def check_kind(checkpoint: Any, iterator: Any, order: Order) -> None:
     Raises:
         StateMismatchError: It holds states of another kind only.
     """
-    files = sorted((checkpoint / "iter").glob("process_*.json"))
+    files = _files(checkpoint)
     names = [file.name for file in files]
     one = isinstance(getattr(iterator, "local_iterator", None), _kinds_of_one_file())
     if not names:
@@ -60,6 +66,10 @@ def check_kind(checkpoint: Any, iterator: Any, order: Order) -> None:
         cure=f"{cure}; or begin the data anew, with another run_name and "
         f"load_full_state_path={checkpoint / 'items'}",
     )
+
+
+def _files(checkpoint: Any) -> list[Any]:
+    return sorted((checkpoint / "iter").glob("process_*.json"))
 
 
 def _order_of(state: str) -> Order:

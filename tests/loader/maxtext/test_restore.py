@@ -1,4 +1,7 @@
-"""Checkpoints whose states are of another kind than the data that are read."""
+"""Checkpoints whose states are of other data or weights than are read.
+
+Covers: loader/maxtext/restore.py, loader/maxtext/weights.py.
+"""
 
 import json
 import types
@@ -10,6 +13,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import StateMismatchError
 from gristmill.loader.maxtext.restore import explained_restore
+from gristmill.loader.maxtext.weights import with_past_weights
 
 
 def checkpoint_of(folder, names, state):
@@ -36,7 +40,7 @@ def iterator_of(kind: str, dataset: str):
 OF_HOSTS = ["process_0-of-2.json", "process_1-of-2.json"]
 OF_ALL = ["process_0.json"]
 OF_GRAIN = {"parent": {"next_index": 4}}
-OF_GRISTMILL = {"parent": {"feed": {"step": 4}}}
+OF_GRISTMILL = {"parent": {"feed": {"step": 4}, "next_row": 0}}
 
 
 @pytest.mark.parametrize(
@@ -67,3 +71,73 @@ def test_states_of_another_kind_are_refused_with_what_to_do(
         restore(manager, 7, iterator, -1)
     assert refused.value.cure.startswith(f"go on with {cure}; or begin")
     assert f"load_full_state_path={tmp_path}/7/items" in refused.value.cure
+
+
+def mixture_of(records: str, others: str, **weights) -> loader.GlobalBatches:
+    datasets = {"a": loader.open(records, "train"), "b": loader.open(others)}
+    return loader.global_batches(datasets, batch_size=4, weights=weights, seed=3)
+
+
+class Loaded:
+    """As MaxText's iterator, over what reads batches."""
+
+    def __init__(self, reader) -> None:
+        self.gristmill_readers = [reader]
+        self.reset()
+
+    def reset(self) -> None:
+        self.local_iterator = iter(self.gristmill_readers[0])
+
+
+def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
+    old = mixture_of(records, others, a=1, b=1)
+    hosts = [iter(old.records(process_index=i, process_count=2)) for i in range(2)]
+    # Behind packing they stop at other steps.
+    for host, given in zip(hosts, (3, 10), strict=True):
+        for _ in range(given):
+            next(host)
+    directory = tmp_path / "7" / "iter"
+    directory.mkdir(parents=True)
+    for number, host in enumerate(hosts):
+        state = {"parent": host.get_state(), "next_row": 0}
+        (directory / f"process_{number}-of-2.json").write_text(json.dumps(state))
+    new = mixture_of(records, others, a=3, b=1)
+    expected = old.with_weights({"a": 3, "b": 1}, step=5)  # The second begins step 5.
+    manager = types.SimpleNamespace(directory=tmp_path)
+    restore = explained_restore(lambda *_: None, "gristmill")
+    for number, host in enumerate(hosts):
+        again = Loaded(new.records(process_index=number, process_count=2))
+        restore(manager, 7, again, -1)
+        again.local_iterator.set_state(host.get_state())
+        rest = [next(again.local_iterator) for _ in range(20)]
+        own = slice(2 * number, 2 * number + 2)
+        order = [each for step in range(16) for each in expected.read(step, own)]
+        first = (3, 10)[number]
+        assert rest == order[first : first + 20]
+    assert "up to step 5 of 4 records, and a 0.75, b 0.25" in caplog.text
+    # Once more: the change is part of the states now.
+    caplog.clear()
+    state = json.loads(json.dumps(again.local_iterator.get_state()))
+    (directory / "process_1-of-2.json").write_text(json.dumps(state))
+    (directory / "process_0-of-2.json").unlink()
+    restore(manager, 7, Loaded(new.records(process_index=1, process_count=2)), -1)
+    assert not caplog.text
+
+
+def test_packed_rows_change_weights_at_the_step_of_the_state(tmp_path, records, others):
+    old = mixture_of(records, others, a=1, b=1)
+    state = {**old.feed(process_index=0, process_count=1, start_step=6).get_state()}
+    new = mixture_of(records, others, a=0, b=1)
+    found = with_past_weights(new, [(state, 0)])
+    expected = old.with_weights({"a": 0, "b": 1}, step=6)
+    assert found.schedule == expected.schedule
+    found.feed(process_index=0, process_count=1).set_state(state)
+    # Where more than weights differ, the batches stay, and the state is refused.
+    for other in (
+        {**state, "batch_size": 8},
+        {**state, "datasets": state["datasets"][:1]},
+        {**state, "mixture": None},
+    ):
+        assert with_past_weights(new, [(other, 0)]) is new
+    assert with_past_weights(old, [(state, 0)]) is old
+    assert with_past_weights(new, []) is new
