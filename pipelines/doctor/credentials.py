@@ -85,12 +85,13 @@ def look_at_credentials(place: Place | None) -> Iterator[Finding]:
         found = find.result(_SECONDS)
     except (TimeoutError, google.auth.exceptions.GoogleAuthError) as e:
         late = isinstance(e, TimeoutError)
-        said = f"none found in {_SECONDS:g} s" if late else "none that can be used"
+        said = f"none found in {_SECONDS:g} seconds" if late else "none found"
         if not needed and machine is None and not key_file:
             yield ok(f"{said}; gs:// paths need them: `{_LOG_IN}`")
             return
-        told = "" if late else f": {str(e).splitlines()[0]}"
-        yield bad(said + told, why=why, cure=f"{_LOG_IN}, or {_KEY_FILE}=KEY_FILE")
+        if not late:
+            said = f"none that can be used: {str(e).splitlines()[0]}"
+        yield bad(said, why=why, cure=f"{_LOG_IN}, or {_KEY_FILE}=KEY_FILE")
         return
     yield from _judged(found, machine, bad=bad, why=why, key_file=key_file)
 

@@ -211,13 +211,13 @@ def _between(installed: Mapping[str, _Installed]) -> Iterator[Finding]:
             if needed not in extras and name not in extras:
                 continue
             there = installed.get(needed)
+            got, asked = f"no {one.name}", frozenset[str]()
             if there is not None:
                 got = f"{one.name} {there.version}"
-                wrong = not _fits(one, there.version)
                 asked = extras.get(name, frozenset())
-            else:
-                got, wrong, asked = f"no {one.name}", name in extras, frozenset()
-            if not wrong or not _applies(one, asked):  # In this order: it is faster.
+            # In this order: to look at versions is faster than to evaluate markers.
+            fits = there is not None and _fits(one, there.version)
+            if fits or not _applies(one, asked):
                 continue
             yield warning(
                 f"{got}; {name} {installed[name].version} needs {_ranged(one)}",

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import pathlib
+import signal
 import stat
 import struct
 import subprocess
@@ -23,6 +24,8 @@ _ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")
 _LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _STATFS, _RELEASE = 1, 2, 3, 14, 15, 17, 18
 _FLUSH, _INIT, _OPENDIR, _READDIR, _RELEASEDIR, _BATCH_FORGET = 25, 26, 27, 28, 29, 42
 _INTERRUPT = 36
+# Who waits for an answer cannot even be killed: not for ever.
+_LIFE_SECONDS = 120
 # Whoever reads the output of the starter does not wait for it.
 _QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
 
@@ -98,6 +101,7 @@ class Files:
 
 def main(arguments: list[str]) -> None:
     """Mounts, and answers the kernel until it is unmounted."""
+    signal.alarm(_LIFE_SECONDS)
     *flags, source, point = arguments
     device = os.open("/dev/fuse", os.O_RDWR)
     users = (

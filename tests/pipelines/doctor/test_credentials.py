@@ -126,11 +126,16 @@ def found() -> dict[str, list[dict[str, Any]]]:
             "gcloud auth application-default",
         ),
         ("missing key", "error", "not there: ", "unset GOOGLE_APPLICATION_CREDENTIALS"),
-        ("silence", "error", "none found in 0.5 s", "gcloud auth application-default"),
+        (
+            "silence",
+            "error",
+            "none found in 0.5 seconds",
+            "gcloud auth application-default",
+        ),
         (
             "silence on a machine that is looked at alone",
             "ok",
-            "none found in 0.5 s; gs:// paths need them",
+            "none found in 0.5 seconds; gs:// paths need them",
             "",
         ),
     ],
