@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -16,9 +17,13 @@ import numpy as np
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.local.pool import call_apart, map_unordered
-from gristmill.pipelines.local.progress import conversion_shown, counter_shown
+from gristmill.pipelines.local.progress import (
+    conversion_shown,
+    counter_shown,
+    preparing_shown,
+)
 from gristmill.pipelines.results.conversion import Outcome
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin_job import TakenOutput, begin_job
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
@@ -89,23 +94,16 @@ def convert(
     jobs = tuple(jobs)
     check_jobs(jobs)
     exchanged = finish_exchange(jobs[0].output, or_give_up=overwrite)
-    preparations = [
-        begin_job(
-            job,
-            overwrite=overwrite,
-            exchanged=exchanged,
-            # Where worker processes call the user's function, this one does not: it may
-            # take memory or a device, or crash.
-            try_map=_try_apart if workers > 1 or beam_options else try_function,
-            count_files=functools.partial(
-                _count_files, workers=workers, show_progress=show_progress
-            ),
-            compare_shards=functools.partial(
-                _compare_shards, workers=workers, show_progress=show_progress
-            ),
-        )
-        for job in jobs
-    ]
+    preparations = _prepare(
+        jobs,
+        overwrite=overwrite,
+        exchanged=exchanged,
+        # Where worker processes call the user's function, this one does not: it may
+        # take memory or a device, or crash.
+        try_map=_try_apart if workers > 1 or beam_options else try_function,
+        workers=workers,
+        show_progress=show_progress,
+    )
     todo = [p.prepared for p in preparations if p.committed is None]
     replaced = [job.split for job, p in zip(jobs, preparations, strict=True) if p.aside]
     beforehand = [note for job in todo for note in plan_notes(job)]
@@ -161,6 +159,26 @@ def convert(
         notes=tuple(notes),
         seconds=time.monotonic() - started,
     )
+
+
+def _prepare(
+    jobs: Sequence[ConversionJob], *, workers: int, show_progress: bool, **begin: Any
+) -> list[TakenOutput]:
+    """Lists inputs and plans shards, or finds what an earlier run has planned."""
+    own: dict[str, Any] = {"workers": workers, "show_progress": show_progress}
+    with contextlib.ExitStack() as preparing:
+        preparing.enter_context(preparing_shown(show=show_progress))
+
+        def count_files(job: ConversionJob, files: InputFiles) -> RecordCounts:
+            preparing.close()  # This has a bar of its own.
+            return _count_files(job, files, **own)
+
+        def compare_shards(prepared: PreparedJob, shards: Sequence[int]) -> list[int]:
+            preparing.close()
+            return _compare_shards(prepared, shards, **own)
+
+        begin |= {"count_files": count_files, "compare_shards": compare_shards}
+        return [begin_job(job, **begin) for job in jobs]
 
 
 def _try_apart(job: ConversionJob, files: Sequence[InputFile]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.local.pool import default_workers, map_unordered
-from gristmill.pipelines.local.progress import counter_shown
+from gristmill.pipelines.local.progress import counter_shown, preparing_shown
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
 from gristmill.transforms.indexing.index_shard import index_shard
@@ -38,12 +38,13 @@ def index(
     Returns:
         The dataset, and its directory.
     """
-    tasks = plan_index(
-        options.files,
-        name=options.name,
-        split=options.split,
-        overwrite=options.overwrite,
-    )
+    with preparing_shown(show=show_progress):
+        tasks = plan_index(
+            options.files,
+            name=options.name,
+            split=options.split,
+            overwrite=options.overwrite,
+        )
     dataset = tasks.dataset
     if beam_options is not None:
         from gristmill.pipelines.beam_run import run_pipeline

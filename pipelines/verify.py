@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.local.pool import default_workers, map_unordered
-from gristmill.pipelines.local.progress import counter_shown
+from gristmill.pipelines.local.progress import counter_shown, preparing_shown
 from gristmill.pipelines.results.verification import Verification
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.result import GatheredChecks
@@ -62,7 +62,8 @@ def verify(
 def _verify_here(
     dataset: str, quick: bool, workers: int, show_progress: bool
 ) -> Verification:
-    plan = plan_verify(dataset, shards_too=quick)
+    with preparing_shown(show=show_progress):
+        plan = plan_verify(dataset, shards_too=quick)
     tasks = plan.tasks
     gathered = GatheredChecks(plan, quick=quick)
     if not quick:

@@ -184,13 +184,31 @@ def counter_shown(
 
 
 @contextlib.contextmanager
+def preparing_shown(
+    *, show: bool, line_seconds: float = _PLAIN_LINE_SECONDS
+) -> Iterator[None]:
+    """Shows that the body runs, which lists files and plans; how long is not known.
+
+    Args:
+        show: Whether to show it.
+        line_seconds: How often a line is printed where there is no terminal.
+    """
+    if show:
+        with _shown("preparing", None, line_seconds=line_seconds):
+            yield
+    else:
+        yield
+
+
+@contextlib.contextmanager
 def _shown(
-    label: str, source: _Source, *, line_seconds: float = _PLAIN_LINE_SECONDS
+    label: str, source: _Source | None, *, line_seconds: float = _PLAIN_LINE_SECONDS
 ) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         Progress,
+        ProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
@@ -200,22 +218,31 @@ def _shown(
     console = Console(stderr=True)
     started = time.monotonic()
     stop = threading.Event()
+    # On a narrow terminal the bar gets shorter, not the times.
+    elapsed_column = TimeElapsedColumn(table_column=Column(no_wrap=True))
+    columns: list[ProgressColumn] = [elapsed_column, TextColumn("elapsed")]
+    if source is not None:
+        columns = [
+            TextColumn("{task.percentage:>3.0f}%  {task.fields[text]} "),
+            elapsed_column,
+            TextColumn("elapsed,"),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+            TextColumn("left"),
+        ]
     bar = Progress(
         TextColumn(f"[bold]{label}"),
         BarColumn(bar_width=None),
-        TextColumn("{task.percentage:>3.0f}%  {task.fields[text]} "),
-        # On a narrow terminal the bar gets shorter, not the times.
-        TimeElapsedColumn(table_column=Column(no_wrap=True)),
-        TextColumn("elapsed,"),
-        TimeRemainingColumn(table_column=Column(no_wrap=True)),
-        TextColumn("left"),
+        *columns,
         console=console,
         transient=True,
         disable=not console.is_terminal,
     )
-    task = bar.add_task("", total=max(source.stored_bytes, 1), text="")
+    total = None if source is None else max(source.stored_bytes, 1)
+    task = bar.add_task("", total=total, text="")
 
     def show() -> str:
+        if source is None:
+            return ""
         progress = source.read()
         seconds = max(time.monotonic() - started, 1e-3)
         rate = f"{progress.raw_bytes / 1e6 / seconds:,.1f} MB/s"
@@ -230,9 +257,8 @@ def _shown(
             del parts[1]
         text = "  ".join(parts)
         bar.update(task, completed=progress.stored_bytes, text=text)
-        return (
-            f"{100 * progress.stored_bytes / max(source.stored_bytes, 1):.0f}%  {text}"
-        )
+        share = progress.stored_bytes / max(source.stored_bytes, 1)
+        return f"{100 * share:.0f}%  {text}  "
 
     def refresh() -> None:
         next_line = started + line_seconds
@@ -245,7 +271,7 @@ def _shown(
             if not console.is_terminal and now >= next_line:
                 next_line = now + line_seconds
                 elapsed = datetime.timedelta(seconds=round(now - started))
-                text = f"{label}  {line}  {elapsed} elapsed"
+                text = f"{label}  {line}{elapsed} elapsed"
                 with contextlib.suppress(OSError):  # Standard error may be full.
                     console.print(text, highlight=False)
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gristmill.dataset.metadata import layout
-from gristmill.pipelines.local.progress import _label, counter_shown
+from gristmill.pipelines.local.progress import _label, counter_shown, preparing_shown
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tokens.pack_options import PackOptions
@@ -36,6 +36,21 @@ def test_lines_without_a_terminal(capfd):
     assert counter.read() == (1, 300, 12_000, 2_000_000, 0)
 
 
+def test_lines_of_what_takes_nobody_knows_how_long(capfd):
+    lines = ""
+    with preparing_shown(show=True, line_seconds=0.01):
+        for _ in range(6000):
+            lines += capfd.readouterr().err
+            if "\n" in lines:
+                break
+            time.sleep(0.01)
+    line = lines.splitlines()[0]
+    assert re.fullmatch(r"preparing  0:00:\d\d elapsed", line), line
+    with preparing_shown(show=False, line_seconds=0.01):
+        pass
+    assert capfd.readouterr().out == ""
+
+
 def test_nothing_is_shown_unless_asked_for(capfd):
     with counter_shown("verifying", "shards", 1, 9, show=False) as counter:
         counter.add(9, 5, 7)
@@ -57,7 +72,8 @@ def test_every_long_command_shows_its_progress(tmp_path):
     write_tfrecords(tmp_path / "in.tfrecord", text_records(300))
     convert = ("convert", "in.tfrecord", "texts", "--records-per-shard", "100")
     text = on_terminal(*convert, cwd=tmp_path)
-    # By records, the inputs are counted first.
+    # The inputs are listed, and by records counted, first.
+    assert re.search(r"preparing .* \d:\d\d:\d\d elapsed", text)
     assert re.search(
         r"counting \S+ 100%  1/1 parts  300 records .* elapsed, .* left", text
     )
