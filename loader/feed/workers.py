@@ -24,7 +24,7 @@ import grain
 from gristmill.dataset.errors import InputError, WorkerDiedError
 from gristmill.dataset.system_limits import check_files
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
-from gristmill.loader.feed.shared_memory import creating
+from gristmill.loader.feed.worker_end import end_with_trainer
 
 _START_SECONDS = 30
 # What this process opens for each worker and for all: pipes, and batches on their way.
@@ -146,15 +146,7 @@ def prepare_worker(*_: int) -> None:
     if "jax" in sys.modules:
         sys.modules["jax"].config.update("jax_platforms", "cpu")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-
-
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        with creating:
-            os._exit(1)
+    end_with_trainer()
 
 
 def explained(error: Exception) -> Exception:

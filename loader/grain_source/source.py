@@ -24,6 +24,7 @@ from gristmill.dataset.system_limits import limits_named
 from gristmill.loader.cache.footers import footer_cache
 from gristmill.loader.cache.host_files import cache_dir_text
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
+from gristmill.loader.feed.worker_end import end_with_trainer
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.shard_list import ShardList, count_files
 
@@ -158,6 +159,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._shards: ShardList
+        end_with_trainer()
         self._shards, self._reader_options, self._verify = state
         self._reader = BatchReader(
             self._shards, verify=self._verify, reader_options=self._reader_options

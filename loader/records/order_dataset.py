@@ -12,6 +12,7 @@ import numpy as np
 from gristmill.dataset.errors import OutOfRangeError
 from gristmill.loader.batches import Batches
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
+from gristmill.loader.feed.worker_end import end_with_trainer
 from gristmill.loader.indices import IntArray, checked_indices
 from gristmill.loader.order.schedule import MixedBatch
 
@@ -31,6 +32,7 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
     def __init__(self, batches: Batches):
         super().__init__()
         allow_unparsed_flags()
+        end_with_trainer()
         self.batches = batches
         schedule = batches.schedule
         self._blocks: dict[int, MixedBatch] = {}

@@ -18,6 +18,7 @@ from gristmill.dataset.errors import InputError, StateMismatchError
 from gristmill.loader.batches import Batches
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.feed.state import batches_as_of, step_of
+from gristmill.loader.feed.worker_end import end_with_trainer
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.records.record_state import (
     Reader,
@@ -120,7 +121,9 @@ class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no ty
         return f"RecordDataset({self._reader})"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        allow_unparsed_flags()  # In a worker process, which may start more of them.
+        # In a worker process, which may start more of them.
+        allow_unparsed_flags()
+        end_with_trainer()
         self.__dict__.update(state)
 
 

@@ -171,6 +171,31 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+def test_workers_of_grain_do_not_outlive_a_killed_trainer(run):
+    script = run("""
+import grain
+if __name__ == "__main__":
+    batches = make_feed().batches
+    pipelines = [
+        batches.records(process_index=0, process_count=1),
+        loader.read_together(batches.map_dataset()),
+    ]
+    workers = grain.MultiprocessingOptions(num_workers=1)
+    kept = [iter(each.mp_prefetch(workers)) for each in pipelines]
+    for each in kept:
+        next(each)
+    print("reading", flush=True)
+    time.sleep(60)
+""")
+    script.wait_for("reading")
+    children = script.children()
+    assert len(children) >= 2
+    script.process.kill()
+    assert script.leftovers(children) == []
+    script.end()
+
+
+@pytest.mark.slow
 def test_no_worker_runs_the_script_with_an_accelerator_in_sight(run):
     # At its top level, where workers run it as well, a script may start JAX.
     script = run("""
