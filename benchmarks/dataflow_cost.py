@@ -10,114 +10,18 @@ on Google Cloud.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import pathlib
 import statistics
+
+from gristmill.pipelines.advice.dataflow_cost import Assumptions, Measured, cost_of
+from gristmill.pipelines.advice.prices import Prices
 
 ROOT = pathlib.Path(__file__).parents[1]
 MEASURED = ROOT / "docs" / "performance_convert.json"
 PAGE = ROOT / "deploy" / "cost.md"
 CONTESTANTS = {"records": "gristmill_2", "sample": "gristmill_sample_2"}
 TERABYTE = 10**12
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prices:
-    """US dollars, as published for us-central1 in 2025; look at your own before use.
-
-    Attributes:
-        vcpu_hour: A vCPU of a batch worker, for an hour.
-        memory_gb_hour: A GB of its memory, for an hour.
-        disk_gb_hour: A GB of its SSD disk, for an hour.
-        class_a: A request that writes or lists, to a bucket of class Standard.
-        class_b: A request that reads, likewise.
-        gb_between_regions: A GB between two regions of North America.
-    """
-
-    vcpu_hour: float = 0.056
-    memory_gb_hour: float = 0.003557
-    disk_gb_hour: float = 0.000298
-    class_a: float = 0.005 / 1000
-    class_b: float = 0.0004 / 1000
-    gb_between_regions: float = 0.02
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Assumptions:
-    """What was not measured.
-
-    Attributes:
-        busy: Part of a vCPU's time that goes into what was measured. The rest goes
-            into requests, encryption, waiting, uneven ends, and the runner itself.
-        start_minutes: Time from the start of a machine to its first shard.
-        vcpus: Of one machine.
-        memory_gb: Of one machine.
-        disk_gb: Of one machine.
-        machines: How many run at once.
-        shard_bytes: Input of a shard.
-        read_bytes: Input that one request reads.
-        file_bytes: Size of an input file.
-        class_a_per_shard: Requests that write, for each shard: it and its index.
-        class_b_per_shard: Requests that read, for each shard, besides its input.
-        disk_mb_per_second: What the disk takes, as published: 240 MiB/s for a machine
-            and 0.48 MiB/s for a GiB of pd-ssd, at most 240 MiB/s for 4 vCPUs of E2.
-    """
-
-    busy: float = 0.7
-    start_minutes: float = 4.0
-    vcpus: int = 4
-    memory_gb: float = 16.0
-    disk_gb: float = 50.0
-    machines: int = 10
-    shard_bytes: int = 256 << 20
-    read_bytes: int = 8 << 20
-    file_bytes: int = 256 << 20
-    class_a_per_shard: int = 2
-    class_b_per_shard: int = 8
-    disk_mb_per_second: float = 240 * 1.048576
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What a conversion took on one machine.
-
-    Attributes:
-        cpu_seconds_per_gb: For 10^9 bytes of input.
-        output_ratio: Bytes written for each byte read.
-        cpu: Which processor.
-    """
-
-    cpu_seconds_per_gb: float
-    output_ratio: float
-    cpu: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What a conversion of so many bytes takes, and costs in US dollars.
-
-    Attributes:
-        vcpu_hours: Of workers.
-        machine_mb_per_second: What a machine writes at most: all its vCPUs at work.
-        minutes: From the first machine's start to the end.
-        class_a: Requests that write or list.
-        class_b: Requests that read.
-        workers: vCPUs, memory and disk.
-        requests: All requests.
-        between_regions: Traffic, if input and output are in another region than the
-            workers.
-    """
-
-    vcpu_hours: float
-    machine_mb_per_second: float
-    minutes: float
-    class_a: int
-    class_b: int
-    workers: float
-    requests: float
-    between_regions: float
 
 
 def measured(check: str, path: pathlib.Path = MEASURED) -> Measured:
@@ -143,52 +47,6 @@ def measured(check: str, path: pathlib.Path = MEASURED) -> Measured:
             run["output_bytes"] / run["input_bytes"] for run in runs
         ),
         cpu=report["environment"]["cpu"],
-    )
-
-
-def cost_of(
-    input_bytes: int,
-    found: Measured,
-    *,
-    prices: Prices | None = None,
-    given: Assumptions | None = None,
-) -> Cost:
-    """Returns what a conversion costs.
-
-    Args:
-        input_bytes: Size of the input.
-        found: What was measured.
-        prices: US dollars.
-        given: What was not measured.
-    """
-    prices, given = prices or Prices(), given or Assumptions()
-    work_hours = found.cpu_seconds_per_gb * input_bytes / 1e9 / given.busy / 3600
-    start_hours = given.start_minutes / 60
-    vcpus = given.vcpus * given.machines
-    vcpu_hours = work_hours + start_hours * vcpus
-    machine_hours = vcpu_hours / given.vcpus
-    shards = math.ceil(input_bytes / given.shard_bytes)
-    files = math.ceil(input_bytes / given.file_bytes)
-    class_a = given.class_a_per_shard * shards + math.ceil(files / 1000)
-    reads = math.ceil(input_bytes / given.read_bytes)
-    class_b = given.class_b_per_shard * shards + reads + files
-    return Cost(
-        vcpu_hours=vcpu_hours,
-        machine_mb_per_second=1000
-        * given.vcpus
-        * found.output_ratio
-        / found.cpu_seconds_per_gb,
-        minutes=60 * vcpu_hours / vcpus,
-        class_a=class_a,
-        class_b=class_b,
-        workers=vcpu_hours * prices.vcpu_hour
-        + machine_hours * given.memory_gb * prices.memory_gb_hour
-        + machine_hours * given.disk_gb * prices.disk_gb_hour,
-        requests=class_a * prices.class_a + class_b * prices.class_b,
-        between_regions=input_bytes
-        / 1e9
-        * (1 + found.output_ratio)
-        * prices.gb_between_regions,
     )
 
 

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Commands that only look: whoever reads their output may stop.
-_LOOKING = ("bench_loader", "doctor", "head", "inspect", "status", "trace")
+_LOOKING = (
+    "bench_loader",
+    "doctor",
+    "head",
+    "inspect",
+    "plan",
+    "status",
+    "trace",
+)
 # Commands that print when they have written a dataset, or submitted a job.
 _WRITING = ("convert", "index")
 

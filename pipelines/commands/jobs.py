@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from gristmill.pipelines.results.conversion import Outcome
 
 
-def _parameter(option: Option) -> click.Parameter:
+def parameter_of(option: Option) -> click.Parameter:
+    """Returns what click needs to know of an option."""
     if option.required:
         count = -1 if option.kind == "paths" else 1
         return click.Argument(
@@ -71,9 +72,9 @@ def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
         help="Number of worker processes on this machine.",
     )
     parameters = [
-        *map(_parameter, options_of(COMMANDS[name])),
+        *map(parameter_of, options_of(COMMANDS[name])),
         workers_option,
-        *map(_parameter, options_of(LaunchOptions)),
+        *map(parameter_of, options_of(LaunchOptions)),
     ]
     launch_names = [option.name for option in options_of(LaunchOptions)]
 

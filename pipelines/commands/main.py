@@ -47,6 +47,7 @@ _COMMANDS = {
     "index": "jobs",
     "inspect": "show",
     "pack": "jobs",
+    "plan": "plan",
     "repack": "jobs",
     "status": "show",
     "trace": "trace",

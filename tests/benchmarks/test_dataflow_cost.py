@@ -6,16 +6,9 @@ import dataclasses
 
 import pytest
 
-from benchmarks.dataflow_cost import (
-    PAGE,
-    TERABYTE,
-    Assumptions,
-    Measured,
-    Prices,
-    cost_of,
-    measured,
-    page,
-)
+from benchmarks.dataflow_cost import PAGE, TERABYTE, measured, page
+from gristmill.pipelines.advice.dataflow_cost import Assumptions, Measured, cost_of
+from gristmill.pipelines.advice.prices import Prices
 from tests.support.cloud import running
 
 

@@ -9,7 +9,8 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from benchmarks.dataflow_cost import Assumptions, cost_of, measured
+from benchmarks.dataflow_cost import measured
+from gristmill.pipelines.advice.dataflow_cost import Assumptions, cost_of
 from gristmill.pipelines.commands.beam_arguments import checked_options
 from gristmill.pipelines.dataflow import worker_disk
 from gristmill.pipelines.dataflow.defaults import set_defaults

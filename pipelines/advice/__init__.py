@@ -1,0 +1,1 @@
+"""Advice before a conversion: what it will make, take and cost."""

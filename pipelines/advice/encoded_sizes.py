@@ -1,0 +1,169 @@
+"""How large a sample becomes by several codecs and group sizes, by the real encoder."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, BLOCK_HEADER_BYTES
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writing.chunk_encoder import ChunkEncoder
+from gristmill.pipelines.advice.estimate import Estimate, total_of
+from gristmill.pipelines.advice.read_sample import Sample, SampledPart
+
+COMPRESSIONS = ("uncompressed", "snappy", "zstd:3", "zstd:9")
+GROUP_SIZES = (1, 16, 256)
+
+# What a shard's footer lists of a chunk, as it is compressed: measured with records of
+# 100 bytes to 100 KB.
+_FOOTER_BYTES = {"uncompressed": 12.0, "snappy": 9.0, "zstd": 4.5, "brotli": 4.0}
+# Of the index: a header, and the report. See docs/format.md.
+_INDEX_BYTES = 620
+_INDEX_CHUNK_BYTES = 4 + 8 / 64
+_INDEX_RECORD_BYTES = 4
+# Blocks have headers between the bytes of chunks.
+_BLOCKS = BLOCK_BYTES / (BLOCK_BYTES - BLOCK_HEADER_BYTES)
+_BATCH_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """What one way to encode makes of the whole input.
+
+    Attributes:
+        compression: As `--compression` takes it.
+        group_size: Records in a chunk.
+        shard_bytes: Of all shards together, without what each shard takes besides its
+            chunks: see `with_shards`.
+        index_bytes: Of all indexes together, likewise.
+        chunk_bytes: Mean size of a chunk, which a random read fetches.
+        encode_seconds: CPU seconds to encode all of it, on this machine.
+    """
+
+    compression: str
+    group_size: int
+    shard_bytes: Estimate
+    index_bytes: Estimate
+    chunk_bytes: float
+    encode_seconds: float
+
+    def with_shards(self, shards: int) -> Encoded:
+        """Returns the sizes for so many shards."""
+        mean = self.shard_bytes.value / shards
+        return dataclasses.replace(
+            self,
+            shard_bytes=self.shard_bytes + Estimate(shards * _last_blocks(mean)),
+            index_bytes=self.index_bytes + Estimate(float(shards * _INDEX_BYTES)),
+        )
+
+    @property
+    def file_bytes(self) -> Estimate:
+        """Shards and indexes. Where one has more, so has the other."""
+        return Estimate(
+            self.shard_bytes.value + self.index_bytes.value,
+            self.shard_bytes.error + self.index_bytes.error,
+        )
+
+
+def _last_blocks(chunk_bytes: float) -> float:
+    """Returns what a shard takes besides its chunks.
+
+    The block of its last chunk is filled, and one more tells where the footer is.
+    """
+    filled = -chunk_bytes % BLOCK_BYTES
+    # How full it is of many large shards is chance: one half.
+    return BLOCK_BYTES + (filled if chunk_bytes < 16 * BLOCK_BYTES else BLOCK_BYTES / 2)
+
+
+def amount(sample: Sample, amounts: Sequence[float]) -> Estimate:
+    """Returns an amount of all inputs of a sample, from that of each of its parts."""
+    spans = [one.part.end - one.part.begin for one in sample.parts]
+    return total_of(
+        amounts,
+        [one.stored_bytes for one in sample.parts],
+        [
+            one.part.weight / max(1, span)
+            for one, span in zip(sample.parts, spans, strict=True)
+        ],
+        input_bytes=sample.input_bytes,
+        read_share=sum(spans) / max(1, sample.input_bytes),
+    )
+
+
+def encode_sample(
+    samples: Sequence[Sample], *, compression: str, group_size: int
+) -> Encoded:
+    """Encodes samples of one or more splits, and tells what all of it becomes.
+
+    Args:
+        samples: One for each split.
+        compression: As `--compression` takes it.
+        group_size: Records in a chunk.
+    """
+    options = WriterOptions(compression=compression, group_size=group_size)
+    encoder = ChunkEncoder(options)
+    shards = indexes = chunks = Estimate(0.0)
+    seconds = 0.0
+    for sample in samples:
+        begun = time.process_time()
+        sizes = [_encoded_bytes(encoder, part, group_size) for part in sample.parts]
+        seconds += amount(sample, _spread(time.process_time() - begun, sizes)).value
+        records = [float(len(part.records)) for part in sample.parts]
+        counts = [number / group_size for number in records]
+        footer = _FOOTER_BYTES[options.compression.partition(":")[0]]
+        shards += amount(
+            sample,
+            [
+                (size + footer * count) * _BLOCKS
+                for size, count in zip(sizes, counts, strict=True)
+            ],
+        )
+        indexes += amount(
+            sample,
+            [
+                _INDEX_CHUNK_BYTES * count + _INDEX_RECORD_BYTES * number
+                for count, number in zip(counts, records, strict=True)
+            ],
+        )
+        chunks += amount(sample, counts)
+    return Encoded(
+        compression=options.compression,
+        group_size=group_size,
+        shard_bytes=shards,
+        index_bytes=indexes,
+        chunk_bytes=shards.value / max(chunks.value, 1.0),
+        encode_seconds=seconds,
+    )
+
+
+def _encoded_bytes(encoder: ChunkEncoder, part: SampledPart, group_size: int) -> float:
+    """Returns the size of a part's chunks, as if it went on behind its last record.
+
+    A last chunk that is not full would be full in a shard: if there are full ones, what
+    is left is taken to become as large as they are on average.
+    """
+    records = part.records
+    if not records:
+        return 0.0
+    full = len(records) // group_size * group_size or len(records)
+    size = 0
+    begin = 0
+    while begin < full:
+        end, held = begin, 0
+        while end < full and (held < _BATCH_BYTES or (end - begin) % group_size):
+            held += len(records[end])
+            end += 1
+        lengths = np.fromiter(map(len, records[begin:end]), np.int64, end - begin)
+        size += len(encoder.encode(records[begin:end], lengths).data)
+        begin = end
+    raw_bytes, full_bytes = sum(map(len, records)), sum(map(len, records[:full]))
+    return size * raw_bytes / full_bytes if full_bytes else float(size)
+
+
+def _spread(total: float, sizes: Sequence[float]) -> list[float]:
+    """Divides an amount as sizes are."""
+    whole = sum(sizes)
+    return [total * size / whole if whole else 0.0 for size in sizes]

@@ -1,0 +1,211 @@
+"""Reading a sample of the records of a job."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from gristmill.dataset.errors import (
+    CorruptInputError,
+    CorruptRecordError,
+    FalseStartError,
+)
+from gristmill.dataset.storage.base import map_all
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.advice.sample_places import (
+    Part,
+    offset_of,
+    plan_of_parts,
+    sample_parts,
+)
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.map_function import call
+from gristmill.transforms.named_function import load_function
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.source_of import certain_place, source_of
+
+_PARTS = 64
+_PART_BYTES = 256 << 10
+# Of formats whose records have no place of their own: a few rows more or less, and
+# what opening a file takes, count for less in larger parts.
+_TABLE_PART_BYTES = 1 << 20
+_MOST_RAW_BYTES = 24 << 20
+_SECONDS = 2.0
+# A few parts are read in any case, unless it takes much longer.
+_LEAST_PARTS = 8
+_MOST_SECONDS = 4.0
+_REMOTE_AT_ONCE = 16
+# So far a file is followed from its begin, to see whether a search went wrong.
+_FOLLOWED_BYTES = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampledPart:
+    """The records of a part of the inputs.
+
+    Attributes:
+        part: Which part.
+        stored_bytes: What these records take in the inputs.
+        read_records: How many were read.
+        records: What is written of them.
+    """
+
+    part: Part
+    stored_bytes: int
+    read_records: int
+    records: tuple[bytes, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A sample of the inputs of one job.
+
+    Attributes:
+        input_bytes: Size of all inputs, as stored.
+        parts: What was read.
+        whole: Whether that is all there is.
+        heads: Whether some parts are heads of compressed files.
+        damaged: What is wrong at the first damaged place that was met, "" if none was.
+    """
+
+    input_bytes: int
+    parts: tuple[SampledPart, ...]
+    whole: bool
+    heads: bool
+    damaged: str = ""
+
+
+class _FirstDamage(DamageHandler):
+    """Counts damaged regions, and keeps the first error."""
+
+    error: CorruptInputError | None = None
+
+    def begin(self, error: CorruptRecordError, path: str, **region: object) -> None:
+        """See `DamageHandler`."""
+        super().begin(error, path)
+        self.error = self.error or error
+
+
+def read_sample(
+    job: ConversionJob,
+    files: InputFiles,
+    *,
+    share: float = 1.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Sample:
+    """Reads a sample of the records of a job, and calls its function on them.
+
+    The same inputs give the same parts. Reading ends after some seconds or mebibytes.
+
+    Args:
+        job: The job.
+        files: Its input files.
+        share: The part of the whole sample that this job is to have, of several.
+        clock: Tells the time, in seconds.
+
+    Raises:
+        CorruptInputError: No part could be read.
+        UserFunctionError: The function failed.
+        StorageError: Reading failed.
+    """
+    sized = FORMATS[files.spec.format].sized
+    splittable = files.splittable
+    parts = sample_parts(
+        files.sizes,
+        splittable,
+        parts=max(2, round(_PARTS * share)),
+        part_bytes=_PART_BYTES if sized else _TABLE_PART_BYTES,
+        offset=offset_of(files.digest),
+    )
+    plan, shards = plan_of_parts(parts, files.sizes, splittable)
+    remote = any(storage_for(path).remote for path in files.paths[:1])
+    at_once = _REMOTE_AT_ONCE if remote else 1
+    wanted = list(zip(parts, map(plan.ranges, shards), strict=True))
+    found: list[SampledPart] = []
+    damage = _FirstDamage()
+    failed: CorruptInputError | None = None
+    begun, raw_bytes = clock(), 0
+
+    def read(one: tuple[Part, Sequence[SourceRange]]) -> SampledPart | Exception:
+        part, ranges = one
+        begin, place = ranges[0].begin_bytes, None
+        while True:
+            try:
+                return _read_part(job, files, part, ranges, damage, place)
+            except FalseStartError as e:
+                # A frame inside a record, or damage: a conversion finds out.
+                if place is not None or begin > _FOLLOWED_BYTES:
+                    return e
+                file = files[ranges[0].file_index]
+                place = certain_place(file, begin, on_damage=damage)
+            except CorruptInputError as e:
+                return e
+
+    for first in range(0, len(wanted), at_once):
+        seconds = clock() - begun
+        enough = seconds > _SECONDS * share or raw_bytes > _MOST_RAW_BYTES * share
+        least = 1 if seconds > _MOST_SECONDS * share else _LEAST_PARTS * share
+        if enough and len(found) >= least:
+            break
+        some = wanted[first : first + at_once]
+        for outcome in map_all(read, some, at_once=at_once):
+            if isinstance(outcome, CorruptInputError):
+                failed = failed or outcome
+            elif isinstance(outcome, SampledPart):
+                found.append(outcome)
+                raw_bytes += sum(map(len, outcome.records))
+    if failed is not None and not any(part.read_records for part in found):
+        raise failed
+    error = damage.error
+    covered = sum(part.part.end - part.part.begin for part in found)
+    return Sample(
+        input_bytes=int(files.sizes.sum()),
+        parts=tuple(found),
+        whole=covered >= int(files.sizes.sum()),
+        heads=not splittable.all(),
+        damaged="" if error is None else str(error).partition("\n")[0],
+    )
+
+
+def _read_part(
+    job: ConversionJob,
+    files: InputFiles,
+    part: Part,
+    ranges: Sequence[SourceRange],
+    damage: DamageHandler,
+    first_place: int | None,
+) -> SampledPart:
+    source = source_of(files.spec)
+    function = None if job.map is None else load_function(job.map)
+    sized, plain = FORMATS[files.spec.format].sized, files.splittable
+    records: list[bytes] = []
+    stored = read = 0
+    for one in ranges:
+        file = files[one.file_index]
+        place = first_place if one is ranges[0] else None
+        reader = source.read(file, one, on_damage=damage, first_place=place)
+        for batch in reader.batches():
+            read += len(batch.records)
+            if function is None:
+                records += batch.records
+                continue
+            for place, record in zip(batch.places, batch.records, strict=True):
+                where = f"{file.path}, {source.place_text(place)}"
+                records += call(function, record, source=where)
+        span = reader.span
+        if sized and plain[one.file_index]:
+            if span.start_bytes is not None and span.stop_bytes is not None:
+                stored += span.stop_bytes - span.start_bytes
+        else:
+            end = file.size_bytes if one.end_bytes < 0 else one.end_bytes
+            stored += end - one.begin_bytes
+    return SampledPart(
+        part=part,
+        stored_bytes=stored,
+        read_records=read,
+        records=tuple(records),
+    )
