@@ -15,7 +15,7 @@ from gristmill.pipelines.advice.estimate import Estimate, total_of
 from gristmill.pipelines.advice.read_sample import Sample, SampledPart
 
 COMPRESSIONS = ("uncompressed", "snappy", "zstd:3", "zstd:9")
-GROUP_SIZES = (1, 16, 256)
+GROUP_SIZES = (1, 16, 64)
 
 # What a shard's footer lists of a chunk, as it is compressed: measured with records of
 # 100 bytes to 100 KB.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-import shlex
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,9 +14,9 @@ from gristmill.dataset.arrayrecord.writer_options import (
     WriterOptions,
 )
 from gristmill.dataset.errors import InputError
-from gristmill.dataset.metadata import layout
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.pipelines.advice import choose
+from gristmill.pipelines.advice.command import command_of
 from gristmill.pipelines.advice.dataflow_cost import Assumptions, Measured, cost_of
 from gristmill.pipelines.advice.encoded_sizes import (
     COMPRESSIONS,
@@ -33,9 +31,9 @@ from gristmill.pipelines.advice.measure_cpu import ConversionCpu, measure_cpu
 from gristmill.pipelines.advice.plan import Candidate, Epoch, Plan, assumptions
 from gristmill.pipelines.advice.prices import Prices
 from gristmill.pipelines.advice.read_sample import Sample, read_sample
+from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import options_of
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import (
@@ -51,7 +49,11 @@ _Split = tuple[ConversionJob, InputFiles]
 
 
 def make_plan(
-    options: ConvertOptions, *, hosts: int, batch_size: int | None, workers: int
+    options: ConvertOptions,
+    *,
+    hosts: int,
+    batch_size: int | None,
+    workers: int | None = None,
 ) -> Plan:
     """Plans a conversion and the training on what it makes.
 
@@ -59,7 +61,7 @@ def make_plan(
         options: The conversion. Its encoding and its shards are chosen here.
         hosts: Of the training.
         batch_size: Rows of the global batch; None for about a thousand.
-        workers: Processes of the conversion on this machine.
+        workers: Processes of the conversion on this machine; None for all cores.
 
     Raises:
         InputError: The inputs cannot be used, or have no records.
@@ -67,6 +69,7 @@ def make_plan(
     """
     rows = batch_size or hosts * max(1, _USUAL_BATCH // hosts)
     host_rows(rows, process_index=0, process_count=hosts)  # They have to divide.
+    given, workers = workers, workers or default_workers()
     splits = [(job, list_inputs(job)) for job in conversion_of(options).jobs]
     total = sum(int(files.sizes.sum()) for _, files in splits)
     samples = [
@@ -111,7 +114,6 @@ def make_plan(
     cpu = _measured_cpu(splits, samples, options, workers=workers)
     chosen = found[str(compression.value), int(group_size.value)]
     return _plan(
-        options,
         splits,
         samples,
         {key: one.with_shards(shards) for key, one in found.items()},
@@ -122,6 +124,7 @@ def make_plan(
         batch_size=rows,
         workers=min(workers, sum(len(plan.pass_begins) for plan in plans)),
         reasons=(compression.reason, group_size.reason, cut.reason),
+        command=command_of(options, workers=given),
     )
 
 
@@ -144,7 +147,12 @@ def _measured_cpu(
     workers: int,
 ) -> ConversionCpu:
     """Measures the conversion of parts of the largest split, as it would be."""
-    largest = max(range(len(splits)), key=lambda number: samples[number].input_bytes)
+    with_records = [
+        number
+        for number, sample in enumerate(samples)
+        if any(part.read_records for part in sample.parts)
+    ]
+    largest = max(with_records, key=lambda number: samples[number].input_bytes)
     job, files = splits[largest]
     writer = WriterOptions(
         compression=options.compression or DEFAULT_COMPRESSION,
@@ -157,7 +165,6 @@ def _measured_cpu(
 
 
 def _plan(
-    options: ConvertOptions,
     splits: Sequence[_Split],
     samples: Sequence[Sample],
     found: dict[tuple[str, int], Encoded],
@@ -169,6 +176,7 @@ def _plan(
     batch_size: int,
     workers: int,
     reasons: tuple[str, ...],
+    command: str,
 ) -> Plan:
     prices, given = Prices(), Assumptions()
     input_bytes = sum(sample.input_bytes for sample in samples)
@@ -212,7 +220,6 @@ def _plan(
         prices=prices,
         given=given,
     )
-    notes = _notes(samples)
     return Plan(
         inputs={
             "files": sum(len(files) for _, files in splits),
@@ -282,10 +289,10 @@ def _plan(
         },
         reasons=(*reasons, shuffle.reason, *([copies] if copies else ())),
         notes=(
-            *notes,
+            *_notes(samples),
             *assumptions(busy=given.busy, start_minutes=given.start_minutes),
         ),
-        command=command_of(options),
+        command=command,
     )
 
 
@@ -305,41 +312,3 @@ def _notes(samples: Sequence[Sample]) -> list[str]:
     if not all(sample.whole for sample in samples):
         notes.append("±: the true number lies within in about 95 of 100 samples")
     return notes
-
-
-def command_of(options: ConvertOptions) -> str:
-    """Returns the command of a conversion, for a shell."""
-    words = ["gristmill", "convert", *options.input, options.output]
-    always = ("compression", "group_size")
-    for option in options_of(ConvertOptions):
-        value = getattr(options, option.name)
-        if option.required or (value == option.default and option.name not in always):
-            continue
-        words += [option.flag] if value is True else [option.flag, str(value)]
-    return shlex.join(words)
-
-
-def default_output(inputs: Sequence[str]) -> str:
-    """Returns a directory for what is made of inputs: in the same bucket, or here.
-
-    It has the name of the directory of the inputs.
-
-    >>> default_output(["gs://raw/c4/*.tfrecord"])
-    'gs://raw/c4-arrayrecord'
-    >>> default_output(["/data/pile/train"]), default_output(["a.csv", "b.csv"])
-    ('train-arrayrecord', 'a-arrayrecord')
-    """
-    remote = inputs[0].startswith("gs://")
-    rest = inputs[0].removeprefix("gs://")
-    parts = [part for part in rest.split("/") if part] or ["dataset"]
-    # A pattern, or the name of a file.
-    while len(parts) > 1 and re.search(r"[*?\[]|\.[A-Za-z]", parts[-1]):
-        parts.pop()
-    stem = re.split(r"[*?\[]|\.[A-Za-z]", parts[-1])[0]
-    if stem in ("", ".", "..") and not remote:
-        stem = layout.base_name(stem or ".")
-    words = filter(None, re.split(r"[^A-Za-z0-9_]+", stem))
-    name = "-".join([*words] or ["dataset"]) + "-arrayrecord"
-    if not remote:
-        return name
-    return "/".join(["gs:/", *(parts[:-1] or parts), name])

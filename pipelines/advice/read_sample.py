@@ -28,12 +28,12 @@ from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.source_of import certain_place, source_of
 
-_PARTS = 64
-_PART_BYTES = 256 << 10
+_PARTS = 48
+_PART_BYTES = 192 << 10
 # Of formats whose records have no place of their own: a few rows more or less, and
 # what opening a file takes, count for less in larger parts.
-_TABLE_PART_BYTES = 1 << 20
-_MOST_RAW_BYTES = 24 << 20
+_TABLE_PART_BYTES = 512 << 10
+_MOST_RAW_BYTES = 16 << 20
 _SECONDS = 2.0
 # A few parts are read in any case, unless it takes much longer.
 _LEAST_PARTS = 8

@@ -73,14 +73,9 @@ def plan(
     training on it asks of a bucket, what the conversion takes here and on Dataflow,
     and the command to copy. Takes some seconds, whatever the size of the input.
     """
-    from gristmill.pipelines.advice.make_plan import default_output, make_plan
-    from gristmill.pipelines.local.pool import default_workers
+    from gristmill.pipelines.advice.command import default_output
+    from gristmill.pipelines.advice.make_plan import make_plan
 
     options = ConvertOptions(output=output or default_output(given["input"]), **given)
-    found = make_plan(
-        options,
-        hosts=hosts,
-        batch_size=batch_size,
-        workers=workers or default_workers(),
-    )
+    found = make_plan(options, hosts=hosts, batch_size=batch_size, workers=workers)
     click.echo(found.json() if as_json else found.text())
