@@ -10,6 +10,7 @@ import gzip
 import itertools
 import json
 import pathlib
+from collections.abc import Callable
 
 import pytest
 
@@ -29,8 +30,10 @@ def job_of(*inputs: str | pathlib.Path, **more: str) -> ConversionJob:
     )
 
 
-def sample_of(job: ConversionJob, **more) -> Sample:
-    return read_sample(job, list_inputs(job), **more)
+def sample_of(
+    job: ConversionJob, *, clock: Callable[[], float] = lambda: 0.0
+) -> Sample:
+    return read_sample(job, list_inputs(job), clock=clock)
 
 
 def records_of(sample: Sample) -> list[bytes]:
@@ -67,7 +70,7 @@ def test_a_sample_tells_of_all_of_it(changing: pathlib.Path) -> None:
 
 def test_the_same_inputs_give_the_same_sample(changing: pathlib.Path) -> None:
     job = job_of(changing)
-    assert sample_of(job, clock=lambda: 0.0) == sample_of(job, clock=lambda: 0.0)
+    assert sample_of(job) == sample_of(job)
 
 
 def test_a_slow_storage_ends_it_early_but_not_at_once(changing: pathlib.Path) -> None:
