@@ -68,3 +68,9 @@ def test_every_test_of_a_package_covers_modules_that_exist() -> None:
         if test.relative_to(ROOT / "tests").parts[0] in PACKAGES:
             assert modules, f"{test}: no module has its path; name some: `Covers:`"
         assert set(modules) <= set(MODULES), test
+
+
+def test_only_files_of_tests_mark_tests_as_slow() -> None:
+    # For the slow tests, .ci/run reads the files of tests that hold this word alone.
+    others = {*(ROOT / "tests").rglob("*.py")} - {*TESTS}
+    assert [path for path in others if "mark.slow" in path.read_text("utf-8")] == []
