@@ -7,10 +7,14 @@ pipeline, by Python processes of another environment.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import pathlib
+import subprocess
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,6 +30,9 @@ from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
 FILES, RECORDS = 3, 200
+# Who waits for a job asks for its state every five seconds: the service here answers
+# at once.
+_POLL_SECONDS = 0.05
 
 
 class Done(NamedTuple):
@@ -94,6 +101,12 @@ class Cloud:
         return self.files(url.rpartition("/")[0])
 
 
+@functools.cache
+def _printed(*command: str) -> bytes:
+    """Returns what a command prints: of each submission, the list of packages here."""
+    return subprocess.check_output(command)
+
+
 @contextlib.contextmanager
 def running(*states: str) -> Iterator[Cloud]:
     """Runs both services, and leads the clients of this process to them."""
@@ -105,6 +118,12 @@ def running(*states: str) -> Iterator[Cloud]:
         cloud = Cloud(storage, dataflow)
         for name, value in cloud.environment.items():
             patch.setenv(name, value)
+        polls = SimpleNamespace(
+            time=time.time, sleep=lambda seconds: time.sleep(_POLL_SECONDS)
+        )
+        patch.setattr("apache_beam.runners.dataflow.dataflow_runner.time", polls)
+        stager = SimpleNamespace(check_output=lambda command: _printed(*command))
+        patch.setattr("apache_beam.runners.portability.stager.subprocess", stager)
         # Worker processes must find their packages in their own environment.
         patch.delenv("PYTHONPATH", raising=False)
         yield cloud

@@ -152,14 +152,16 @@ def test_a_pipeline_goes_on_with_the_other_one_in_worker_processes(path, workers
         options = grain.MultiprocessingOptions(num_workers=workers)
         return iter(elements.batch(5, batch_fn=list).mp_prefetch(options))
 
-    whole = list(pipeline(False))
-    for batched in (False, True):
-        first, second = pipeline(batched), pipeline(not batched)
-        seen = [next(first) for _ in range(7)]
-        second.set_state(first.get_state())
-        assert seen + list(second) == whole
-        first.close()
-        second.close()
+    theirs, ours, after_theirs, after_ours = map(pipeline, (False, True, True, False))
+    seen = [next(theirs) for _ in range(7)]
+    after_theirs.set_state(theirs.get_state())
+    whole = [*seen, *theirs]
+    assert seen + list(after_theirs) == whole
+    assert [next(ours) for _ in range(7)] == seen
+    after_ours.set_state(ours.get_state())
+    assert seen + list(after_ours) == whole
+    for iterator in (theirs, ours, after_theirs, after_ours):
+        iterator.close()
 
 
 def test_no_records_at_a_time_are_refused(path):

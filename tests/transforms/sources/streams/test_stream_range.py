@@ -439,8 +439,9 @@ class TestCutsInCompressedFiles:
 class TestWrittenMeanwhile:
     """A file that somebody writes again while it is read."""
 
-    OLD = frames_of([b"old %7d" % number for number in range(300_000)])
-    NEW = frames_of([b"new %7d" % number for number in range(300_000)])
+    # Frames of 1 KiB: no block that is read ends in one.
+    OLD = frames_of([b"old %1004d" % number for number in range(8_000)])
+    NEW = frames_of([b"new %1004d" % number for number in range(8_000)])
 
     def read(self, path: pathlib.Path, change: Callable[[], Any]) -> list[bytes]:
         path.write_bytes(self.OLD)
