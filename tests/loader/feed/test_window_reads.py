@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -93,6 +94,25 @@ def test_batches_are_what_they_are_without_windows(
     assert batches.steps == 60
     for step in [*range(60), 3, 59, 31, 30]:
         assert reads.read(step)[0] == batches.read(step, rows)
+
+
+def test_what_a_window_computes_is_no_waiting_for_storage(
+    server: GcsServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = batches_of(tmp_path)
+    dataset = batches.datasets[0]
+    read = dataset.read_unchecked
+
+    def compute(numbers):
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
+        return read(numbers)
+
+    monkeypatch.setattr(dataset, "read_unchecked", compute)
+    records, worked_seconds = reads_of(batches).read(0)
+    assert len(records) == 50
+    assert worked_seconds > 0.05
 
 
 def test_a_window_takes_a_request_for_each_block(

@@ -216,6 +216,8 @@ def test_stats_are_of_what_was_handed_out(batches):
         assert stats.record_bytes == sum(sizes[:2])
         assert stats.startup_seconds > 0
         assert stats.read_seconds > 0
+        assert stats.transfer_seconds > 0  # To devices; threads copy nothing.
+        assert (stats.workers, stats.makers) == (0, 3)
         time.sleep(0.02)
         feed.set_state({**feed.get_state(), "step": 3})
         next(feed)

@@ -21,6 +21,7 @@ from gristmill import loader
 from gristmill.dataset.errors import InputError
 from gristmill.loader.stats import feed_stats, metrics
 from gristmill.loader.stats.causes import CAUSES
+from gristmill.loader.stats.clocks import usable_processors
 from gristmill.loader.stats.feed_stats import FeedStats, Meter, ReadBatch
 from gristmill.loader.stats.metrics import COUNTERS, GAUGES, Feeds
 from tests.support.datasets import convert
@@ -124,6 +125,11 @@ def test_a_slow_decode_makes_the_trainer_wait(batches, workers):
     assert stats.wait_seconds >= 4 * 0.05
     assert stats.waiting_share > 0.8
     assert 0 < stats.read_cpu_seconds <= stats.read_seconds + 0.01
+    assert stats.decode_cpu_seconds < stats.decode_seconds
+    assert (stats.workers, stats.makers) == (workers, 1)
+    assert stats.processors == usable_processors()
+    # Through shared memory; threads pass a batch as it is.
+    assert (stats.transfer_seconds > 0) == (workers > 0)
 
 
 @pytest.mark.alone
