@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from jax.sharding import Mesh
 
+from gristmill.loader.maxtext.changes import Reader
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.packed import check_rows, packed_batches
 from gristmill.loader.maxtext.records import RecordDatasets
@@ -59,7 +61,8 @@ def _packed_iterator(
     dataset = packed_batches(config, mesh, side, sources, options)
     max_logging.log(f"gristmill: {side.name} of packed rows: {dataset.batches!r}")
     iterator = MultiHostDataLoadIterator(dataset, mesh, side.padded)
-    iterator.gristmill_readers = [dataset]
+    batches_of = functools.partial(sources.batches, side, options)
+    iterator.gristmill_readers = [Reader(dataset, lambda rows: batches_of(rows=rows))]
     return iterator
 
 
@@ -92,8 +95,8 @@ def _records_iterator(
         grain_data_processing.get_datasets = theirs
     # Several where this host goes on for several; then each has its own dataset.
     iterators = made if isinstance(made, list) else [made]
-    for iterator, dataset in zip(iterators, datasets.made, strict=False):
-        iterator.gristmill_readers = [dataset]
+    for iterator, reader in zip(iterators, datasets.made, strict=False):
+        iterator.gristmill_readers = [reader]
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,18 +75,26 @@ class MaxTextRows:
 
 @dataclasses.dataclass
 class PackedBatches:
-    """The batches of this host; each `iter` of it begins with the first."""
+    """The batches of this host; each `iter` of it begins with the first.
+
+    Attributes:
+        batches: The global batches.
+        decode: Makes the arrays of this host.
+        rows_of: The rows of this host, of a batch of so many.
+        workers: Processes, 0 for threads.
+        prefetch: Batches ahead.
+    """
 
     batches: loader.GlobalBatches
     decode: MaxTextRows
-    rows: npt.NDArray[np.int64]
+    rows_of: Callable[[int], npt.NDArray[np.int64]]
     workers: int
     prefetch: int
 
     def __iter__(self) -> loader.Feed:
         return self.batches.feed(
             decode=self.decode,
-            rows=self.rows,
+            rows=self.rows_of,
             workers=self.workers,
             prefetch=self.prefetch,
         )
@@ -102,7 +110,11 @@ def packed_batches(
     """
     batches = sources.batches(side, options, rows=side.rows)
     on_all = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    rows = loader.rows_of(on_all, batch_size=side.rows)
+
+    def rows_of(batch_size: int) -> npt.NDArray[np.int64]:
+        return loader.rows_of(on_all, batch_size=batch_size)
+
+    rows = rows_of(side.rows)
     datasets = [part.dataset for part in sources.parts]
     decode = loader.PackedRows.of(*datasets, length=config.max_target_length)
     most = config.max_segments_per_seq
@@ -116,7 +128,7 @@ def packed_batches(
             most_pieces=most if most is not None and most > 0 else None,
             vocabulary=config.vocab_size,
         ),
-        rows=rows,
+        rows_of=rows_of,
         workers=workers,
         prefetch=max(2, workers * side.worker_batches) if workers else ahead,
     )

@@ -9,6 +9,7 @@ from typing import Any
 import grain
 
 from gristmill import loader
+from gristmill.loader.maxtext.changes import Reader
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.side import Side
 from gristmill.loader.maxtext.sources import Sources
@@ -34,7 +35,7 @@ class RecordDatasets:
     sources: Sources
     options: Options
     rows: int
-    made: list[Any] = dataclasses.field(default_factory=list, compare=False)
+    made: list[Reader] = dataclasses.field(default_factory=list, compare=False)
 
     def __call__(
         self,
@@ -57,7 +58,7 @@ class RecordDatasets:
         if self.options.order == "grain":
             return self._in_grains_order(slice(host, None, hosts), elastic=elastic)
         rows = self.rows * hosts
-        batches = self.sources.batches(self.side, self.options, rows=rows)
+        batches = self.batches_of(rows)
         if elastic:
             return batches.map_dataset()
         records = batches.records(
@@ -65,8 +66,12 @@ class RecordDatasets:
             process_count=hosts,
             prefetch=self.side.batches_ahead(self.rows),
         )
-        self.made.append(records)
+        self.made.append(Reader(records, self.batches_of))
         return records
+
+    def batches_of(self, rows: int) -> loader.GlobalBatches:
+        """Returns the global batches of so many rows, over all hosts."""
+        return self.sources.batches(self.side, self.options, rows=rows)
 
     def _in_grains_order(self, share: slice, *, elastic: bool) -> Any:
         """Returns what `get_datasets` of MaxText returns, read by our source.

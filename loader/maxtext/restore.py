@@ -8,8 +8,8 @@ from typing import Any
 
 from gristmill import loader
 from gristmill.dataset.errors import StateMismatchError, some_of
+from gristmill.loader.maxtext.changes import change_batches
 from gristmill.loader.maxtext.options import PREFIX, Order
-from gristmill.loader.maxtext.weights import change_weights
 
 ONE_FILE = "process_0.json"
 """The file of a state that all hosts share."""
@@ -25,7 +25,7 @@ def explained_restore(for_restore: Callable[..., Any], order: Order) -> Any:
     def restore(manager: Any, step: int, iterator: Any, *others: Any) -> Any:
         checkpoint = manager.directory / str(step)
         check_kind(checkpoint, iterator, order)
-        change_weights(
+        change_batches(
             iterator if isinstance(iterator, list) else [iterator],
             (file.read_text() for file in _files(checkpoint)),
         )

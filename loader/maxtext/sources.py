@@ -74,8 +74,10 @@ class Sources:
             )
         return all(packed)
 
-    def batches(self, side: Side, options: Options, *, rows: int) -> Any:
-        """Returns their global batches of so many rows, a `loader.GlobalBatches`."""
+    def batches(
+        self, side: Side, options: Options, *, rows: int
+    ) -> loader.GlobalBatches:
+        """Returns their global batches of so many rows."""
         named = dict(zip(self.names, self.parts, strict=False))
         datasets = {name: part.dataset for name, part in named.items()}
         return loader.global_batches(

@@ -1,6 +1,6 @@
 """Checkpoints whose states are of other data or weights than are read.
 
-Covers: loader/maxtext/restore.py, loader/maxtext/weights.py.
+Covers: loader/maxtext/restore.py, loader/maxtext/changes.py.
 """
 
 import json
@@ -12,8 +12,8 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import StateMismatchError
+from gristmill.loader.maxtext.changes import Reader, changed_batches
 from gristmill.loader.maxtext.restore import explained_restore
-from gristmill.loader.maxtext.weights import with_past_weights
 
 
 def checkpoint_of(folder, names, state):
@@ -73,23 +73,38 @@ def test_states_of_another_kind_are_refused_with_what_to_do(
     assert f"load_full_state_path={tmp_path}/7/items" in refused.value.cure
 
 
-def mixture_of(records: str, others: str, **weights) -> loader.GlobalBatches:
+def mixture_of(
+    records: str, others: str, batch_size: int = 4, **weights
+) -> loader.GlobalBatches:
     datasets = {"a": loader.open(records, "train"), "b": loader.open(others)}
-    return loader.global_batches(datasets, batch_size=4, weights=weights, seed=3)
+    return loader.global_batches(
+        {name: datasets[name] for name in weights},
+        batch_size=batch_size,
+        weights=weights,
+        seed=3,
+    )
 
 
 class Loaded:
     """As MaxText's iterator, over what reads batches."""
 
-    def __init__(self, reader) -> None:
-        self.gristmill_readers = [reader]
+    def __init__(self, reads, batches_of=None) -> None:
+        self.reads = reads
+        self.gristmill_readers = [Reader(reads, batches_of)]
         self.reset()
 
     def reset(self) -> None:
-        self.local_iterator = iter(self.gristmill_readers[0])
+        self.local_iterator = iter(self.reads)
 
 
 def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
+    def batches_of(size: int) -> loader.GlobalBatches:
+        return mixture_of(records, others, size, a=3, b=1)
+
+    def restarted(number: int) -> Loaded:
+        reads = batches_of(4).records(process_index=number, process_count=2)
+        return Loaded(reads, batches_of)
+
     old = mixture_of(records, others, a=1, b=1)
     hosts = [iter(old.records(process_index=i, process_count=2)) for i in range(2)]
     # Behind packing they stop at other steps.
@@ -101,12 +116,11 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
     for number, host in enumerate(hosts):
         state = {"parent": host.get_state(), "next_row": 0}
         (directory / f"process_{number}-of-2.json").write_text(json.dumps(state))
-    new = mixture_of(records, others, a=3, b=1)
     expected = old.with_weights({"a": 3, "b": 1}, step=5)  # The second begins step 5.
     manager = types.SimpleNamespace(directory=tmp_path)
     restore = explained_restore(lambda *_: None, "gristmill")
     for number, host in enumerate(hosts):
-        again = Loaded(new.records(process_index=number, process_count=2))
+        again = restarted(number)
         restore(manager, 7, again, -1)
         again.local_iterator.set_state(host.get_state())
         rest = [next(again.local_iterator) for _ in range(20)]
@@ -114,30 +128,58 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
         order = [each for step in range(16) for each in expected.read(step, own)]
         first = (3, 10)[number]
         assert rest == order[first : first + 20]
-    assert "up to step 5 of 4 records, and a 0.75, b 0.25" in caplog.text
+    assert "up to step 5 of the data" in caplog.text
+    assert "a 0.75, b 0.25" in caplog.text
     # Once more: the change is part of the states now.
     caplog.clear()
     state = json.loads(json.dumps(again.local_iterator.get_state()))
     (directory / "process_1-of-2.json").write_text(json.dumps(state))
     (directory / "process_0-of-2.json").unlink()
-    restore(manager, 7, Loaded(new.records(process_index=1, process_count=2)), -1)
+    again = restarted(1)
+    restore(manager, 7, again, -1)
+    again.local_iterator.set_state(state)
     assert not caplog.text
 
 
-def test_packed_rows_change_weights_at_the_step_of_the_state(tmp_path, records, others):
+def test_packed_rows_change_at_the_step_of_the_state(records, others, caplog):
+    def batches_of(size: int) -> loader.GlobalBatches:
+        return mixture_of(records, others, size, a=0, b=1)
+
+    def feed_of(batches: loader.GlobalBatches, step: int = 0) -> loader.Feed:
+        return batches.feed(process_index=0, process_count=1, start_step=step)
+
     old = mixture_of(records, others, a=1, b=1)
-    state = {**old.feed(process_index=0, process_count=1, start_step=6).get_state()}
-    new = mixture_of(records, others, a=0, b=1)
-    found = with_past_weights(new, [(state, 0)])
-    expected = old.with_weights({"a": 0, "b": 1}, step=6)
+    state = feed_of(old, 6).get_state()
+    found = changed_batches(batches_of(8), batches_of, [(state, 0)])
+    expected = old.resized(8, step=6).with_weights({"a": 0, "b": 1}, step=6)
     assert found.schedule == expected.schedule
-    found.feed(process_index=0, process_count=1).set_state(state)
-    # Where more than weights differ, the batches stay, and the state is refused.
-    for other in (
-        {**state, "batch_size": 8},
-        {**state, "datasets": state["datasets"][:1]},
-        {**state, "mixture": None},
-    ):
-        assert with_past_weights(new, [(other, 0)]) is new
-    assert with_past_weights(old, [(state, 0)]) is old
-    assert with_past_weights(new, []) is new
+    assert "the batch size is that of the checkpoint; from there on 8" in caplog.text
+    with feed_of(found) as feed:
+        feed.set_state(state)
+        assert next(feed) == expected.read(6)
+        state = feed.get_state()
+    # Later runs find the changes in the state, and may change again.
+    again = changed_batches(batches_of(8), batches_of, [(state, 0)])
+    assert again.schedule == expected.schedule
+    third = changed_batches(batches_of(2), batches_of, [(state, 0)])
+    assert third.schedule == expected.resized(2, step=7).schedule
+    assert changed_batches(old, batches_of, [(feed_of(old).get_state(), 0)]) is old
+    assert changed_batches(old, batches_of, []) is old
+    # Of a single dataset, the size changes alone.
+    single = [
+        loader.global_batches(loader.open(others), batch_size=size) for size in (4, 8)
+    ]
+    places = [(feed_of(single[0], 3).get_state(), 0)]
+    found = changed_batches(single[1], {4: single[0], 8: single[1]}.get, places)
+    assert found.schedule == single[0].resized(8, step=3).schedule
+    assert changed_batches(old, batches_of, places) is old  # It is refused later.
+
+
+def test_a_mixture_of_other_datasets_is_refused_with_what_to_do(records, others):
+    old = mixture_of(records, others, a=1)
+    state = old.feed(process_index=0, process_count=1).get_state()
+    new = mixture_of(records, others, a=1, b=1)
+    with pytest.raises(StateMismatchError, match="other datasets") as refused:
+        changed_batches(new, lambda size: new, [(state, 0)])
+    assert (refused.value.expected, refused.value.got) == ("a, b", "a")
+    assert "0 as the weight" in refused.value.cure
