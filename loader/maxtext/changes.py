@@ -122,8 +122,9 @@ def _check_names(own: loader.GlobalBatches, state: dict[str, Any]) -> None:
 
 def _tell(step: int, what: str, value: str) -> None:
     _log.warning(
-        "up to step %s of the data, the %s is that of the checkpoint; from there on %s",
-        *(f"{step:,}", what, value),
+        "going on with the %s of the checkpoint up to step %s of the data, and with %s "
+        "from there on",
+        *(what, f"{step:,}", value),
     )
 
 

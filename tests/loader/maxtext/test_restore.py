@@ -128,7 +128,7 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
         order = [each for step in range(16) for each in expected.read(step, own)]
         first = (3, 10)[number]
         assert rest == order[first : first + 20]
-    assert "up to step 5 of the data" in caplog.text
+    assert "weights of the checkpoint up to step 5 of the data" in caplog.text
     assert "a 0.75, b 0.25" in caplog.text
     # Once more: the change is part of the states now.
     caplog.clear()
@@ -153,7 +153,10 @@ def test_packed_rows_change_at_the_step_of_the_state(records, others, caplog):
     found = changed_batches(batches_of(8), batches_of, [(state, 0)])
     expected = old.resized(8, step=6).with_weights({"a": 0, "b": 1}, step=6)
     assert found.schedule == expected.schedule
-    assert "the batch size is that of the checkpoint; from there on 8" in caplog.text
+    assert (
+        "batch size of the checkpoint up to step 6 of the data, and with 8 rows"
+        in caplog.text
+    )
     with feed_of(found) as feed:
         feed.set_state(state)
         assert next(feed) == expected.read(6)
