@@ -183,3 +183,24 @@ def test_a_checkpoint_of_another_order_is_refused(batches, directory):
         with pytest.raises(StateMismatchError, match=r"seed 4(.|\n)*seed 3"):
             feed.set_state(state)
         assert feed.get_state()["step"] == 0
+
+
+def test_grain_s_handler_keeps_a_packed_pipeline_of_records(batches, tmp_path):
+    def pipeline():
+        records = batches.records(process_index=0, process_count=2)
+        tokens = records.map(lambda record: {"x": np.frombuffer(record, np.uint8)})
+        packed = grain.experimental.FirstFitPackIterDataset(
+            tokens, length_struct={"x": 3 * LENGTH}, num_packing_bins=5
+        )
+        return iter(packed.map(lambda row: row["x"]).batch(2))
+
+    iterator, path = pipeline(), tmp_path / "checkpoint"
+    for _ in range(4):
+        next(iterator)
+    with ocp.Checkpointer(grain.checkpoint.CheckpointHandler()) as checkpointer:
+        checkpointer.save(path, args=grain.checkpoint.CheckpointSave(iterator))
+        expected = [next(iterator) for _ in range(STEPS)]
+        later = pipeline()
+        checkpointer.restore(path, args=grain.checkpoint.CheckpointRestore(later))
+    for rows in expected:
+        np.testing.assert_array_equal(next(later), rows)
