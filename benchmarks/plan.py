@@ -202,7 +202,7 @@ def table_of(results: dict[str, Any]) -> str:
     """Returns what was predicted and what was made, as Markdown."""
     lines = [
         "| data | input MB | predicted MB | made MB | off | said ± | CPU s a worker, "
-        "predicted | taken | off | plan took, s |",
+        "predicted | taken | off | plan, CPU s |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, runs in results["runs"].items():
@@ -220,7 +220,7 @@ def table_of(results: dict[str, Any]) -> str:
             f"| {size_off:+.1%} | {error:.1%} "
             f"| {statistics.median(cpus):.2f} | {cpu:.2f} "
             f"| {min(cpu_off):+.0%} to {max(cpu_off):+.0%} "
-            f"| {max(plan['wall_seconds'] for plan in plans):.1f} |"
+            f"| {statistics.median(plan['own_cpu'] for plan in plans):.1f} |"
         )
     return "\n".join(lines)
 
@@ -251,7 +251,8 @@ on {where}, {_WORKERS} workers, {rounds} rounds in turns.
 
 Sizes are of all files of the dataset. `off` compares the worst plan of all rounds, of
 CPU all of them, with the median of the conversions. `said ±` is the error that the plan
-gives. CPU is user and system time of all processes, divided by the workers.
+gives. CPU is user and system time of all processes, divided by the workers. `plan, CPU`
+is what the plan took itself, in all its processes.
 
 A listing of {listed["bytes"] / 1e9:.0f} GB in {listed["files"]:,} files was planned in
 {listing["wall_seconds"]:.1f} s, and {listing["own_cpu"]:.1f} s of CPU, the median of

@@ -84,7 +84,8 @@ def choose_compression(found: Candidates, group_size: int) -> Choice:
         )
     times = "several times"
     if fast.encode_seconds > 0:
-        times = f"{small.encode_seconds / fast.encode_seconds:.1f} times"
+        # Of a small sample the measurement is rough.
+        times = f"{max(1.0, small.encode_seconds / fast.encode_seconds):.1f} times"
     if more >= _LEAST_SAVED_MORE:
         return Choice(
             "zstd:9",

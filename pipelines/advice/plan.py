@@ -152,8 +152,9 @@ class Plan:
             ],
             [
                 "output",
-                f"{_size(self.file_bytes)}: {plural(self.shards, 'shard')} and their "
-                f"indexes; ${self.storage_dollars:,.2f} a month in a bucket",
+                f"{_size(self.file_bytes)}: {plural(self.shards, 'shard')} and "
+                f"{'its index' if self.shards == 1 else 'their indexes'}; "
+                f"${self.storage_dollars:,.2f} a month in a bucket",
             ],
             ["index", f"{size_text(self.index_bytes)} on each host"],
         ]

@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks import plan
 
+ROOT = pathlib.Path(__file__).parents[2]
+
 
 def run_of(size: float, cpu: float, made: float, taken: float) -> dict[str, Any]:
     return {
@@ -17,7 +19,7 @@ def run_of(size: float, cpu: float, made: float, taken: float) -> dict[str, Any]
             "inputs": {"bytes": 10**8},
             "file_bytes": {"value": size, "error": size / 100},
             "cpu_seconds_per_worker": cpu,
-            "wall_seconds": 3.0,
+            "own_cpu": 3.0,
         },
         "made": {"file_bytes": made, "cpu_seconds_per_worker": taken},
     }
@@ -33,6 +35,23 @@ def test_table_compares_with_the_median_of_the_conversions() -> None:
     assert row == (
         "| text | 100 | 50.0 | 50.0 | +2.0% | 1.0% | 1.00 | 1.00 | -20% to +10% | 3.0 |"
     )
+
+
+def test_report_is_what_the_runs_say_and_holds_the_bars() -> None:
+    results = json.loads((ROOT / "docs" / "performance_plan.json").read_text())
+    page = (ROOT / "docs" / "performance_plan.md").read_text(encoding="utf-8")
+    assert page == plan.render(results), "run python -m benchmarks.plan"
+    assert len(results["runs"]) >= 3
+    for runs in results["runs"].values():
+        assert len(runs) == 5
+        made = sorted(run["made"]["file_bytes"] for run in runs)[2]
+        taken = sorted(run["made"]["cpu_seconds_per_worker"] for run in runs)[2]
+        for run in runs:
+            said = run["plan"]
+            assert said["file_bytes"]["value"] == pytest.approx(made, rel=0.03)
+            assert said["cpu_seconds_per_worker"] == pytest.approx(taken, rel=0.3)
+    assert results["listing"]["inputs"]["bytes"] >= 10**11
+    assert results["listing"]["wall_seconds"] < 10
 
 
 @pytest.mark.soak
