@@ -153,13 +153,15 @@ def convert(plan: dict[str, Any], output: pathlib.Path) -> dict[str, float]:
     return made
 
 
-def plan_listing(folder: pathlib.Path, inputs: pathlib.Path) -> dict[str, Any]:
-    """Plans a listing of 100 GB: the files of a directory under many names."""
+def plan_listing(
+    folder: pathlib.Path, inputs: pathlib.Path, *, listed_bytes: int
+) -> dict[str, Any]:
+    """Plans a large listing: the files of a directory under many names."""
     links = folder / "listing"
     links.mkdir()
     files = sorted(path for path in inputs.iterdir() if path.suffix != ".json")
     listed = number = 0
-    while listed < _LISTED_BYTES:
+    while listed < listed_bytes:
         source = files[number % len(files)]
         ending = ".tfrecord" if ".tfrecord" in source.name else source.suffix
         os.link(source, links / f"part-{number:06d}{ending}")
@@ -193,7 +195,9 @@ def measure(
                 f"{plan['cpu_seconds_per_worker']:.2f} CPU s a worker predicted, "
                 f"{made['cpu_seconds_per_worker']:.2f} taken"
             )
-    listing = plan_listing(folder, inputs[names[0]])
+    # Of small files that would be too many.
+    listed_bytes = min(_LISTED_BYTES, 500 * size_bytes)
+    listing = plan_listing(folder, inputs[names[0]], listed_bytes=listed_bytes)
     say(f"listing: {listing['wall_seconds']:.1f} s")
     return {"runs": found, "listing": listing}
 
