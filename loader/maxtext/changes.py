@@ -47,7 +47,7 @@ def change_batches(iterators: Iterable[Any], states: Iterable[str]) -> None:
     Raises:
         StateMismatchError: The states are of a mixture of other datasets.
     """
-    places = [place for text in states for place in _places(json.loads(text))]
+    places = [place for text in states for place in places_of(json.loads(text))]
     for iterator in iterators:
         readers: Sequence[Reader] = getattr(iterator, "gristmill_readers", ())
         for reader in readers:
@@ -138,16 +138,19 @@ def _exact(weights: Sequence[str]) -> tuple[Fraction, ...]:
     return tuple(map(Fraction, weights))
 
 
-def _places(state: Any) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yields the states of feeds in what Grain's pipelines have made of them."""
+def places_of(state: Any) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yields the states of feeds in what Grain's pipelines have made of them.
+
+    With each comes the row of its step that is next; 0 for a feed of whole batches.
+    """
     if isinstance(state, dict):
-        if "feed" in state:
+        if {"feed", "next_row"} <= state.keys():
             yield state["feed"], state["next_row"]
         elif {"version", "step", "mixture"} <= state.keys():
             yield state, 0
         else:
             for part in state.values():
-                yield from _places(part)
+                yield from places_of(part)
     elif isinstance(state, list):
         for part in state:
-            yield from _places(part)
+            yield from places_of(part)

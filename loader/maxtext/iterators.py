@@ -75,24 +75,26 @@ def _records_iterator(
     options: Options,
     sources: Sources,
 ) -> Any:
-    """Runs MaxText's own function, whose `get_datasets` is replaced meanwhile."""
+    """Runs MaxText's own function, with another begin of its pipeline meanwhile."""
     from maxtext.input_pipeline import data_processing_utils, grain_data_processing
     from maxtext.utils import max_logging
 
     rows = _STEP_RECORDS
-    if is_row_a_record(config):
+    if is_row_a_record(config) or config.grain_use_elastic_iterator:
         rows = data_processing_utils.get_local_batch_size(config)
     datasets = RecordDatasets(side, sources, options, int(rows))
     max_logging.log(
         f"gristmill: {side.name} of records in {options.order}'s order: "
         f"{', '.join(repr(part.dataset) for part in sources.parts)}"
     )
-    theirs = grain_data_processing.get_datasets
-    grain_data_processing.get_datasets = datasets
+    processing: Any = grain_data_processing
+    theirs = processing.get_datasets, processing.ElasticIterator
+    processing.get_datasets = datasets
+    processing.ElasticIterator = datasets.elastic_iterator
     try:
         made = own(config, mesh, process_indices)
     finally:
-        grain_data_processing.get_datasets = theirs
+        processing.get_datasets, processing.ElasticIterator = theirs
     # Several where this host goes on for several; then each has its own dataset.
     iterators = made if isinstance(made, list) else [made]
     for iterator, reader in zip(iterators, datasets.made, strict=False):

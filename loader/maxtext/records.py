@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import grain
+import grain.experimental
 
 from gristmill import loader
+from gristmill.dataset.errors import InputError
 from gristmill.loader.maxtext.changes import Reader
-from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.elastic import ElasticRecords
+from gristmill.loader.maxtext.options import PREFIX, Options
 from gristmill.loader.maxtext.side import Side
 from gristmill.loader.maxtext.sources import Sources
 
@@ -28,7 +31,9 @@ class RecordDatasets:
         sources: The data.
         options: How it is read.
         rows: Records of a host that make one step of the order.
-        made: The records in gristmill's order that were asked for in this process.
+        made: The records in gristmill's order that were asked for in this process,
+            those of single hosts.
+        elastic: The batches of gristmill's order whose records MaxText deals to hosts.
     """
 
     side: Side
@@ -36,6 +41,9 @@ class RecordDatasets:
     options: Options
     rows: int
     made: list[Reader] = dataclasses.field(default_factory=list, compare=False)
+    elastic: list[loader.GlobalBatches] = dataclasses.field(
+        default_factory=list, compare=False
+    )
 
     def __call__(
         self,
@@ -60,6 +68,7 @@ class RecordDatasets:
         rows = self.rows * hosts
         batches = self.batches_of(rows)
         if elastic:
+            self.elastic.append(batches)
             return batches.map_dataset()
         records = batches.records(
             process_index=host,
@@ -73,12 +82,29 @@ class RecordDatasets:
         """Returns the global batches of so many rows, over all hosts."""
         return self.sources.batches(self.side, self.options, rows=rows)
 
+    def elastic_iterator(self, *args: Any, **named: Any) -> Any:
+        """Stands in for Grain's `ElasticIterator`, with its arguments."""
+        if self.options.order == "grain":
+            return grain.experimental.ElasticIterator(*args, **named)
+        return ElasticRecords(self.elastic[-1], *args, **named)
+
     def _in_grains_order(self, share: slice, *, elastic: bool) -> Any:
         """Returns what `get_datasets` of MaxText returns, read by our source.
 
         Elements, order and states are the same, so that a run of MaxText's own
         pipeline goes on.
+
+        Raises:
+            InputError: A mixture is to be elastic, which MaxText cannot do.
         """
+        if elastic and self.sources.names:
+            raise InputError(
+                "grain_use_elastic_iterator of MaxText cannot be honoured for a "
+                "mixture in the order of its own pipeline",
+                got=f"{len(self.sources.names)} datasets",
+                cure="leave it out, or begin a run in gristmill's order, without "
+                f"{PREFIX}order=grain",
+            )
         found = []
         for part in self.sources.parts:
             dataset = grain.MapDataset.source(_Records(part.dataset))

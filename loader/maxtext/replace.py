@@ -12,6 +12,7 @@ from typing import Any
 
 from gristmill import loader
 from gristmill.dataset.errors import InputError
+from gristmill.loader.maxtext.elastic import OrderedIterator
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options, Order, Shuffled
 from gristmill.loader.maxtext.restore import explained_restore
@@ -69,7 +70,7 @@ def install_options(options: Options) -> None:
     _replace(_INTERFACE, "create_data_iterator", _of_grain_only(create))
     # One state for all hosts, in one file that any number of hosts can restore.
     elastic = _original(_CHECKPOINTS, "ElasticIterator")
-    _replace(_CHECKPOINTS, "ElasticIterator", (elastic, loader.Feed))
+    _replace(_CHECKPOINTS, "ElasticIterator", (elastic, loader.Feed, OrderedIterator))
     restore = _original(_CHECKPOINTS, "for_restore")
     _replace(_CHECKPOINTS, "for_restore", explained_restore(restore, options.order))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 
 from gristmill import loader
 from gristmill.dataset.errors import StateMismatchError, some_of
-from gristmill.loader.maxtext.changes import change_batches
+from gristmill.loader.maxtext.changes import change_batches, places_of
+from gristmill.loader.maxtext.elastic import OrderedIterator
 from gristmill.loader.maxtext.options import PREFIX, Order
 
 ONE_FILE = "process_0.json"
@@ -53,6 +55,8 @@ def check_kind(checkpoint: Any, iterator: Any, order: Order) -> None:
     if one != (ONE_FILE in names):
         expected, got = _OF_ALL if one else _OF_HOSTS, some_of(names)
         cure = "go on with the data of that run"
+        if (found := _order_of(files[0].read_text())) != order:
+            cure += f" and {PREFIX}order={found}"
     elif not one and (found := _order_of(files[0].read_text())) != order:
         expected, got = f"the order of {order}", f"the order of {found}"
         cure = f"go on with {PREFIX}order={found}"
@@ -73,11 +77,11 @@ def _files(checkpoint: Any) -> list[Any]:
 
 
 def _order_of(state: str) -> Order:
-    """Returns whose order wrote a state: only gristmill's names its feed."""
-    return "gristmill" if '"feed"' in state else "grain"
+    """Returns whose order wrote a state: only gristmill's has the state of a feed."""
+    return "gristmill" if any(places_of(json.loads(state))) else "grain"
 
 
 def _kinds_of_one_file() -> tuple[type, ...]:
     from grain.experimental import ElasticIterator
 
-    return (loader.Feed, ElasticIterator)
+    return (loader.Feed, OrderedIterator, ElasticIterator)

@@ -110,7 +110,7 @@ def _padded(row: dict[str, Any], length: int) -> dict[str, Any]:
     return {"inputs": np.pad(ids, (0, length - len(ids)))}
 
 
-def _preprocessed(dataset: Any, config: Any, workers: int) -> Any:
+def _preprocessed(dataset: Any, config: Any, workers: int, elastic: Any) -> Any:
     dataset, length = dataset.map(_row_of), config.max_target_length
     rows = get_local_batch_size(config)
     if config.packing:
@@ -120,7 +120,7 @@ def _preprocessed(dataset: Any, config: Any, workers: int) -> Any:
     else:
         dataset = dataset.map(functools.partial(_padded, length=length))
     if config.grain_use_elastic_iterator:
-        return grain.experimental.ElasticIterator(
+        return elastic(
             dataset,
             config.global_batch_size_to_load,
             grain.sharding.ShardOptions(shard_index=0, shard_count=1),
@@ -192,7 +192,7 @@ def modules() -> dict[str, types.ModuleType]:
         )
         workers = getattr(config, f"grain_worker_count{end}")
         return loading.MultiHostDataLoadIterator(
-            _preprocessed(dataset, config, workers),
+            _preprocessed(dataset, config, workers, processing.ElasticIterator),
             mesh,
             getattr(config, f"generate_padding_batch_{name}"),
         )
@@ -222,6 +222,7 @@ def modules() -> dict[str, types.ModuleType]:
         return "restored"
 
     processing.get_datasets = get_datasets
+    processing.ElasticIterator = grain.experimental.ElasticIterator
     processing.find_data_files = find_data_files
     processing.make_grain_train_iterator = make_grain_train_iterator
     processing.make_grain_eval_iterator = make_grain_eval_iterator

@@ -11,6 +11,7 @@ from gristmill import loader
 from gristmill.dataset import InputError
 from gristmill.loader.maxtext import __main__ as command
 from gristmill.loader.maxtext import install, replace
+from gristmill.loader.maxtext.elastic import OrderedIterator
 from tests.support import maxtext as stand_in
 from tests.support.maxtext import RECORDED, RECORDS, config_of, numbers_of
 
@@ -58,7 +59,8 @@ def test_installing_again_changes_the_options_alone(maxtext, mesh, records):
     own = maxtext[CHECKPOINTS].ElasticIterator
     install(order="grain")
     install(shuffle="block")
-    assert maxtext[CHECKPOINTS].ElasticIterator == (own, loader.Feed)
+    kinds = (own, loader.Feed, OrderedIterator)
+    assert maxtext[CHECKPOINTS].ElasticIterator == kinds
     train, evaluation = maxtext[INTERFACE].create_data_iterator(
         config_of(grain_train_files=records), mesh
     )

@@ -41,6 +41,10 @@ OF_HOSTS = ["process_0-of-2.json", "process_1-of-2.json"]
 OF_ALL = ["process_0.json"]
 OF_GRAIN = {"parent": {"next_index": 4}}
 OF_GRISTMILL = {"parent": {"feed": {"step": 4}, "next_row": 0}}
+OF_FEED = {"version": 2, "step": 4, "mixture": None}
+# A mixture may call a dataset so.
+OF_NAMED_FEED = {"parents": {"feed": {"next_index": 4}}}
+DATA = "the data of that run"
 
 
 @pytest.mark.parametrize(
@@ -50,11 +54,12 @@ OF_GRISTMILL = {"parent": {"feed": {"step": 4}, "next_row": 0}}
         (OF_HOSTS, OF_GRAIN, "records", "grain", None),
         (OF_HOSTS, OF_GRAIN, "records", "gristmill", "gristmill_order=grain"),
         (OF_HOSTS, OF_GRISTMILL, "records", "grain", "gristmill_order=gristmill"),
-        (OF_HOSTS, OF_GRAIN, "feed", "gristmill", "the data of that run"),
-        (OF_HOSTS, OF_GRAIN, "elastic", "grain", "the data of that run"),
-        (OF_ALL, {"step": 4}, "feed", "gristmill", None),
-        (OF_ALL, {"step": 4}, "elastic", "grain", None),
-        (OF_ALL, {"step": 4}, "records", "gristmill", "the data of that run"),
+        (OF_HOSTS, OF_GRAIN, "feed", "gristmill", f"{DATA} and gristmill_order=grain"),
+        (OF_HOSTS, OF_NAMED_FEED, "records", "grain", None),
+        (OF_HOSTS, OF_GRAIN, "elastic", "grain", DATA),
+        (OF_ALL, OF_FEED, "feed", "gristmill", None),
+        (OF_ALL, OF_FEED, "elastic", "grain", None),
+        (OF_ALL, OF_FEED, "records", "gristmill", DATA),
         ([], {}, "feed", "gristmill", None),
     ],
 )
