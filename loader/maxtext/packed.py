@@ -158,10 +158,20 @@ def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> N
             got=f"order={options.order}",
             cure="leave the order out",
         )
+    lengths = set()
     for part in sources.parts:
         split = part.dataset.committed
         for edition in () if split is None else split.parts:
-            check_tokens(config, part.path, edition.packed or {}, edition.source)
+            stored = edition.packed or {}
+            lengths.add(PackedSplit.parse(stored, where=part.path).length)
+            check_tokens(config, part.path, stored, edition.source)
+    if len(lengths) == 1 and lengths != {config.max_target_length}:
+        raise refused(
+            config,
+            "max_target_length",
+            f"{lengths.pop()}, the length of the rows",
+            "set it so, or make rows of another length by `gristmill repack`",
+        )
 
 
 def check_tokens(config: Any, path: str, packed: Any, source: Any) -> None:

@@ -152,7 +152,7 @@ def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, mesh, ca
     assert "vocab_size=60,000 or more" in str(known)
     assert "max_segments_per_seq" in str(refusal(max_segments_per_seq=1))
     assert "order=grain" in str(refusal(options=Options(order="grain")))
-    assert "another way" in str(refusal(max_target_length=8))
+    assert "max_target_length of MaxText" in str(refusal(max_target_length=8))
     mixed = refusal(grain_train_files=f"{rows},1;{long_rows},1")
     assert "another way" in str(mixed)
     next(made(mesh, config_of(grain_train_files=rows, max_segments_per_seq=LENGTH)))

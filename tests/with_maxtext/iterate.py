@@ -1,0 +1,62 @@
+"""Makes data iterators of MaxText, without training, and saves what they give.
+
+    python iterate.py JOBS.json
+
+JOBS.json has `folder`, `options` (of `install`; null for MaxText as it is) and `jobs`:
+each a `name`, the `arguments` of MaxText, and a number of `batches`. Batch n becomes
+`FOLDER/NAME-n.npz`, an error `FOLDER/NAME.error`.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def iterate(folder: pathlib.Path, job: dict[str, Any]) -> None:
+    """Saves the batches of one job, as many as there are."""
+    from maxtext.configs import pyconfig
+    from maxtext.input_pipeline import input_pipeline_interface
+    from maxtext.utils import maxtext_utils
+
+    # As MaxText's own trainers do it: that of DPO takes the other kind of settings.
+    dpo = "use_dpo=True" in job["arguments"]
+    initialize = pyconfig.initialize_pydantic if dpo else pyconfig.initialize
+    config = initialize(["iterate", *job["arguments"]])
+    mesh = maxtext_utils.get_mesh_from_config(config)
+    # Looked up here: it may have been replaced.
+    iterator, _ = input_pipeline_interface.create_data_iterator(config, mesh)
+    given = iter(iterator)
+    for number in range(job["batches"]):
+        try:
+            batch = next(given)
+        except StopIteration:
+            break
+        arrays = {name: np.asarray(array) for name, array in batch.items()}
+        np.savez(folder / f"{job['name']}-{number:05}", **arrays)
+
+
+def main() -> None:
+    """Runs all jobs; an error of one does not keep the others from running."""
+    from absl import flags
+
+    given = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    flags.FLAGS(sys.argv[:1])  # Grain reads some, in pipelines with workers.
+    if given["options"] is not None:
+        from gristmill.loader import maxtext
+
+        maxtext.install(**given["options"])
+    folder = pathlib.Path(given["folder"])
+    for job in given["jobs"]:
+        try:
+            iterate(folder, job)
+        except Exception as e:
+            (folder / f"{job['name']}.error").write_text(f"{type(e).__name__}: {e}")
+
+
+if __name__ == "__main__":
+    main()

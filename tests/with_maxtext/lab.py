@@ -1,0 +1,290 @@
+"""Starts MaxText for a run, and gives back what it trained on.
+
+Everything happens in processes with a time limit; a failure has the end of their logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from tests.with_maxtext import toy
+
+HERE = pathlib.Path(__file__).parent
+GRISTMILL = "gristmill.loader.maxtext"
+OWN = "maxtext.trainers.pre_train.train"
+ROWS = 4
+_LIMIT_SECONDS = 400.0
+Batch = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a training run left.
+
+    Attributes:
+        batches: Global batches of training, in the order in which they were given.
+        evaluated: Those of evaluation.
+        losses: By step.
+        log: What it printed.
+    """
+
+    batches: list[Batch]
+    evaluated: list[Batch]
+    losses: dict[int, float]
+    log: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Lab:
+    """A folder with the toy data, in which runs leave what they write."""
+
+    work: pathlib.Path
+
+    def path(self, name: str) -> str:
+        """Returns the path of something of the toy data."""
+        return str(self.work / "toy" / name)
+
+    def settings(self, name: str, changed: Mapping[str, object]) -> list[str]:
+        """Returns the arguments of a tiny model, with these settings changed.
+
+        Args:
+            name: Of the run.
+            changed: Settings with other values; None leaves one out.
+        """
+        import maxtext
+
+        package = pathlib.Path(maxtext.__file__).parent
+        values: dict[str, object] = {
+            "run_name": name,
+            "base_output_directory": self.work / "runs",
+            "hardware": "cpu",
+            "skip_jax_distributed_system": True,
+            "jax_cache_dir": self.work / "compiled",
+            "dataset_type": "grain",
+            "grain_file_type": "arrayrecord",
+            "grain_worker_count": 0,
+            "grain_train_files": self.path("one"),
+            "train_data_columns": "['text']",
+            "eval_data_columns": "['text']",
+            "tokenizer_path": self.path("tokenizer"),
+            "tokenizer_type": "huggingface",
+            "vocab_size": toy.VOCABULARY,
+            "max_target_length": toy.LENGTH,
+            "per_device_batch_size": ROWS,
+            "base_emb_dim": 32,
+            "base_mlp_dim": 64,
+            "base_num_decoder_layers": 1,
+            "base_num_query_heads": 2,
+            "base_num_kv_heads": 2,
+            "head_dim": 16,
+            "attention": "dot_product",
+            "dtype": "float32",
+            "learning_rate": 0.01,
+            "warmup_steps_fraction": 0.0,
+            "learning_rate_schedule_steps": 100,
+            "steps": 6,
+            "checkpoint_period": 3,
+            "async_checkpointing": False,
+            "enable_checkpointing": False,
+            "enable_tensorboard": False,
+            "log_period": 1,
+            "dump_jaxpr": False,
+        }
+        values.update(changed)
+        pairs = [f"{key}={value}" for key, value in values.items() if value is not None]
+        return [str(package / "configs" / "base.yml"), *pairs]
+
+    def train(
+        self,
+        name: str,
+        *,
+        module: str = GRISTMILL,
+        trainer: str | None = None,
+        processes: int = 1,
+        **changed: object,
+    ) -> Trained:
+        """Trains, and returns what it trained on.
+
+        Args:
+            name: Of the run; one of the same name goes on from its checkpoint.
+            module: What is started.
+            trainer: Module of MaxText that gristmill's starts; None for its default.
+            processes: How many, each with one device.
+            **changed: Settings.
+        """
+        done = self.start(
+            name, module=module, trainer=trainer, processes=processes, **changed
+        )
+        if any(code for code, _ in done):
+            log = "\n".join(log for code, log in done if code)
+            raise AssertionError(f"MaxText ended with an error:\n{tail(log)}")
+        folder = self._folder(name)
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        metrics = [json.loads(line) for line in lines]
+        losses = {
+            int(each["step"]): each["learning/loss"]
+            for each in metrics
+            if "learning/loss" in each
+        }
+        return Trained(
+            batches=_read_batches(folder, 0, processes),
+            evaluated=_read_batches(folder, 1, processes),
+            losses=losses,
+            log=done[0][1],
+        )
+
+    def start(
+        self,
+        name: str,
+        *,
+        module: str = GRISTMILL,
+        trainer: str | None = None,
+        processes: int = 1,
+        **changed: object,
+    ) -> list[tuple[int, str]]:
+        """Runs a module to its end; returns exit code and output of each process."""
+        folder = self._folder(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in [*folder.glob("*.npz"), folder / "metrics.jsonl"]:
+            old.unlink(missing_ok=True)
+        changed = {"metrics_file": folder / "metrics.jsonl", **changed}
+        if processes > 1:
+            changed["skip_jax_distributed_system"] = False
+        arguments = self.settings(name, changed)
+        if trainer is not None:
+            arguments = ["-m", trainer, *arguments]
+        command = [sys.executable, "-P", str(HERE / "spied.py"), str(folder), module]
+        variables = [
+            {
+                "JAX_COORDINATOR_ADDRESS": "localhost",
+                "JAX_PROCESS_COUNT": str(processes),
+                "JOB_INDEX": "0",
+                "JOB_COMPLETION_INDEX": str(number),
+                "PROCESSES_IN_JOB": str(processes),
+            }
+            for number in range(processes)
+        ]
+        return run_all([[*command, *arguments]] * processes, variables)
+
+    def iterate(
+        self,
+        name: str,
+        jobs: Mapping[str, Mapping[str, object]],
+        *,
+        options: Mapping[str, object] | None = MappingProxyType({}),
+        batches: int = 4,
+    ) -> dict[str, list[Batch] | str]:
+        """Returns the batches of iterators by their names, or the error of one.
+
+        Args:
+            name: Of the run.
+            jobs: Changed settings by name.
+            options: Of `install`; None for MaxText as it is.
+            batches: How many to take at most.
+        """
+        folder = self._folder(name)
+        folder.mkdir(parents=True)
+        listed = [
+            {
+                "name": job,
+                "arguments": self.settings(job, changed),
+                "batches": batches,
+            }
+            for job, changed in jobs.items()
+        ]
+        plan = folder / "jobs.json"
+        given = None if options is None else dict(options)
+        plan.write_text(
+            json.dumps({"folder": str(folder), "options": given, "jobs": listed})
+        )
+        command = [sys.executable, "-P", str(HERE / "iterate.py"), str(plan)]
+        ((code, log),) = run_all([command], [{}])
+        if code:
+            raise AssertionError(f"iterating ended with an error:\n{tail(log)}")
+        found: dict[str, list[Batch] | str] = {}
+        for job in jobs:
+            error = folder / f"{job}.error"
+            found[job] = (
+                error.read_text() if error.exists() else _read(folder, f"{job}-{{:05}}")
+            )
+        return found
+
+    def _folder(self, name: str) -> pathlib.Path:
+        return self.work / "spied" / name
+
+
+def run_all(
+    commands: Sequence[Sequence[str]],
+    variables: Sequence[Mapping[str, str]],
+    limit_seconds: float = _LIMIT_SECONDS,
+) -> list[tuple[int, str]]:
+    """Runs commands side by side; returns exit code and output of each."""
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
+        started = [
+            subprocess.Popen(
+                command,
+                env={**os.environ, **each},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            for command, each, log in zip(commands, variables, logs, strict=True)
+        ]
+        stop = time.monotonic() + limit_seconds
+        try:
+            for each in started:
+                each.wait(max(0, stop - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            late = True
+        else:
+            late = False
+        for each in started:
+            # Workers too, which may outlive the process that started them.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(each.pid, signal.SIGKILL)
+            each.wait()
+        outputs = [log.seek(0) or log.read() for log in logs]
+    if late:
+        ends = "\n".join(map(tail, outputs))
+        raise AssertionError(f"not done after {limit_seconds:g} s:\n{ends}")
+    return [
+        (each.returncode, output) for each, output in zip(started, outputs, strict=True)
+    ]
+
+
+def tail(log: str, lines: int = 25) -> str:
+    """Returns the last lines of a log."""
+    return "\n".join(log.strip().splitlines()[-lines:])
+
+
+def _read_batches(folder: pathlib.Path, iterator: int, processes: int) -> list[Batch]:
+    """Returns the global batches that an iterator gave to all processes."""
+    hosts = [
+        _read(folder, f"{iterator}-{{:05}}-{process}") for process in range(processes)
+    ]
+    return [
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for parts in zip(*hosts, strict=True)
+    ]
+
+
+def _read(folder: pathlib.Path, pattern: str) -> list[Batch]:
+    batches: list[Batch] = []
+    while (path := folder / f"{pattern.format(len(batches))}.npz").exists():
+        with np.load(path) as file:
+            batches.append(dict(file))
+    return batches

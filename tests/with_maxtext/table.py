@@ -1,0 +1,350 @@
+"""The table of runs: what is documented, done by the real MaxText.
+
+Each run is a function of a `Lab`; what it says in an error is what is wrong.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.with_maxtext import toy
+from tests.with_maxtext.lab import OWN, Batch, Lab, tail
+
+RUNS: dict[str, Callable[[Lab], None]] = {}
+_STEPS = 6
+_CUT = 3
+_NATIVE_SFT = "maxtext.trainers.post_train.sft.train_sft_native"
+
+
+def run(title: str) -> Callable[[Callable[[Lab], None]], Callable[[Lab], None]]:
+    """Puts a function into the table."""
+
+    def add(function: Callable[[Lab], None]) -> Callable[[Lab], None]:
+        RUNS[title] = function
+        return function
+
+    return add
+
+
+def check_same(got: Sequence[Batch], expected: Sequence[Batch], what: str) -> None:
+    """Checks that batches are equal, array by array."""
+    assert len(got) == len(expected), f"{what}: {len(got)} batches, not {len(expected)}"
+    for number, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
+        assert mine.keys() == theirs.keys(), f"{what}: arrays of batch {number}"
+        for name in theirs:
+            same = np.array_equal(mine[name], theirs[name])
+            assert same, f"{what}: {name} of batch {number} differs"
+
+
+def check_falls(losses: Mapping[int, float]) -> None:
+    """Checks that the loss falls, clearly."""
+    first, last = losses[0], losses[max(losses)]
+    assert last < first - 1, f"the loss does not fall: {losses}"
+
+
+def batches_of(found: Mapping[str, list[Batch] | str], name: str) -> list[Batch]:
+    """Returns the batches of an iterator that has to give some."""
+    got = found[name]
+    assert not isinstance(got, str), f"{name}: {got}"
+    assert got, f"{name}: no batch"
+    return got
+
+
+def pieces(batches: Sequence[Batch]) -> Iterator[tuple[int, ...]]:
+    """Yields the tokens of each segment of rows."""
+    for batch in batches:
+        for row, segments in zip(
+            batch["inputs"], batch["inputs_segmentation"], strict=True
+        ):
+            for segment in range(1, int(segments.max(initial=0)) + 1):
+                yield tuple(row[segments == segment].tolist())
+
+
+def _resume_exactly(lab: Lab, name: str, **files: object) -> None:
+    """Trains without an interruption and with one, after which it evaluates too."""
+    settings = {"grain_train_files": lab.path("one"), **files}
+    whole = lab.train(name, steps=_STEPS, **settings)
+    check_falls(whole.losses)
+    other = f"{name}-cut"
+    settings["enable_checkpointing"] = True
+    begun = lab.train(other, steps=_CUT, **settings)
+    evaluation = {"eval_interval": 2, "eval_steps": 2, "grain_worker_count_eval": 0}
+    evaluation["grain_eval_files"] = settings["grain_train_files"]
+    ended = lab.train(other, steps=_STEPS, **evaluation, **settings)
+    check_same(begun.batches + ended.batches, whole.batches, "resumed")
+    assert len(ended.evaluated) >= 2, "nothing was evaluated"
+    # MaxText drops earlier metrics when it evaluates.
+    for step, loss in {**begun.losses, **ended.losses}.items():
+        assert loss == whole.losses[step], f"the loss of step {step} differs"
+    assert _STEPS - 1 in ended.losses
+
+
+@run("records: train, resume exactly, evaluate")
+def records(lab: Lab) -> None:
+    _resume_exactly(lab, "records", grain_worker_count=1)
+
+
+@run("packed: train, resume exactly, evaluate")
+def packed(lab: Lab) -> None:
+    _resume_exactly(lab, "packed", grain_train_files=lab.path("packed-one"))
+
+
+@run("packed: 2 processes, then 1, with the same global batches")
+def packed_on_other_hosts(lab: Lab) -> None:
+    files = {"grain_train_files": lab.path("packed-one"), "enable_checkpointing": True}
+    name = "packed-hosts"
+    begun = lab.train(name, processes=2, per_device_batch_size=2, steps=_CUT, **files)
+    ended = lab.train(name, steps=_STEPS, **files)
+    whole = lab.iterate(
+        "packed-whole",
+        {"whole": {"grain_train_files": lab.path("packed-one")}},
+        batches=_STEPS,
+    )
+    check_same(begun.batches + ended.batches, batches_of(whole, "whole"), "2 -> 1")
+
+
+@run("records: 2 processes, then 1, refused with what to do")
+def records_on_other_hosts(lab: Lab) -> None:
+    name = "records-hosts"
+    saved = {"enable_checkpointing": True}
+    lab.train(name, processes=2, per_device_batch_size=2, steps=_CUT, **saved)
+    ((code, log),) = lab.start(name, steps=_STEPS, **saved)
+    assert code, "1 process took over the states of 2"
+    assert "expansion_factor_real_data" in log, tail(log)
+
+
+@run("order=grain: goes on from MaxText's own checkpoint")
+def own_checkpoint(lab: Lab) -> None:
+    own = {"grain_train_files": f"{lab.path('one')}/one-train.array_record*"}
+    whole = lab.train("own", module=OWN, steps=_STEPS, **own)
+    saved = {"enable_checkpointing": True, **own}
+    lab.train("own-cut", module=OWN, steps=_CUT, **saved)
+    ((code, log),) = lab.start("own-cut", steps=_STEPS, **saved)
+    assert code, "another order went on from the checkpoint"
+    assert "gristmill_order=grain" in log, tail(log)
+    ended = lab.train("own-cut", steps=_STEPS, gristmill_order="grain", **saved)
+    check_same(ended.batches, whole.batches[_CUT:], "after MaxText's own")
+    assert ended.losses == {step: whole.losses[step] for step in range(_CUT, _STEPS)}
+
+
+@run("SFT: train once")
+def sft(lab: Lab) -> None:
+    done = lab.train(
+        "sft",
+        trainer=_NATIVE_SFT,
+        use_sft=True,
+        grain_train_files=lab.path("chat"),
+        train_data_columns="['prompt','completion']",
+    )
+    check_falls(done.losses)
+
+
+@run("records: mixtures, elastic, DPO, SFT, packing of all kinds, padding")
+def features(lab: Lab) -> None:
+    one, two = lab.path("one"), lab.path("two")
+    mixture = lab.work / "mixture.json"
+    weights = {"a": {"path": one, "weight": 0.7}, "b": {"path": two, "weight": 0.3}}
+    mixture.write_text(json.dumps(weights))
+    of_json = {"grain_train_mixture_config_path": mixture, "grain_train_files": None}
+    chat = {
+        "grain_train_files": lab.path("chat"),
+        "train_data_columns": "['prompt','completion']",
+        "use_sft": True,
+    }
+    pairs = {
+        "grain_train_files": lab.path("dpo"),
+        "train_data_columns": "['input','chosen','rejected']",
+        "use_dpo": True,
+        "packing": False,
+    }
+    end = {"num_epoch": 1, "packing": False, "grain_train_files": lab.path("chat")}
+    end |= {"train_data_columns": "['prompt']", "per_device_batch_size": 32}
+    found = lab.iterate(
+        "features",
+        {
+            "plain": {},
+            "workers": {"grain_worker_count": 1},
+            "string": {"grain_train_files": f"{one},0.7;{two},0.3"},
+            "json": of_json,
+            "elastic": {"grain_use_elastic_iterator": True, "packing": False},
+            "chunks": {"use_truncation": False},
+            "best_fit": {"grain_packing_type": "best_fit"},
+            "concat": {"grain_packing_type": "concat_then_split"},
+            "few_segments": {"max_segments_per_seq": 2},
+            "sft": chat,
+            "dpo": pairs,
+            "end": end,
+            "padded": {**end, "generate_padding_batch_train": True},
+        },
+        batches=6,
+    )
+    for name in found:
+        batches_of(found, name)
+    for name in ("string", "json"):
+        texts = map(_tokenizer(lab).decode, pieces(batches_of(found, name)))
+        # Each begins with the number of its dataset's seed.
+        seeds = {text.partition(".")[0] for text in texts}
+        assert seeds == {"0", "2"}, f"{name}: documents of {seeds}"
+    most = max(
+        b["inputs_segmentation"].max() for b in batches_of(found, "few_segments")
+    )
+    assert most <= 2, f"{most} segments in a row"
+    assert "chosen_ids" in batches_of(found, "dpo")[0]
+    filled = [
+        int((batch["inputs_segmentation"] > 0).any(axis=1).sum())
+        for batch in batches_of(found, "padded")
+    ]
+    assert filled == [32, 32, 32, 4, 0, 0], f"rows of 100 records: {filled}"
+    assert len(batches_of(found, "end")) == 4
+
+
+@run("records: rows are those of the global batches")
+def same_order(lab: Lab) -> None:
+    from gristmill import loader
+
+    plain = {"packing": False, "add_bos": False, "add_eos": False}
+    found = lab.iterate(
+        "order",
+        {
+            "rows": plain,
+            "two": {**plain, "grain_worker_count": 2},
+        },
+        batches=8,
+    )
+    batches = loader.global_batches(
+        loader.open(lab.path("one"), split="train"), batch_size=4, seed=0
+    )
+    decode = loader.ExampleDecoder({"text": loader.FixedFeature(bytes)})
+    encode = _encoder(lab)
+    for name in found:
+        for step, batch in enumerate(batches_of(found, name)):
+            texts = decode(batches.read(step))["text"]
+            for row, text in enumerate(texts):
+                held = batch["inputs_segmentation"][row] > 0
+                got = batch["inputs"][row][held].tolist()
+                expected = encode(text.decode())[: toy.LENGTH]
+                assert got == expected, f"{name}: row {row} of step {step}"
+
+
+@run("packed: mixtures, several workers, padding")
+def packed_features(lab: Lab) -> None:
+    one, two = lab.path("packed-one"), lab.path("packed-two")
+    end = {"num_epoch": 1, "grain_train_files": one, "per_device_batch_size": 100}
+    found = lab.iterate(
+        "packed-features",
+        {
+            "plain": {"grain_train_files": one},
+            "workers": {"grain_train_files": one, "grain_worker_count": 2},
+            "chosen": {"grain_train_files": one, "grain_worker_count": -1},
+            "mixture": {"grain_train_files": f"{one},0.7;{two},0.3"},
+            "end": end,
+            "padded": {**end, "generate_padding_batch_train": True},
+        },
+        batches=6,
+    )
+    plain = batches_of(found, "plain")
+    check_same(batches_of(found, "workers"), plain, "2 workers")
+    check_same(batches_of(found, "chosen"), plain, "-1 workers")
+    ended, padded = batches_of(found, "end"), batches_of(found, "padded")
+    check_same(padded[: len(ended)], ended, "padded")
+    assert len(padded) == 6 > len(ended)
+    assert not any(batch["inputs_segmentation"].any() for batch in padded[len(ended) :])
+    batches_of(found, "mixture")
+
+
+@run("packed at conversion and by MaxText: the same documents")
+def same_documents(lab: Lab) -> None:
+    from gristmill import loader
+
+    once = {"num_epoch": 1, "add_bos": False, "add_eos": False}
+    files = {"grain_train_files": f"{lab.path('one')}/one-train.array_record*"}
+    own = lab.iterate(
+        "own-packs", {"own": {**once, **files}}, options=None, batches=999
+    )
+    rows = {"grain_train_files": lab.path("packed-one")}
+    ours = lab.iterate("we-packed", {"packed": {**once, **rows}}, batches=999)
+    texts = loader.ExampleDecoder({"text": loader.FixedFeature(bytes)})
+    dataset = loader.open(lab.path("one"), split="train")
+    encode = _encoder(lab)
+    documents = [tuple(encode(each.decode())) for each in texts(dataset[:])["text"]]
+    # Longer ones MaxText cuts, and `gristmill pack` goes on with in another piece.
+    whole = collections.Counter(each for each in documents if len(each) <= toy.LENGTH)
+    assert len(whole) > 300
+    for name, found in (("MaxText", own), ("gristmill", ours)):
+        (batches,) = (batches_of(found, each) for each in found)
+        got = collections.Counter(each for each in pieces(batches) if each in whole)
+        assert got == whole, f"{name}: {len(whole - got)} documents are missing"
+
+
+_OTHER_VALUES: dict[str, object] = {
+    "dataset_type": "synthetic",
+    "grain_file_type": "tfrecord",
+    "grain_index_storage_option": "in_memory",
+    "grain_packing_type": "best_fit",
+    "grain_ram_budget_mb": 2048,
+    "expansion_factor_real_data": 0.5,
+    "per_device_batch_size": 0.5,
+    "max_target_length": 2 * toy.LENGTH,
+    "vocab_size": 32,
+    "max_segments_per_seq": 1,
+}
+HAVE_NO_OTHER = {
+    # Not without Pathways, or a model, that MaxText asks for with it.
+    "colocated_python_data_input",
+    "elastic_enabled",
+    "is_offline_distillation",
+    "use_multimodal",
+}
+
+
+def refused_values() -> dict[str, object]:
+    """Returns a value that packed rows cannot honour for each setting that has one."""
+    from gristmill.loader.maxtext.settings import SETTINGS, Only
+
+    values = dict(_OTHER_VALUES)
+    for setting in SETTINGS:
+        if not isinstance(setting.packed, Only):
+            continue
+        for name in set(setting.names) - HAVE_NO_OTHER - values.keys():
+            neutral = setting.packed.values
+            assert neutral in ((True,), (False,)), f"no other value of {name} is known"
+            values[name] = not neutral[0]
+    return values
+
+
+# MaxText takes them only without packing, which packed rows cannot honour either.
+_UNPACKED = ("use_dpo", "grain_use_elastic_iterator")
+
+
+@run("settings that cannot be honoured are refused by name")
+def refused(lab: Lab) -> None:
+    rows = {"grain_train_files": lab.path("packed-one")}
+    changed = {name: {name: value} for name, value in refused_values().items()}
+    for name in _UNPACKED:
+        changed[name]["packing"] = False
+    jobs = {name: {**rows, **settings} for name, settings in changed.items()}
+    found = lab.iterate("refused", jobs, batches=1)
+    wrong = {
+        name: "not refused" if isinstance(got, list) else got
+        for name, got in found.items()
+        if isinstance(got, list)
+        or "InputError" not in got
+        or not any(setting in got for setting in changed[name])
+    }
+    assert not wrong, json.dumps(wrong, indent=1)
+
+
+def _encoder(lab: Lab) -> Callable[[str], list[int]]:
+    tokenizer = _tokenizer(lab)
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _tokenizer(lab: Lab) -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(f"{lab.path('tokenizer')}/tokenizer.json")

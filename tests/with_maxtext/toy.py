@@ -1,0 +1,120 @@
+"""Toy documents, a tokenizer for them, and the datasets that the runs use."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+LENGTH = 64
+VOCABULARY = 320
+BEGIN, END = "<s>", "</s>"
+_WORDS = ("cat", "dog", "bird", "tree", "house", "river", "sees", "likes", "red", "big")
+_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}"
+    "</s>{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def documents(seed: int, count: int) -> Iterator[str]:
+    """Yields texts that differ, short and long: words in runs that can be learnt."""
+    rng = random.Random(seed)
+    for number in range(count):
+        words = [f"{seed}.{number}"]
+        place = rng.randrange(len(_WORDS))
+        for _ in range(rng.choice((4, 8, 15, 30, 60, 120))):
+            words.append(_WORDS[place])
+            place = (place + rng.choice((1, 1, 1, 5))) % len(_WORDS)
+        yield " ".join(words)
+
+
+def train_tokenizer(folder: pathlib.Path) -> None:
+    """Writes tokenizer.json, and what `transformers` reads beside it."""
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<pad>", BEGIN, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents(99, 200), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A {END}", special_tokens=[(BEGIN, 1), (END, 2)]
+    )
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": "<pad>",
+        "bos_token": BEGIN,
+        "eos_token": END,
+        "chat_template": _TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def encode_example(features: Mapping[str, str]) -> bytes:
+    """Returns a tf.train.Example of texts, by MaxText's own class."""
+    from maxtext.input_pipeline.protos import example_pb2
+
+    example = example_pb2.Example()
+    for name, text in features.items():
+        example.features.feature[name].bytes_list.value.append(text.encode())
+    encoded: bytes = example.SerializeToString()
+    return encoded
+
+
+def make(folder: pathlib.Path) -> None:
+    """Writes the tokenizer, and the datasets that runs name."""
+    from gristmill.dataset import Writer
+
+    train_tokenizer(folder / "tokenizer")
+    for seed, name in enumerate(("one", "two")):
+        for split, count in (("train", 500), ("validation", 60)):
+            with Writer(
+                folder / name, split=split, records_per_shard=count // 4
+            ) as writer:
+                for text in documents(seed * 2 + (split != "train"), count):
+                    writer.write(encode_example({"text": text}))
+            _gristmill(
+                "pack",
+                f"{folder / name}/{name}-{split}.array_record*",
+                str(folder / f"packed-{name}"),
+                f"--tokenizer={folder}/tokenizer/tokenizer.json",
+                f"--length={LENGTH}",
+                f"--split={split}",
+                "--num-shards=4",
+            )
+    with Writer(folder / "chat", records_per_shard=25) as writer:
+        for number in range(100):
+            columns = {"prompt": f"count to {number}", "completion": "one two three"}
+            writer.write(encode_example(columns))
+    with Writer(folder / "dpo", records_per_shard=25) as writer:
+        for number in range(100):
+            columns = {"input": f"say {number}", "chosen": "yes", "rejected": "no, no"}
+            writer.write(encode_example(columns))
+
+
+def _gristmill(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gristmill", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"gristmill {arguments}:\n{done.stdout}{done.stderr}")
