@@ -14,6 +14,11 @@ from gristmill.dataset.errors import StateMismatchError
 
 _log = logging.getLogger(__name__)
 
+# Of Grain's operations that may stop within a record: chunks of it, or what did not fit
+# into a row. They read it again, and the records of their last row.
+_IN_A_RECORD = frozenset({"next_index_in_buffer", "parent_state"})
+_HELD_STEPS = 2
+
 
 class HasBatches(Protocol):
     """What reads batches, from the first step on whenever it is iterated."""
@@ -71,8 +76,8 @@ def changed_batches(
     Args:
         own: The batches of the run, of one batch size and one set of weights.
         batches_of: Makes such batches with another number of rows.
-        places: The states of feeds of all hosts and workers, and the row that comes
-            next in the step of each.
+        places: The states of feeds of all hosts and workers, and how many steps each
+            has begun from there on.
 
     Raises:
         StateMismatchError: The states are of a mixture of other datasets.
@@ -95,7 +100,7 @@ def changed_batches(
     for position, each in past:
         step, _ = found.schedule.sizes.find(position)
         found = found.with_weights(_named(own, each), step=step)
-    step = max(feed["step"] + (row > 0) for feed, row in places)
+    step = max(feed["step"] + begun for feed, begun in places)
     if sizes[-1][1] != own.batch_size:
         _tell(step, "batch size", f"{own.batch_size:,} rows")
         found = found.resized(own.batch_size, step=step)
@@ -138,19 +143,25 @@ def _exact(weights: Sequence[str]) -> tuple[Fraction, ...]:
     return tuple(map(Fraction, weights))
 
 
-def places_of(state: Any) -> Iterator[tuple[dict[str, Any], int]]:
+def places_of(state: Any, held: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
     """Yields the states of feeds in what Grain's pipelines have made of them.
 
-    With each comes the row of its step that is next; 0 for a feed of whole batches.
+    With each comes how many steps its reader has begun from that state on.
+
+    Args:
+        state: A state of one of MaxText's iterators, or a part of it.
+        held: Steps that the operation around it reads again, to go on in a record.
     """
     if isinstance(state, dict):
         if {"feed", "next_row"} <= state.keys():
-            yield state["feed"], state["next_row"]
+            yield state["feed"], max(int(state["next_row"] > 0), held)
         elif {"version", "step", "mixture"} <= state.keys():
             yield state, 0
         else:
+            if not _IN_A_RECORD.isdisjoint(state):
+                held = _HELD_STEPS
             for part in state.values():
-                yield from places_of(part)
+                yield from places_of(part, held)
     elif isinstance(state, list):
         for part in state:
-            yield from places_of(part)
+            yield from places_of(part, held)

@@ -8,11 +8,12 @@ import types
 
 import grain
 import grain.experimental
+import numpy as np
 import pytest
 
 from gristmill import loader
 from gristmill.dataset import StateMismatchError
-from gristmill.loader.maxtext.changes import Reader, changed_batches
+from gristmill.loader.maxtext.changes import Reader, changed_batches, places_of
 from gristmill.loader.maxtext.restore import explained_restore
 
 
@@ -191,3 +192,45 @@ def test_a_mixture_of_other_datasets_is_refused_with_what_to_do(records, others)
         changed_batches(new, lambda size: new, [(state, 0)])
     assert (refused.value.expected, refused.value.got) == ("a, b", "a")
     assert "0 as the weight" in refused.value.cure
+
+
+class Chunks(grain.experimental.FlatMapTransform):
+    """Parts of a record, as MaxText makes them without truncation."""
+
+    max_fan_out = 4
+
+    def flat_map(self, element):
+        return [{"ids": element["ids"][at : at + 2]} for at in range(0, 6, 2)]
+
+
+@pytest.mark.parametrize("operation", ["chunks", "concat_then_split"])
+def test_what_is_left_of_a_record_is_not_of_other_weights(records, others, operation):
+    length = {"ids": 5}
+
+    def rows_of(batches):
+        ids = batches.records(process_index=0, process_count=1).map(
+            lambda record: {"ids": np.frombuffer(record, np.uint8)}
+        )
+        if operation == "chunks":
+            return iter(grain.experimental.FlatMapIterDataset(ids, Chunks()))
+        return iter(
+            grain.experimental.ConcatThenSplitIterDataset(ids, length_struct=length)
+        )
+
+    old, new = (
+        mixture_of(records, others, a=3, b=1),
+        mixture_of(records, others, a=1, b=3),
+    )
+    before = rows_of(old)
+    for given in range(1, 30):
+        next(before)
+        state = before.get_state()
+        found = changed_batches(new, lambda size: new, list(places_of(state)))
+        assert found.schedule.mixture.phases[-1] != old.schedule.mixture.phases[-1]
+        # As if they had always been these batches.
+        whole, again = rows_of(found), rows_of(found)
+        for _ in range(given):
+            next(whole)
+        again.set_state(state)
+        for _ in range(8):
+            np.testing.assert_array_equal(next(again)["ids"], next(whole)["ids"])
