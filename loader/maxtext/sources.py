@@ -116,15 +116,17 @@ def open_sources(side: Side, options: Options) -> Sources:
 
 
 def is_pattern(path: str) -> bool:
-    """Returns whether a path is a pattern of files."""
-    return _MAGIC.search(path) is not None
+    """Returns whether a path is a pattern of files, or a single file."""
+    return _MAGIC.search(path) is not None or ".array_record" in posixpath.basename(
+        path
+    )
 
 
 def _named(side: Side) -> list[tuple[str, str, str | float]]:
     """Returns names, which may be empty, paths and weights."""
     if side.mixture:
         with open(os.path.expanduser(side.mixture), encoding="utf-8") as file:
-            return _of_json(json.load(file), side.mixture)
+            return _of_json(file.read(), side.mixture)
     setting = f"grain_{side.name}_files"
     if not side.files:
         raise InputError(
@@ -147,8 +149,13 @@ def _named(side: Side) -> list[tuple[str, str, str | float]]:
     return found
 
 
-def _of_json(given: Any, where: str) -> list[tuple[str, str, str | float]]:
-    entries = given.items() if isinstance(given, Mapping) else [("", given)]
+def _of_json(text: str, where: str) -> list[tuple[str, str, str | float]]:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = text
+    named = isinstance(given, Mapping) and given
+    entries = given.items() if named else [("", given)]
     found = []
     for name, entry in entries:
         if not isinstance(entry, Mapping) or not {"path", "weight"} <= entry.keys():

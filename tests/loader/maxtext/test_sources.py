@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gristmill import loader
 from gristmill.dataset import GristmillError, InputError
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.side import Side
@@ -26,6 +27,7 @@ def test_a_directory_has_splits_and_a_pattern_files(records):
     assert lengths(opened(records, name="eval")) == [9]
     assert lengths(opened(files_of(records, "train"))) == [RECORDS]
     assert lengths(opened(files_of(records, "validation"))) == [9]
+    assert lengths(opened(loader.open(records, "train").shard(0).path)) == [20]
     assert opened(records).names == ()
     with pytest.raises(GristmillError, match="no such split"):
         opened(records, train_split="test")
@@ -52,8 +54,9 @@ def test_a_mixture_is_written_as_maxtext_has_it(records, others, tmp_path):
     assert found.names == ()
     with pytest.raises(InputError, match="no weight"):
         opened(f"{records};{others},1")
-    for wrong in ([entries], {"one": {"path": records}}, {"one": "path"}):
-        file.write_text(json.dumps(wrong))
+    wrong = [entries], {"one": {"path": records}}, {"one": "path"}, {}
+    for text in [*map(json.dumps, wrong), "{"]:
+        file.write_text(text)
         with pytest.raises(InputError, match="not a mixture"):
             opened("", grain_train_mixture_config_path=str(file))
 
