@@ -78,6 +78,5 @@ class OrderedIterator(grain.DatasetIterator):  # type: ignore[misc]
 
     def _feed(self, position: int) -> loader.Feed:
         """Returns a feed at the step up to which the order must be the same."""
-        step, steps = position // self._batches.batch_size, self._batches.steps
-        step = step if steps is None else min(step, steps)
+        step = position // self._batches.batch_size
         return self._batches.feed(process_index=0, process_count=1, start_step=step)

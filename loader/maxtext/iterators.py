@@ -80,7 +80,7 @@ def _records_iterator(
     from maxtext.utils import max_logging
 
     rows = _STEP_RECORDS
-    if is_row_a_record(config) or config.grain_use_elastic_iterator:
+    if is_row_a_record(config):
         rows = data_processing_utils.get_local_batch_size(config)
     datasets = RecordDatasets(side, sources, options, int(rows))
     max_logging.log(

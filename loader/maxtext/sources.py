@@ -10,7 +10,6 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from gristmill import loader
 from gristmill.dataset.errors import InputError
