@@ -133,7 +133,9 @@ def _ranged(requirement: Requirement) -> str:
 
 
 def _python() -> Iterator[Finding]:
-    wanted = importlib.metadata.metadata(_OWN)["Requires-Python"] or ""
+    about = importlib.metadata.metadata(_OWN)
+    # Asked first: importlib_metadata, where it was imported, raises for what is missing.
+    wanted = about["Requires-Python"] if "Requires-Python" in about else ""
     running = platform.python_version()
     if not SpecifierSet(wanted).contains(running, prereleases=True):
         yield error(

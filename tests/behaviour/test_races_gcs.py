@@ -139,7 +139,7 @@ def test_the_same_command_twice_at_once_is_no_race(server: GcsServer) -> None:
     done = dict(server.objects.buckets["out"])
     server.release.set()
     _, error = first.communicate(timeout=60)
-    assert (first.returncode, error) == (0, "")
+    assert (first.returncode, error) == (0, "next: gristmill inspect gs://out/c4\n")
     # What was written again has the same bytes.
     assert server.objects.buckets["out"].keys() == done.keys()
     for name, found in server.objects.buckets["out"].items():
