@@ -118,7 +118,8 @@ def packed_batches(
     datasets = [part.dataset for part in sources.parts]
     decode = loader.PackedRows.of(*datasets, length=config.max_target_length)
     most = config.max_segments_per_seq
-    workers = max(side.workers, 0)  # Decoding is fast: threads do it.
+    # A single process would do no more than a thread, and imports MaxText first.
+    workers = side.workers if side.workers > 1 else 0
     ahead = side.batches_ahead(len(rows))
     return PackedBatches(
         batches=batches,

@@ -133,7 +133,9 @@ SETTINGS = (
         "that to load, or refused: `per_device_batch_size` below 1 leaves rows out",
     ),
     Setting(("generate_padding_batch_{train,eval}",), _SAME, _SAME),
-    Setting(("grain_worker_count[_eval]",), _SAME, "processes; -1 and 0 for threads"),
+    Setting(
+        ("grain_worker_count[_eval]",), _SAME, "processes if more than 1, else threads"
+    ),
     Setting(
         ("grain_per_worker_buffer_size[_eval]",),
         _SAME,
@@ -141,8 +143,8 @@ SETTINGS = (
     ),
     Setting(
         ("grain_num_threads[_eval]", "grain_prefetch_buffer_size[_eval]"),
-        "threads that read; records read ahead",
-        "threads that read; rows read ahead, without workers",
+        "records read at a time, in whole reads; records read ahead",
+        "rows read at a time, in whole batches; rows read ahead, without workers",
     ),
     Setting(
         ("grain_data_source_max_workers",),

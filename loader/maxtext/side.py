@@ -22,7 +22,7 @@ class Side:
         trained: Those of them that MaxText trains on, or evaluates.
         workers: Processes, 0 for threads; -1 to have the number chosen.
         worker_batches: Batches that each of them keeps.
-        threads: Threads that read.
+        threads: Records that are read at a time.
         ahead: Records that are read ahead.
         openers: Threads that open the datasets of a mixture.
         padded: Whether batches of padding follow the last one.
@@ -69,5 +69,11 @@ class Side:
         )
 
     def batches_ahead(self, rows: int) -> int:
-        """Returns how many reads of so many rows `threads` and `ahead` stand for."""
-        return max(1, min(self.threads, -(-self.ahead // max(rows, 1))))
+        """Returns how many reads of so many rows `threads` and `ahead` stand for.
+
+        A thread of Grain reads one record at a time; a read here fetches all of its
+        rows together. More threads than that would wait for the interpreter's lock:
+        eleven took twice the CPU time of one.
+        """
+        at_a_time, ahead = (-(-n // max(rows, 1)) for n in (self.threads, self.ahead))
+        return max(1, min(at_a_time, ahead))

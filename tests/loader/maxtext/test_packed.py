@@ -113,11 +113,11 @@ def test_workers_and_threads_are_those_of_the_settings(rows, mesh):
         each = packed(mesh, config_of(grain_train_files=rows, **settings))
         return each.workers, each.prefetch
 
-    assert found() == (0, 16)
-    assert found(grain_num_threads=3) == (0, 3)
-    assert found(grain_prefetch_buffer_size=24) == (0, 3)
+    assert found() == (0, 2)
+    assert found(grain_num_threads=40) == (0, 5)
+    assert found(grain_num_threads=40, grain_prefetch_buffer_size=24) == (0, 3)
     assert found(grain_num_threads=0) == (0, 1)
-    assert found(grain_worker_count=-1) == (0, 16)
+    assert found(grain_worker_count=-1) == found(grain_worker_count=1) == (0, 2)
     workers = {"grain_worker_count": 2, "grain_per_worker_buffer_size": 3}
     assert found(**workers) == (2, 6)
 
@@ -125,7 +125,7 @@ def test_workers_and_threads_are_those_of_the_settings(rows, mesh):
 @pytest.mark.slow
 def test_worker_processes_make_the_same_rows(rows, mesh):
     batches = []
-    for workers in (0, 1):
+    for workers in (0, 2):
         config = config_of(grain_train_files=rows, grain_worker_count=workers)
         with iter(packed(mesh, config)) as feed:
             batches.append([batch["inputs"].copy() for batch in feed])

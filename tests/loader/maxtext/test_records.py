@@ -170,7 +170,10 @@ def test_a_mixture_in_grains_order_is_that_of_maxtext(
 
 def test_read_ahead_is_that_of_the_settings(records):
     side = Side.of(config_of(grain_train_files=records), "train")
-    assert [side.batches_ahead(rows) for rows in (1, 100, 256, 1_000)] == [16, 5, 2, 1]
+    assert [side.batches_ahead(rows) for rows in (1, 3, 16, 256)] == [16, 6, 1, 1]
+    config = config_of(grain_train_files=records, grain_num_threads=1_000)
+    side = Side.of(config, "train")
+    assert [side.batches_ahead(rows) for rows in (100, 256)] == [5, 2]
     config = config_of(grain_train_files=records, grain_num_threads=0)
     assert Side.of(config, "train").batches_ahead(8) == 1
     assert len(list(of_host(datasets_of(config, order="grain"), 0, 1))) == RECORDS
