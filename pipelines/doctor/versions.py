@@ -134,8 +134,8 @@ def _ranged(requirement: Requirement) -> str:
 
 def _python() -> Iterator[Finding]:
     about = importlib.metadata.metadata(_OWN)
-    # Asked first: importlib_metadata, where it was imported, raises for what is missing.
-    wanted = about["Requires-Python"] if "Requires-Python" in about else ""
+    # Not by []: importlib_metadata, where it was imported, raises for what is missing.
+    wanted = "".join(about.get_all("Requires-Python") or ())
     running = platform.python_version()
     if not SpecifierSet(wanted).contains(running, prereleases=True):
         yield error(
