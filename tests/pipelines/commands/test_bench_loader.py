@@ -117,7 +117,8 @@ def test_a_decode_takes_its_share(dataset, tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     found = bench_json(dataset, "--decode", "slow_module:decode", "--batch-size", 50)
-    assert found["waits_for"]["cause"] in ("decode", "host")
+    # Or what more workers would help, or other programs: never reading or storage.
+    assert found["waits_for"]["cause"] in ("decode", "workers", "host")
     assert found["alone"]["decode_seconds"] > found["alone"]["read_seconds"]
 
 
