@@ -45,7 +45,7 @@ class Contestant:
 
     Attributes:
         label: In the report.
-        way: "own", "records" or "packed".
+        way: "own", "records", "packed", or "plain": packed, and not compressed.
         tokenizer: Folder or file of MaxText's, and its kind.
         workers: `grain_worker_count`.
         warm_batches: Batches to take before it counts.
@@ -63,10 +63,14 @@ CONTESTANTS = {
     "own": Contestant("MaxText's own pipeline", "own"),
     "records": Contestant("records by gristmill", "records"),
     "packed": Contestant("packed rows by gristmill", "packed", warm_batches=400),
+    "plain": Contestant("packed, not compressed", "plain", warm_batches=400),
     "own_worker": Contestant("MaxText's own pipeline, 1 worker", "own", workers=1),
     "records_worker": Contestant("records, 1 worker", "records", workers=1),
     "packed_worker": Contestant(
         "packed rows, 1 worker", "packed", workers=1, warm_batches=400
+    ),
+    "plain_worker": Contestant(
+        "packed, not compressed, 1 worker", "plain", workers=1, warm_batches=400
     ),
     "own_llama": Contestant("MaxText's own pipeline, Llama 2's tokens", "own", _LLAMA),
     "records_llama": Contestant("records, Llama 2's tokens", "records", _LLAMA),
@@ -77,6 +81,8 @@ _RATIOS = (
     ("records_llama", "own_llama", "the same with Llama 2's tokens"),
     ("packed", "own", "packed rows over MaxText's own"),
     ("packed_worker", "own_worker", "the same with 1 worker, MaxText's default"),
+    ("plain", "own", "packed rows that are not compressed over MaxText's own"),
+    ("plain_worker", "own_worker", "the same with 1 worker, MaxText's default"),
 )
 
 
@@ -95,6 +101,8 @@ def make_inputs(
     _gristmill("convert", inputs, str(work / "texts"), shards)
     rows = ["pack", inputs, str(work / "rows"), f"--tokenizer={tokenizer}"]
     _gristmill(*rows, f"--length={_LENGTH}", shards)
+    rows[2] = str(work / "plain")
+    _gristmill(*rows, f"--length={_LENGTH}", shards, "--compression=uncompressed")
     texts = loader.open(work / "texts")
     return {"documents": len(texts), "rows": len(loader.open(work / "rows"))}
 
@@ -125,6 +133,7 @@ def run_contestant(
         "own": work / "texts" / "texts-train.array_record*",
         "records": work / "texts",
         "packed": work / "rows",
+        "plain": work / "plain",
     }
     name, kind = contestant.tokenizer
     flags.FLAGS(["benchmark"])  # Grain reads some, in pipelines with workers.
