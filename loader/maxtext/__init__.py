@@ -1,6 +1,6 @@
 """Trains MaxText on datasets of gristmill; no file of MaxText is changed.
 
-    python -m gristmill.loader.maxtext base.yml run_name=first dataset_type=grain ...
+    python -m gristmill.loader.maxtext src/maxtext/configs/base.yml run_name=first ...
 
 Nothing else imports this package, and of the loader it uses what all users do.
 """

@@ -1,6 +1,6 @@
 """Runs a trainer of MaxText on datasets of gristmill, with the trainer's arguments.
 
-    python -m gristmill.loader.maxtext [-m MODULE] base.yml NAME=VALUE ...
+    python -m gristmill.loader.maxtext [-m MODULE] FILE.yml NAME=VALUE ...
 
 MODULE is `maxtext.trainers.pre_train.train` unless given. Arguments that begin with
 `gristmill_` are those of `install`; all others are MaxText's.

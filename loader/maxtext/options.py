@@ -70,7 +70,11 @@ class Options:
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         raise InputError(
-            f"no such {name}", expected=" or ".join(known), got=repr(value)
+            f"no such {name} for MaxText's data",
+            where=f"{PREFIX}{name}, or {name} of install()",
+            expected=" or ".join(known),
+            got=repr(value),
+            cure="give one of these, or leave it out",
         )
 
 

@@ -24,6 +24,7 @@ def test_they_are_taken_out_of_the_arguments():
         ("gristmill_order=", "there is no argument"),
         ("gristmill_order=random", "gristmill or grain"),
         ("gristmill_shuffle=none", "global or block"),
+        ("gristmill_shuffle=none", "gristmill_shuffle, or shuffle of install()"),
         ("gristmill_cache_bytes=many", "no number"),
     ],
 )
