@@ -1,6 +1,6 @@
 """Conversion of TFRecords to ArrayRecord: gristmill, its peers and a bare loop.
 
-    python -m benchmarks.convert --markdown docs/performance_convert.md
+    python -m benchmarks.convert --markdown docs/performance/convert.md
     python -m benchmarks.convert --quick
 
 Every contestant is a whole process, a new one for each run, with start-up and

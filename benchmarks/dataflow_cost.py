@@ -2,7 +2,7 @@
 
     python -m benchmarks.dataflow_cost
 
-writes deploy/cost.md. CPU and output size come from docs/performance_convert.json, a
+writes deploy/cost.md. CPU and output size come from docs/performance/convert.json, a
 measurement on one machine; requests from how the code reads and writes, which a test
 counts; prices are inputs, stated in the page with their date. Nothing here was measured
 on Google Cloud.
@@ -18,7 +18,7 @@ from gristmill.pipelines.advice.dataflow_cost import Assumptions, Measured, cost
 from gristmill.pipelines.advice.prices import Prices
 
 ROOT = pathlib.Path(__file__).parents[1]
-MEASURED = ROOT / "docs" / "performance_convert.json"
+MEASURED = ROOT / "docs" / "performance" / "convert.json"
 PAGE = ROOT / "deploy" / "cost.md"
 CONTESTANTS = {"records": "gristmill_2", "sample": "gristmill_sample_2"}
 TERABYTE = 10**12

@@ -1,6 +1,6 @@
 """What decoding a batch of `tf.train.Example` costs, beside `tf.io.parse_example`.
 
-    python -m benchmarks.decode --markdown docs/performance_decode.md
+    python -m benchmarks.decode --markdown docs/performance/decode.md
 
 Each case is decoded by `gristmill.loader.ExampleDecoder`, by TensorFlow in a
 `tf.function` with one thread, and by the `protobuf` package's own parser with nothing
@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "# The cost of decoding\n\n"
             "Microseconds of CPU per record, one core, the median of "
             f"{rounds} rounds; made by\n"
-            "`python -m benchmarks.decode --markdown docs/performance_decode.md`.\n\n"
+            "`python -m benchmarks.decode --markdown docs/performance/decode.md`.\n\n"
             f"{text}\n"
         )
 

@@ -1,6 +1,6 @@
 """What encoding a `tf.train.Example` costs, beside TensorFlow's own classes.
 
-    python -m benchmarks.encode --markdown docs/performance_encode.md
+    python -m benchmarks.encode --markdown docs/performance/encode.md
 
 Each case is encoded by `gristmill.dataset.encode_example`, as columns of a table by
 what converts Parquet files, and by building a `tf.train.Example` and calling
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "# The cost of encoding\n\n"
             "Microseconds of CPU per record, one core, the median of "
             f"{rounds} rounds of {records}\nrecords; made by "
-            "`python -m benchmarks.encode --markdown docs/performance_encode.md`.\n\n"
+            "`python -m benchmarks.encode --markdown docs/performance/encode.md`.\n\n"
             f"{text}\n",
             encoding="utf-8",
         )

@@ -1,6 +1,6 @@
 """What a conversion from and to a bucket does when the bucket fails.
 
-    python -m benchmarks.faults --markdown docs/reliability.md
+    python -m benchmarks.faults --markdown docs/concepts/reliability.md
     python -m benchmarks.faults --quick
 
 Every row is a process of `gristmill convert` against the server of the tests, which

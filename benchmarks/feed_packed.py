@@ -1,7 +1,7 @@
 """Feeding packed rows: beside bare rows of tokens, packing on the fly, and a bucket.
 
-    python -m benchmarks.feed_packed --json docs/performance_feed_packed.json \
-        --markdown docs/performance_feed_packed.md
+    python -m benchmarks.feed_packed --json docs/performance/feed_packed.json \
+        --markdown docs/performance/feed_packed.md
     python -m benchmarks.feed_packed --quick
 
 The same documents lie in a packed dataset, in one whose records are the same tokens and

@@ -1,7 +1,7 @@
 """Random records from a bucket: gristmill, Grain and readers of ranges.
 
-    python -m benchmarks.gcs --json docs/performance_gcs.json \
-        --markdown docs/performance_gcs.md
+    python -m benchmarks.gcs --json docs/performance/gcs.json \
+        --markdown docs/performance/gcs.md
     python -m benchmarks.gcs --quick
 
 A server in a process of its own adds the latency and the bandwidth of a real bucket;

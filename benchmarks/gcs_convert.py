@@ -1,6 +1,6 @@
 """Conversion from and to a bucket beside the same conversion on the local disk.
 
-    python -m benchmarks.gcs_convert --markdown docs/performance_gcs_convert.md
+    python -m benchmarks.gcs_convert --markdown docs/performance/gcs_convert.md
     python -m benchmarks.gcs_convert --quick
 
 The bucket is the server of the tests in a process of its own, over HTTP on loopback,

@@ -1,6 +1,6 @@
 """Reading ArrayRecord in random order: gristmill, Grain, array_record and tf.data.
 
-    python -m benchmarks.load --markdown docs/performance_load.md
+    python -m benchmarks.load --markdown docs/performance/load.md
     python -m benchmarks.load --quick
 
 Every contestant is a process of its own that reads the same shards: text of 2.2 KB and

@@ -1,7 +1,7 @@
 """What MaxText's input costs: its own Grain pipeline beside gristmill's.
 
-    python -m benchmarks.maxtext --venv VENV --json docs/performance_maxtext.json \
-        --markdown docs/performance_maxtext.md
+    python -m benchmarks.maxtext --venv VENV --json docs/performance/maxtext.json \
+        --markdown docs/performance/maxtext.md
     python -m benchmarks.maxtext --venv VENV --quick
 
 VENV is an environment with the real MaxText, made if it is not there (see

@@ -1,6 +1,6 @@
 """What readers of plain ArrayRecord files do when the files are damaged.
 
-    python -m benchmarks.mutations --markdown docs/reliability.md
+    python -m benchmarks.mutations --markdown docs/concepts/reliability.md
     python -m benchmarks.mutations --mutations 700
 
 Files of seven encodings, from the official writer, are damaged in one place each, by

@@ -1,9 +1,9 @@
 """`gristmill pack` beside bare tokenizers and the preprocessing of other projects.
 
-    python -m benchmarks.pack huggingface --json docs/performance_pack.json
+    python -m benchmarks.pack huggingface --json docs/performance/pack.json
     python -m benchmarks.pack fast --datatrove PYTHON --megatron CHECKOUT PYTHON \
-        --json docs/performance_pack.json
-    python -m benchmarks.pack memory packing --json docs/performance_pack.json
+        --json docs/performance/pack.json
+    python -m benchmarks.pack memory packing --json docs/performance/pack.json
     python -m benchmarks.pack_report docs
 
 C4-like text in which no document occurs twice (`benchmarks.pack_text`) lies in eight

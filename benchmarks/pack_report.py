@@ -150,9 +150,9 @@ _INTRODUCTION = """# Packing
 processes on two cores, in rounds that alternate; tables have medians and (lowest to
 highest), ratios are computed round by round. CPU seconds are those of all processes,
 start-up included. The text is C4-like, and no document occurs twice:
-[benchmarks/pack_text.py](../benchmarks/pack_text.py). The tokenizer is a byte-level
+[benchmarks/pack_text.py](../../benchmarks/pack_text.py). The tokenizer is a byte-level
 BPE of 32,768 tokens that was trained on such text; rows have 2,048 tokens.
-[benchmarks/README.md](../benchmarks/README.md) says how to run all of it.
+[benchmarks/README.md](../../benchmarks/README.md) says how to run all of it.
 """
 
 _LEVELS = """## Compression
@@ -173,17 +173,17 @@ uncompressed` trades a quarter more storage for a cheaper feed.
 
 
 def write_document(directory: pathlib.Path) -> None:
-    """Writes performance_pack.md from the results beside it.
+    """Writes pack.md from the results beside it.
 
     Args:
-        directory: Has performance_pack.json, and performance_feed_packed.json.
+        directory: Has pack.json, and feed_packed.json.
     """
-    results = json.loads((directory / "performance_pack.json").read_text())
+    results = json.loads((directory / "pack.json").read_text())
     sections = [_INTRODUCTION]
     for name, table in _tables(results["parts"]).items():
         sections.append(f"{_HEADS[name]}\n\n{table}\n")
     sections.append(_LEVELS)
-    fed = directory / "performance_feed_packed.json"
+    fed = directory / "feed_packed.json"
     if fed.exists():
         from benchmarks import feed_packed
 
@@ -191,7 +191,7 @@ def write_document(directory: pathlib.Path) -> None:
         head, _, rest = text.partition("\n")
         sections.append(f"#{head}\n{rest.rstrip()}\n")
     document = "\n".join(sections).replace(" us ", " µs ")
-    (directory / "performance_pack.md").write_text(document)
+    (directory / "pack.md").write_text(document)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

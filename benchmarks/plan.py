@@ -1,7 +1,7 @@
 """What `gristmill plan` predicts beside what `gristmill convert` then does.
 
-    python -m benchmarks.plan --json docs/performance_plan.json \
-        --markdown docs/performance_plan.md
+    python -m benchmarks.plan --json docs/performance/plan.json \
+        --markdown docs/performance/plan.md
     python -m benchmarks.plan --quick
 
 Four data sets of different formats are made up. None was used to choose a constant of
@@ -230,7 +230,7 @@ def table_of(results: dict[str, Any]) -> str:
 
 
 def render(results: dict[str, Any]) -> str:
-    """Returns docs/performance_plan.md."""
+    """Returns docs/performance/plan.md."""
     about, listing = results["environment"], results["listing"]
     listed = listing["inputs"]
     rounds = len(next(iter(results["runs"].values())))
@@ -238,18 +238,18 @@ def render(results: dict[str, Any]) -> str:
     return f"""\
 # How good a plan is
 
-[benchmarks/plan.py](../benchmarks/plan.py) writes this page:
+[benchmarks/plan.py](../../benchmarks/plan.py) writes this page:
 
 <!-- no-run: takes some minutes, and 3 GB of disk -->
 ```bash
-python -m benchmarks.plan --json docs/performance_plan.json \\
-    --markdown docs/performance_plan.md
+python -m benchmarks.plan --json docs/performance/plan.json \\
+    --markdown docs/performance/plan.md
 ```
 
-[`gristmill plan`](plan.md) predicted what the command that it prints then did, on data
-that was made up for this comparison: text like C4's, log messages that become longer
-from the first file to the last, token ids, and images that do not compress. Measured
-on {where}, {_WORKERS} workers, {rounds} rounds in turns.
+[`gristmill plan`](../prepare/plan.md) predicted what the command that it prints then
+did, on data that was made up for this comparison: text like C4's, log messages that
+become longer from the first file to the last, token ids, and images that do
+not compress. Measured on {where}, {_WORKERS} workers, {rounds} rounds in turns.
 
 {table_of(results)}
 

@@ -1,7 +1,7 @@
 r"""What planning and committing cost from a thousand to four million shards.
 
     python -m benchmarks.plan_scale size counted append write index verify \
-        --markdown docs/performance_scale.md
+        --markdown docs/performance/scale.md
 
 No data is read. What workers report of their shards is made up; files that have to be
 there have the right sizes, and no content. All else is the real code, in one process.

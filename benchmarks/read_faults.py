@@ -1,6 +1,6 @@
 """What the loader does when the bucket that it reads from fails.
 
-    python -m benchmarks.read_faults --markdown docs/reliability.md
+    python -m benchmarks.read_faults --markdown docs/concepts/reliability.md
 
 Every row reads the same records in random order, with the default options, from the
 server of the tests, which fails in one way. The records are compared with those of the

@@ -1,6 +1,6 @@
 """Whether a feed names what its trainer waits for: causes are injected, one at a time.
 
-    python -m benchmarks.waiting --markdown docs/waiting.md
+    python -m benchmarks.waiting --markdown docs/train/waiting.md
 
 Feeds, threads, workers, shards and the server of Cloud Storage are real; the trainer
 sleeps or computes for a step. What is injected are delays: of the server's answers, of

@@ -27,7 +27,7 @@ TFRECORD = "TFRecord"
 CONVERT = "convert it with `gristmill convert`"
 _WRITE = (
     "read it with its own library, and write the records with gristmill.dataset.Writer "
-    "(docs/writer.md)"
+    "(docs/prepare/writer.md)"
 )
 # Converted as they are, compressed ones too.
 _STREAMS = (TFRECORD, "CSV", "JSON lines", "TSV", "text")
@@ -37,7 +37,7 @@ _CURES = {
     ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`; or write "
     "its records anew with `gristmill convert`",
     "Avro": "read it with Beam's ReadFromAvro, and write the records with "
-    "gristmill.transforms.WriteArrayRecords (docs/transforms.md)",
+    "gristmill.transforms.WriteArrayRecords (docs/reference/transforms.md)",
     "bzip2": "decompress it with bunzip2, then give what it holds",
     "LZ4": "decompress it with lz4 -d, then give what it holds",
     "Snappy": "decompress it, then give what it holds",

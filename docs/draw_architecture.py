@@ -1,4 +1,4 @@
-"""Draws docs/architecture.svg, and writes the tree in docs/architecture.md.
+"""Draws docs/concepts/architecture.svg, and writes the tree in architecture.md there.
 
     python docs/draw_architecture.py
 
@@ -23,8 +23,8 @@ from typing import Any
 import grimp
 
 ROOT = pathlib.Path(__file__).parents[1]
-PICTURE = ROOT / "docs" / "architecture.svg"
-PAGE = ROOT / "docs" / "architecture.md"
+PICTURE = ROOT / "docs" / "concepts" / "architecture.svg"
+PAGE = ROOT / "docs" / "concepts" / "architecture.md"
 _TREE = ("<!-- tree: begin -->\n", "<!-- tree: end -->\n")
 _PACKAGES = ("dataset", "transforms", "pipelines", "loader")
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md and its picture describe the code as it is."""
+"""docs/concepts/architecture.md and its picture describe the code as it is."""
 
 import pathlib
 import re
@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from docs import draw_architecture
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8")
 AGAIN = "run: python docs/draw_architecture.py"
 
 

@@ -121,14 +121,18 @@ def runs_something(document: pathlib.Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "document", [*filter(runs_something, DOCUMENTS)], ids=lambda path: path.name
+    "document",
+    [*filter(runs_something, DOCUMENTS)],
+    ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_document_runs(document: pathlib.Path, tmp_path: pathlib.Path) -> None:
     done = run(document, tmp_path)
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_document_uses_known_languages(document: pathlib.Path) -> None:
     blocks = blocks_of(document.read_text(encoding="utf-8"))
     unknown = [
@@ -139,7 +143,9 @@ def test_document_uses_known_languages(document: pathlib.Path) -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_document_shows_its_sources_as_they_are(document: pathlib.Path) -> None:
     for block in blocks_of(document.read_text(encoding="utf-8")):
         if block.source is not None:

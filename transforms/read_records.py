@@ -40,8 +40,8 @@ class PlacedRecord(NamedTuple):
     Attributes:
         file: The file's path.
         place: Where it is in the file: the byte at which it begins in the decompressed
-            file, or the number of the row or record, as docs/inputs.md says for each
-            format.
+            file, or the number of the row or record, as docs/prepare/inputs.md says
+            for each format.
         record: The record.
     """
 

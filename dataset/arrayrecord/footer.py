@@ -2,7 +2,7 @@
 
 A file is a sequence of Riegeli chunks, interrupted at every multiple of 65,536 bytes
 by a block header of 24 bytes; a footer chunk lists the data chunks, and the last
-65,536 bytes say where the footer is. docs/format.md has the tables. Sources:
+65,536 bytes say where the footer is. docs/reference/format.md has the tables. Sources:
 riegeli/doc/riegeli_records_file_format.md, array_record/cpp/layout.proto.
 
 Positions in a file are *physical*: they count block headers. A run of bytes with the

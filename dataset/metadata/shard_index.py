@@ -2,7 +2,7 @@
 
 A reader needs nothing else to fetch a record, not even the shard's footer. The file is
 little-endian, made to be memory-mapped, and opened by reading only its first 80 bytes.
- docs/format.md has the table of its fields.
+ docs/reference/format.md has the table of its fields.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ class ShardTable:
 
     Attributes:
         paths: Relative to the dataset.
-        columns: The numbers of each shard and span, by name; see docs/format.md.
+        columns: The numbers of each shard and span, by name; see
+            docs/reference/format.md.
     """
 
     paths: Sequence[str]

@@ -41,7 +41,7 @@ class Split:
         features: What the records hold, as `features.encode_features` describes it,
             None if that is not known.
         packed: How the records are packed rows, and what they hold, added up;
-            None if they are none. See docs/format.md.
+            None if they are none. See docs/reference/format.md.
         editions: What was committed one after the other, where that is more than one.
             Table, writer options and source of this split are those of the first then,
             and its features those that hold for all, None if there are none.

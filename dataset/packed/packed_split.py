@@ -17,7 +17,7 @@ class PackedSplit:
     """A split of packed rows.
 
     Attributes:
-        rows: `packed`, rows as docs/format.md describes them; `example`, a
+        rows: `packed`, rows as docs/reference/format.md describes them; `example`, a
             `tf.train.Example` each.
         length: Most tokens of a row.
         id_bytes: Bytes that an id needs: 2, 3 or 4. What a token takes in a `packed`

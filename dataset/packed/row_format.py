@@ -1,6 +1,7 @@
 """The bytes of a packed row: pieces of documents, and their tokens.
 
-`docs/format.md` has the layout. A batch of rows is encoded and decoded at once.
+`docs/reference/format.md` has the layout. A batch of rows is encoded and decoded at
+once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The segment index of a packed shard: of which document each piece of each row is.
 
 It also has where each document begins in the source. The file is little-endian, has no
-compression, and can be read with numpy alone; docs/format.md has its fields. In rows
-whose pieces are in the order of their documents, the row of each piece in the order of
-documents tells everything: documents take no bytes, and first tokens only where a
-document is cut.
+compression, and can be read with numpy alone; docs/reference/format.md has its fields.
+In rows whose pieces are in the order of their documents, the row of each piece in the
+order of documents tells everything: documents take no bytes, and first tokens only
+where a document is cut.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def install(
     """Has MaxText's trainers of this process read their data by gristmill.
 
     Call it before `main` of a trainer; again, to choose other options. MaxText's
-    settings stay what they are, and say what is read. `docs/maxtext.md` lists them.
+    settings stay what they are, and say what is read. `docs/train/maxtext.md` lists
+    them.
 
     Args:
         order: Whose order single records have: "gristmill", that of

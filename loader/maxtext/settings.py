@@ -1,7 +1,7 @@
 """The settings of MaxText that its Grain pipeline reads, and what becomes of each.
 
 None is ignored: each is honoured, or refused by its name where a value asks for what
-cannot be had. `docs/maxtext.md` shows the table.
+cannot be had. `docs/train/maxtext.md` shows the table.
 """
 
 from __future__ import annotations

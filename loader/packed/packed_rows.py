@@ -201,8 +201,8 @@ class PackedRows:
                 row=row,
                 expected="ids below 2^31",
                 got=int(tokens[row].view(np.uint32).max()),
-                cure="decode such rows by a function of your own: docs/format.md has "
-                "one",
+                cure="decode such rows by a function of your own: "
+                "docs/reference/format.md has one",
             )
         return tokens, layout, firsts
 

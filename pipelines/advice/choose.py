@@ -27,7 +27,7 @@ _LEAST_SHARD_BYTES = 16 << 20
 
 _LEAST_DOLLARS = 1.0
 _FEWER_REQUESTS = 3
-_COPY_BYTES = 8 << 20  # A request of a copy of a shard: docs/storage.md.
+_COPY_BYTES = 8 << 20  # A request of a copy of a shard: docs/train/storage.md.
 _MOST_COPIED_BYTES = 2 << 40
 
 Candidates = dict[tuple[str, int], Encoded]

@@ -20,7 +20,7 @@ GROUP_SIZES = (1, 16, 64)
 # What a shard's footer lists of a chunk, as it is compressed: measured with records of
 # 100 bytes to 100 KB.
 _FOOTER_BYTES = {"uncompressed": 12.0, "snappy": 9.0, "zstd": 4.5, "brotli": 4.0}
-# Of the index: a header, and the report. See docs/format.md.
+# Of the index: a header, and the report. See docs/reference/format.md.
 _INDEX_BYTES = 620
 _INDEX_CHUNK_BYTES = 4 + 8 / 64
 _INDEX_RECORD_BYTES = 4

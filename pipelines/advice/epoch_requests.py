@@ -20,10 +20,10 @@ from gristmill.loader.remote.read_options import ReadOptions
 
 _BATCHES = 8
 _MOST_ROWS = 1 << 16
-# What a host asks for when it opens a dataset: docs/storage.md, "Requests".
+# What a host asks for when it opens a dataset: docs/train/storage.md, "Requests".
 _OPENING_REQUESTS = 2
 _LISTED_OBJECTS = 1000
-# Entries of an index that is read by ranges, for a record: docs/storage.md.
+# Entries of an index that is read by ranges, for a record: docs/train/storage.md.
 _PARTIAL_REQUESTS = 2
 
 

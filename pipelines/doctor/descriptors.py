@@ -15,7 +15,7 @@ from gristmill.pipelines.results.formatting import plural
 SHARED_FILES, WORKER_FILES = 8, 12
 # What Python, libraries and logs have open.
 _PROCESS_FILES = 64
-# 256 reads of a bucket at once take up to so many connections: docs/storage.md.
+# 256 reads of a bucket at once take up to so many connections: docs/train/storage.md.
 _CONNECTIONS = 530
 # An open local shard and its index, and what a reader leaves to the process.
 _SHARD_FILES, SPARE_FILES = 2, 256

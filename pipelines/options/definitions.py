@@ -1,8 +1,8 @@
 """Every option of every pipeline, described once.
 
-The command line, the metadata of the Dataflow templates and the tables in docs/cli.md
-are built from these descriptions. Nothing heavy is imported here: the command line
-starts with this module.
+The command line, the metadata of the Dataflow templates and the tables in
+docs/reference/cli.md are built from these descriptions. Nothing heavy is
+imported here: the command line starts with this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that are generated from the options: template metadata, tables in docs/cli.md.
+"""Files that are generated from the options: template metadata, tables of cli.md.
 
 Run `python -m gristmill.pipelines.options.generated_files` in the root of a checkout to
 write them; a test compares them. Google documents the format of the metadata under
@@ -115,7 +115,7 @@ def generated_files(root: pathlib.Path) -> dict[pathlib.Path, str]:
         templates / f"{pipeline}.json": json.dumps(metadata(pipeline), indent=2) + "\n"
         for pipeline in PIPELINES
     }
-    cli = root / "docs" / "cli.md"
+    cli = root / "docs" / "reference" / "cli.md"
     return found | {cli: with_tables(cli.read_text(encoding="utf-8"))}
 
 

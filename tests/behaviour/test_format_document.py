@@ -1,4 +1,4 @@
-"""docs/format.md names every field that is on disk, and no other."""
+"""docs/reference/format.md names every field that is on disk, and no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from gristmill.dataset.metadata.splits import Exchange, Split
 from gristmill.dataset.packed.counts import PackedCounts
 from tests.support.shards import report
 
-TEXT = pathlib.Path(__file__).parents[2].joinpath("docs", "format.md").read_text()
+TEXT = (
+    pathlib.Path(__file__)
+    .parents[2]
+    .joinpath("docs", "reference", "format.md")
+    .read_text()
+)
 
 
 def section(title: str) -> str:

@@ -62,10 +62,10 @@ def test_the_document_has_every_part(tmp_path: pathlib.Path) -> None:
         "fast": {"runs": [_run("pack_fast", 1, 1), _run("datatrove", 1, 20)]},
         "packing": {"runs": ["| lengths |\n| what | us a document |"]},
     }
-    path = tmp_path / "performance_pack.json"
+    path = tmp_path / "pack.json"
     path.write_text(json.dumps({"parts": parts}))
     pack_report.main([str(tmp_path)])
-    text = (tmp_path / "performance_pack.md").read_text()
+    text = (tmp_path / "pack.md").read_text()
     assert "`gristmill pack --fast` over datatrove | 20.00 (20.00 to 20.00) |" in text
     assert "| what | µs a document |" in text
     assert "## Memory" not in text

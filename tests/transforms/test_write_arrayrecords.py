@@ -538,7 +538,7 @@ def test_memory_a_record_is_bounded(tmp_path: pathlib.Path) -> None:
 
 
 def test_equal_records_spread_by_keys_of_their_own(tmp_path: pathlib.Path) -> None:
-    """As docs/transforms.md advises: without keys, equal records are in one group."""
+    """As transforms.md advises: without keys, equal records are in one group."""
     equal = [b"same"] * 2000
     plain = plan_of(tmp_path / "plain", equal, num_shards=4)
     assert sorted(plain.digests["records"].tolist()) == [0, 0, 0, 2000]

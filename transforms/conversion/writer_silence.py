@@ -16,7 +16,7 @@ from gristmill.transforms.sources.input_files import InputFiles
 
 _LONG_SECONDS = 5.0
 # CPU seconds for a megabyte of text, from which level on. On the machine of
-# docs/engines.md; others differ by a small factor.
+# docs/prepare/engines.md; others differ by a small factor.
 _SECONDS_A_MEGABYTE = {
     "zstd": ((20, 0.65), (18, 0.5), (16, 0.4), (13, 0.25), (10, 0.05), (5, 0.02)),
     "brotli": ((11, 1.8), (10, 1.1), (8, 0.18), (5, 0.05)),

@@ -69,7 +69,7 @@ class PackOptions:
         add_special_tokens: Whether the tokenizer adds special tokens as it is
             configured to.
         truncate: Whether a document longer than a row loses its rest.
-        rows: `packed`, see docs/format.md; `example`, a `tf.train.Example`.
+        rows: `packed`, see docs/reference/format.md; `example`, a `tf.train.Example`.
         found: The tokenizer, set when the job is planned.
     """
 

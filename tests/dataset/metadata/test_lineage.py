@@ -175,7 +175,7 @@ def test_it_is_read_as_it_was_written(
     ]
     assert [one.records for one in ancestors] == [120] * 3
     arrays = encode_lineage(ancestors)
-    document = pathlib.Path(__file__).parents[3] / "docs" / "format.md"
+    document = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "format.md"
     section = document.read_text().partition("\n## Lineage\n")[2].partition("\n## ")[0]
     cells = "".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))
     named = {name.partition("_")[2] for name in arrays}

@@ -161,7 +161,7 @@ class TestContent:
             )
 
     def test_golden_bytes(self):
-        # As docs/format.md has it: written out by hand.
+        # As docs/reference/format.md has it: written out by hand.
         data = encode_index(
             footer=footer_with([2, 2, 1], [64, 200, 330, 400]),
             crc32cs=np.array([1, 2, 3, 4, 5], np.uint32),

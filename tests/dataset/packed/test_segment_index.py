@@ -208,8 +208,8 @@ class TestContent:
             wrong.encode()
 
     def test_the_reader_of_the_document(self, tmp_path):
-        """docs/format.md has a reader that needs numpy alone."""
-        text = (ROOT / "docs/format.md").read_text()
+        """docs/reference/format.md has a reader that needs numpy alone."""
+        text = (ROOT / "docs/reference/format.md").read_text()
         section = text[text.index("## Segment index") :]
         code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
         assert code is not None

@@ -74,7 +74,7 @@ def cell(of: str | Only) -> str:
 
 
 def test_the_document_shows_the_table():
-    text = (ROOT / "docs" / "maxtext.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "train" / "maxtext.md").read_text(encoding="utf-8")
     for setting in SETTINGS:
         names = ", ".join(f"`{name}`" for name in setting.names)
         row = f"| {names} | {cell(setting.records)} | {cell(setting.packed)} |"

@@ -93,9 +93,9 @@ def test_what_cannot_be_planned(
 
 
 def test_the_page_has_every_option() -> None:
-    page = pathlib.Path(__file__).parents[3] / "docs" / "plan.md"
+    page = pathlib.Path(__file__).parents[3] / "docs" / "prepare" / "plan.md"
     text = page.read_text(encoding="utf-8")
-    common = {"--quiet", "--verbose", "--log-file"}  # See docs/cli.md.
+    common = {"--quiet", "--verbose", "--log-file"}  # See docs/reference/cli.md.
     options = {name for param in plan.params for name in param.opts if "--" in name}
     assert len(options - common) == 10
     assert [name for name in options - common if f"`{name}" not in text] == []

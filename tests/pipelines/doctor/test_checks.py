@@ -96,7 +96,7 @@ def test_no_check_imports_what_it_looks_for(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_page_has_all_checks() -> None:
-    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "doctor.md").read_text(encoding="utf-8")
     missing = [
         name
         for name in {**MACHINE_CHECKS, **DATASET_CHECKS}

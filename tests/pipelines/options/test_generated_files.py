@@ -86,6 +86,6 @@ def test_documents_are_made_of_the_options():
         if path.read_text(encoding="utf-8") != text
     ]
     assert stale == [], "run python -m gristmill.pipelines.options.generated_files"
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     for kind in (*PIPELINES.values(), LaunchOptions):
         assert table(options_of(kind)) in text
