@@ -194,7 +194,10 @@ setup(
     ext_modules=[CHUNK_HASH],
     cmdclass={"build_ext": BuildIfPossible},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
-    package_data={package: ["py.typed"] for package in PACKAGES},
+    package_data={
+        **{package: ["py.typed"] for package in PACKAGES},
+        "gristmill.pipelines.view": ["page/*"],
+    },
     install_requires=CORE,
     extras_require={
         "beam": BEAM,

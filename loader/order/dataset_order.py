@@ -126,6 +126,10 @@ class DatasetOrder:
         """Returns the epoch of a position."""
         return self._layout.epoch_at(position)
 
+    def start_of(self, epoch: int) -> int:
+        """Returns the position at which an epoch begins, at most 2^63."""
+        return min(self._layout.start_of(epoch), POSITION_LIMIT)
+
     def epochs_before(self, position: int) -> Fraction:
         """Returns how many epochs come before a position."""
         return self._layout.epochs_before(position)

@@ -270,6 +270,24 @@ class Schedule:
         """Returns how many records of each dataset come before a position."""
         return self._mixture.counts(position)
 
+    def positions_of(self, dataset: int, places: IntArray) -> IntArray:
+        """Undoes `locate_unchecked`: where positions of a dataset's order are, int64.
+
+        It is -1 for those that are never reached.
+        """
+        return self._mixture.select(dataset, places)
+
+    def steps_until(self, dataset: int, *, epoch: int) -> int:
+        """Returns after how many steps all records before a dataset's epoch are seen.
+
+        At most `step_limit`, where the schedule ends or the dataset gets no further.
+        """
+        start = min(self.grown[dataset].start_of(epoch), POSITION_LIMIT - 1)
+        (last,) = self.positions_of(dataset, np.array([start - 1], np.int64)).tolist()
+        if last < 0:
+            return self.step_limit if start else 0
+        return min(self.sizes.find(last)[0] + 1, self.step_limit)
+
     def indices(self, step: int, rows: RowsBySize = ALL_ROWS) -> IntArray | MixedBatch:
         """Returns the records of rows of a step's global batch.
 

@@ -56,7 +56,29 @@ def locate(batches: Batches, step: int, row: int, token: int | None = None) -> L
     rows = len(batches.schedule.positions(step))
     row = checked_count(row, what="row", least=0, most=rows - 1)
     seen = row_at(batches, step, row)
-    dataset, record = seen.dataset, seen.record
+    name = seen.name if batches.names else None
+    return locate_record(
+        seen.dataset, seen.record, epoch=seen.epoch, name=name, token=token
+    )
+
+
+def locate_record(
+    dataset: Dataset,
+    record: int,
+    *,
+    epoch: int = 0,
+    name: str | None = None,
+    token: int | None = None,
+) -> Location:
+    """Returns where a record of a dataset comes from, as `locate` does.
+
+    Args:
+        dataset: The dataset.
+        record: Its number there.
+        epoch: The epoch to tell.
+        name: The dataset's name in a mixture.
+        token: Only the piece of a packed row that has this token.
+    """
     shards, in_shard = dataset.find([record])
     part, number = dataset.part_of(int(shards[0]))
     info = part.shard(number)
@@ -72,8 +94,8 @@ def locate(batches: Batches, step: int, row: int, token: int | None = None) -> L
         offset_bytes = opened.offset_bytes(row_in_shard)
         fields = {"pieces": pieces_of(part, opened, row_in_shard, token)}
     return Location(
-        epoch=seen.epoch,
-        dataset=seen.name if batches.names else part.path,
+        epoch=epoch,
+        dataset=part.path if name is None else name,
         record=record,
         shard=info.path,
         record_in_shard=row_in_shard,

@@ -32,6 +32,7 @@ _LOOKING = (
     "plan",
     "status",
     "trace",
+    "view",
 )
 # Commands that print when they have written a dataset, or submitted a job.
 _WRITING = ("convert", "index")

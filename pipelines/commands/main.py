@@ -52,6 +52,7 @@ _COMMANDS = {
     "status": "show",
     "trace": "trace",
     "verify": "jobs",
+    "view": "view",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -76,29 +76,28 @@ def opened_batches(
     """
     from gristmill.dataset.errors import InputError
 
-    given = [
-        f"--{key.replace('_', '-')}"
-        for key in order
-        if ctx.get_parameter_source(key) is not click.core.ParameterSource.DEFAULT
-    ]
+    given = order_given(ctx, order)
     if state is not None and given:
         raise InputError(
             "--state and options of the order exclude each other",
             got=", ".join(given),
             cure="leave out these options, or --state",
         )
-    if edition is not None and len(dataset) > 1:
-        raise InputError(
-            "--edition is for a single dataset",
-            got=" ".join(dataset),
-            cure="give --state, which has the edition of each",
-        )
     if order["weights"] is not None:
         check_mixture(dataset, "--weights")
-    datasets = _open(dataset, split, edition)
+    datasets = opened_datasets(dataset, split, edition)
     if state is None:
         return _batches(datasets, **order)
     return _batches_of_state(datasets, state)
+
+
+def order_given(ctx: click.Context, order: Iterable[str]) -> list[str]:
+    """Returns those options of the order, by their names, that a command was given."""
+    return [
+        f"--{key.replace('_', '-')}"
+        for key in order
+        if ctx.get_parameter_source(key) is not click.core.ParameterSource.DEFAULT
+    ]
 
 
 def check_mixture(dataset: tuple[str, ...], option: str) -> None:
@@ -113,13 +112,23 @@ def check_mixture(dataset: tuple[str, ...], option: str) -> None:
         )
 
 
-def _open(
+def opened_datasets(
     given: tuple[str, ...], split: str | None, edition: int | None
 ) -> Dataset | dict[str, Dataset]:
-    """Opens a path, the paths of a mixture by their names, or paths that are joined."""
+    """Opens a path, the paths of a mixture by their names, or paths that are joined.
+
+    Raises:
+        InputError: The arguments do not go together, or there is no such dataset.
+    """
     from gristmill.dataset.errors import InputError
     from gristmill.loader import open as open_dataset
 
+    if edition is not None and len(given) > 1:
+        raise InputError(
+            "--edition is for a single dataset",
+            got=" ".join(given),
+            cure="give --state, which has the edition of each",
+        )
     splits = split.split(",") if split is not None and "," in split else split
     if len(given) == 1:
         return open_dataset(given[0], split=splits, edition=edition)
@@ -176,14 +185,24 @@ def _batches(
 
 def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batches:
     """Returns the batches of the feed that wrote a state."""
+    from gristmill.loader.feed.state import batches_of_state
+
+    return batches_of_state(datasets, read_state(path))
+
+
+def read_state(path: str) -> Any:
+    """Returns the state of a feed that a file has as JSON.
+
+    Raises:
+        InputError: It cannot be read.
+    """
     from gristmill.dataset.errors import InputError
     from gristmill.dataset.storage.paths import path_text
-    from gristmill.loader.feed.state import batches_of_state
 
     path = path_text(path, "state")
     try:
         with open(path, encoding="utf-8") as file:
-            state = json.load(file)
+            return json.load(file)
     except (OSError, RecursionError, ValueError) as e:
         raise InputError(
             "the state of a feed cannot be read",
@@ -191,4 +210,3 @@ def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batc
             got=e,
             cure="give a JSON file with what get_state of the feed returned",
         ) from e
-    return batches_of_state(datasets, state)

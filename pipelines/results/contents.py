@@ -109,7 +109,7 @@ def _feature_lines(split: Split) -> list[str]:
         features = parse_features(split.features)
     except ValueError as e:
         return [f"  features  {e}"]
-    found = [f"{name}: {_feature_text(spec)}" for name, spec in features.items()]
+    found = [f"{name}: {feature_text(spec)}" for name, spec in features.items()]
     if len(found) > _FEATURES_SHOWN:
         more = f"and {len(found) - _FEATURES_SHOWN:,} more: --json has all"
         found[_FEATURES_SHOWN:] = [more]
@@ -117,7 +117,8 @@ def _feature_lines(split: Split) -> list[str]:
     return [head + text for head, text in zip(heads, found, strict=False)]
 
 
-def _feature_text(spec: FeatureSpec) -> str:
+def feature_text(spec: FeatureSpec) -> str:
+    """Returns what a feature holds, in a few words."""
     text = spec.type or spec.dtype
     if spec.kind != "bytes" and text != spec.dtype:
         text += f" as {spec.dtype}"

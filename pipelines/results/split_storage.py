@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES
 from gristmill.dataset.errors import InvalidDatasetError, StorageError
@@ -41,12 +42,24 @@ class SplitStorage:
     warnings: tuple[str, ...]
 
     @classmethod
-    def of(cls, dataset: str, split: Split) -> SplitStorage:
-        """Reads the table of shards, and the list of input files."""
+    def of(
+        cls,
+        dataset: str,
+        split: Split,
+        sizes: npt.NDArray[np.int64] | None = None,
+    ) -> SplitStorage:
+        """Reads the list of input files, and the table of shards.
+
+        Args:
+            dataset: The dataset's directory.
+            split: The split, or an edition.
+            sizes: Sizes of its shards, where they are known already.
+        """
         warnings = []
         smallest = median = largest = None
         try:
-            sizes = read_table(dataset, split).file_bytes
+            if sizes is None:
+                sizes = read_table(dataset, split).file_bytes
         except (InvalidDatasetError, StorageError) as e:
             warnings.append(f"sizes of shards are not known: {e.what}")
         else:

@@ -1,0 +1,118 @@
+"""`gristmill view`: a page to look at a dataset, and at the order of its records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gristmill.pipelines.commands.ending import exit_now
+from gristmill.pipelines.commands.errors import EPILOG, errors_reported
+from gristmill.pipelines.commands.order import (
+    opened_batches,
+    opened_datasets,
+    order_given,
+    order_options,
+    read_state,
+)
+from gristmill.pipelines.console.messages import note
+
+
+@click.command("view", epilog=EPILOG)
+@order_options
+@click.option(
+    "--tokenizer",
+    metavar="FILE",
+    help="Tokenizer of packed rows: shows their tokens as text.",
+)
+@click.option(
+    "--html",
+    metavar="FILE",
+    help="Write the page with a part of its content to this file, and end.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of this machine to serve at.  [default: a free one]",
+)
+@click.option("--no-browser", is_flag=True, help="Do not open a browser.")
+@click.pass_context
+@errors_reported
+def view(
+    ctx: click.Context,
+    /,
+    *,
+    dataset: tuple[str, ...],
+    split: str | None,
+    edition: int | None,
+    state: str | None,
+    tokenizer: str | None,
+    html: str | None,
+    port: int,
+    no_browser: bool,
+    **order: Any,
+) -> None:
+    """Look at a dataset in a browser: shards, records, steps and their order.
+
+    DATASET is a path, or NAME=PATH for each dataset of a mixture. With the options of
+    the order, or the --state of a feed, the page also shows which records are in which
+    step. It is served to browsers of this machine until Ctrl-C.
+    """
+    from gristmill.loader.dataset import Dataset
+    from gristmill.pipelines.view.answers.opened import Opened
+
+    split = split or _default_split(dataset)
+    batches = step = None
+    if state is None and not order_given(ctx, order):
+        found = opened_datasets(dataset, split, edition)
+        datasets = {"": found} if isinstance(found, Dataset) else found
+    else:
+        batches = opened_batches(
+            ctx, dataset, split=split, edition=edition, state=state, **order
+        )
+        names = batches.names or ("",)
+        datasets = dict(zip(names, batches.datasets, strict=True))
+        step = None if state is None else read_state(state)["step"]
+    opened = Opened(datasets, batches, state_step=step)
+    if html is not None:
+        from gristmill.pipelines.view.write_page import write_html
+
+        write_html(opened, html)
+        click.echo(html)
+        return
+    _serve(opened, port, browser=not no_browser)
+
+
+def _default_split(dataset: tuple[str, ...]) -> str | None:
+    """Returns the split to begin with of a single dataset that has several."""
+    from gristmill.dataset.metadata.read_manifest import read_manifest
+
+    manifest = read_manifest(dataset[0]) if len(dataset) == 1 else None
+    if manifest is None or not manifest.splits:
+        return None
+    return min(manifest.splits, key=lambda name: (name != "train", name))
+
+
+def _serve(opened: Any, port: int, *, browser: bool) -> None:
+    """Serves the page until Ctrl-C, which is how it is meant to end."""
+    from gristmill.pipelines.view.serve import PageServer
+    from gristmill.pipelines.view.write_page import page
+
+    with PageServer(opened, page, port=port) as server:
+        click.echo(server.url)
+        note("Ctrl-C ends it")
+        if browser:
+            _open_browser(server.url)
+        try:
+            server.serve_forever(poll_interval=0.1)
+        except KeyboardInterrupt:
+            exit_now(0)
+
+
+def _open_browser(url: str) -> None:
+    import threading
+    import webbrowser
+
+    # It may wait for the browser.
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

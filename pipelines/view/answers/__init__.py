@@ -1,0 +1,1 @@
+"""What the page asks for: pure functions of what was opened."""

@@ -1,0 +1,114 @@
+"""The answer of an address: which function gives it, and what it is given."""
+
+from __future__ import annotations
+
+import dataclasses
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gristmill.dataset.errors import GristmillError, InputError, OutOfRangeError
+from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.overview import overview
+from gristmill.pipelines.view.answers.plain import plain
+from gristmill.pipelines.view.answers.record import record
+
+PREFIX = "api/"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """What an address asks.
+
+    Attributes:
+        answer: Gives the answer, as a dataclass.
+        parameters: The parameters that the address can have, and their types.
+        needed: Those that it must have.
+        keeps: Whether the answer is always the same, and takes time.
+    """
+
+    answer: Callable[..., Any]
+    parameters: Mapping[str, Callable[[str], Any]]
+    needed: tuple[str, ...] = ()
+    keeps: bool = False
+
+
+_DATASET = {"of": str, "split": str}
+_QUESTIONS = {
+    "overview": _Question(overview, _DATASET, keeps=True),
+    "record": _Question(record, {"record": int, **_DATASET}, ("record",)),
+}
+
+
+class UnknownAddressError(InputError):
+    """There is no answer at this address."""
+
+
+def ask(opened: Opened, address: str) -> dict[str, Any]:
+    """Returns the answer of an address, as JSON values.
+
+    Args:
+        opened: What is asked about.
+        address: Such as `api/record?record=7`.
+
+    Raises:
+        UnknownAddressError: There is no such question.
+        InputError: A parameter is missing, or has a value that cannot be.
+        GristmillError: A file cannot be read, or is damaged.
+    """
+    name, _, query = address.partition("?")
+    question = _QUESTIONS.get(name.removeprefix(PREFIX))
+    if question is None or not name.startswith(PREFIX):
+        raise UnknownAddressError(
+            "there is no answer at this address",
+            expected=f"one of {', '.join(PREFIX + known for known in _QUESTIONS)}",
+            got=name,
+        )
+    arguments = _arguments(question, query, name)
+
+    def answer() -> dict[str, Any]:
+        found: dict[str, Any] = plain(question.answer(opened, **arguments))
+        return found
+
+    if question.keeps:
+        key = (name, *sorted(arguments.items()))
+        kept: dict[str, Any] = opened.kept(key, answer)
+        return kept
+    return answer()
+
+
+def _arguments(question: _Question, query: str, where: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for name, text in urllib.parse.parse_qsl(query, keep_blank_values=True):
+        kind = question.parameters.get(name)
+        if kind is None:
+            raise InputError(
+                "unknown parameter",
+                where=where,
+                expected=f"one of {', '.join(question.parameters)}",
+                got=name,
+            )
+        try:
+            arguments[name] = kind(text)
+        except ValueError:
+            raise InputError(
+                f"{name} is not a number", where=where, got=f"{text:.100}"
+            ) from None
+    for name in question.needed:
+        if name not in arguments:
+            raise InputError(f"{name} is missing", where=where)
+    return arguments
+
+
+def error_answer(error: GristmillError) -> dict[str, Any]:
+    """Returns what the page is told of an error."""
+    names = ("what", "where", "expected", "got", "cure")
+    facts: dict[str, Any] = {name: getattr(error, name) for name in names}
+    return {"error": {"type": type(error).__name__, **facts}}
+
+
+def status_of(error: GristmillError) -> int:
+    """Returns the HTTP status of an error."""
+    if isinstance(error, UnknownAddressError):
+        return 404
+    return 400 if isinstance(error, (InputError, OutOfRangeError)) else 500

@@ -1,0 +1,241 @@
+"""The overview of a dataset: what it has, how it is stored, and in which order."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gristmill import __version__
+from gristmill.dataset.metadata.splits import Split
+from gristmill.loader.batches import Batches
+from gristmill.loader.dataset import Dataset, shards_of
+from gristmill.pipelines.results.contents import feature_text
+from gristmill.pipelines.results.formatting import map_text
+from gristmill.pipelines.results.packed import (
+    packed_lines,
+    packed_split,
+    tokenizer_text,
+)
+from gristmill.pipelines.results.split_storage import SplitStorage
+from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shard_table import (
+    ShardColumns,
+    ShardsChart,
+    extreme_shards,
+    shard_columns,
+    shards_chart,
+)
+
+_OPTIONS_SHOWN = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Overview:
+    """What is known of a dataset without reading a record.
+
+    Attributes:
+        gristmill: The version that answers.
+        datasets: Those that were opened: name, path and records of each.
+        name: What the dataset is called.
+        path: Where it is.
+        of: Its name in a mixture, "" otherwise.
+        split: Its split, None of files that are in none.
+        splits: All of its splits: name, records and shards of each.
+        kind: `records`, or `packed` of packed rows.
+        edition: The last edition that it holds, None where there are none.
+        editions: All of them, with counts and sizes.
+        records: How many records it has.
+        raw_bytes: Their size before compression; None where that is not known.
+        file_bytes: The size of the shards, likewise.
+        input_bytes: The size of the input files as they are stored, likewise.
+        ratio: `raw_bytes` by `file_bytes`.
+        shards: How many shards it has.
+        writer_options: How they were written.
+        digest: Order-independent digest of all records, where known.
+        map: What a `--map` function did, None if there was none.
+        dropped_records: Records that it dropped.
+        added_records: Records that it added.
+        quarantined_regions: Damaged regions of the inputs that were set aside.
+        quarantined_bytes: Their size.
+        warnings: What is not as one would wish.
+        packed: What packed rows hold, as pairs of a head and a text.
+        features: Name and description of each feature, as far as known.
+        shards_chart: Records and sizes of the shards; None if there is none.
+        largest_shards: Some of the largest.
+        smallest_shards: Some of the smallest.
+        order: The order of a training run, None where it is not known.
+        tokenizer: What shows tokens as text, None if nothing does.
+    """
+
+    gristmill: str
+    datasets: list[dict[str, Any]]
+    name: str
+    path: str
+    of: str
+    split: str | None
+    splits: list[dict[str, Any]]
+    kind: str
+    edition: int | None
+    editions: list[dict[str, Any]]
+    records: int
+    raw_bytes: int | None
+    file_bytes: int | None
+    input_bytes: int | None
+    ratio: float | None
+    shards: int
+    writer_options: list[str]
+    digest: str | None
+    map: str | None
+    dropped_records: int
+    added_records: int
+    quarantined_regions: int
+    quarantined_bytes: int
+    warnings: list[str]
+    packed: list[tuple[str, str]] | None
+    features: list[dict[str, str]]
+    shards_chart: ShardsChart | None
+    largest_shards: list[dict[str, Any]]
+    smallest_shards: list[dict[str, Any]]
+    order: dict[str, Any] | None
+    tokenizer: str | None
+
+
+def overview(opened: Opened, *, of: str = "", split: str | None = None) -> Overview:
+    """Returns the overview of a dataset, or of another split of it."""
+    dataset = opened.dataset(of, split)
+    columns = shard_columns(dataset)
+    raw_bytes, file_bytes = (
+        None if column is None else int(column.sum())
+        for column in (columns.raw_bytes, columns.file_bytes)
+    )
+    found = [(p, p.committed) for p in dataset.parts if p.committed is not None]
+    whole = len(found) == len(dataset.parts)
+    stored = _stored(found, columns)
+    inputs = [one.input_bytes for one in stored]
+    committed, manifest = dataset.committed, dataset.manifest
+    same = dataset is opened.datasets[opened.name(of)]
+    return Overview(
+        gristmill=__version__,
+        datasets=[
+            {"name": name, "path": one.path, "records": len(one)}
+            for name, one in opened.datasets.items()
+        ],
+        name=shards_of(dataset).name if manifest is None else manifest.name,
+        path=dataset.path,
+        of=opened.name(of),
+        split=dataset.split,
+        splits=[
+            {"name": name, "records": one.records, "shards": one.shards}
+            for name, one in sorted(manifest.splits.items() if manifest else ())
+        ],
+        kind="packed" if _all_packed(found) and whole else "records",
+        edition=dataset.edition,
+        editions=_editions(committed),
+        records=len(dataset),
+        raw_bytes=raw_bytes,
+        file_bytes=file_bytes,
+        input_bytes=(
+            sum(filter(None, inputs)) if whole and None not in inputs else None
+        ),
+        ratio=raw_bytes / file_bytes if raw_bytes is not None and file_bytes else None,
+        shards=dataset.num_shards,
+        writer_options=_writer_options([one for _, one in found]),
+        digest=dataset.records_digest,
+        map="; ".join(filter(None, (map_text(one) for _, one in found))) or None,
+        dropped_records=sum(one.dropped_records for _, one in found),
+        added_records=sum(one.added_records for _, one in found),
+        quarantined_regions=sum(one.quarantined_regions for _, one in found),
+        quarantined_bytes=sum(one.quarantined_bytes for _, one in found),
+        warnings=[warning for one in stored for warning in one.warnings],
+        packed=_packed(found),
+        features=[
+            {"name": name, "text": feature_text(spec)}
+            for name, spec in (dataset.features or {}).items()
+        ],
+        shards_chart=shards_chart(columns),
+        largest_shards=extreme_shards(dataset, columns, largest=True),
+        smallest_shards=extreme_shards(dataset, columns, largest=False),
+        order=_order(opened.batches, opened.state_step) if same else None,
+        tokenizer=None if opened.tokens is None else opened.tokens.name,
+    )
+
+
+def _stored(
+    found: list[tuple[Dataset, Split]], columns: ShardColumns
+) -> list[SplitStorage]:
+    """Returns how each part is stored, by the sizes that are known already."""
+    stored, at = [], 0
+    for part, split in found:
+        sizes = None
+        if columns.file_bytes is not None:
+            sizes = columns.file_bytes[at : at + part.num_shards]
+        stored.append(SplitStorage.of(part.path, split, sizes))
+        at += part.num_shards
+    return stored
+
+
+def _editions(split: Split | None) -> list[dict[str, Any]]:
+    fields = ("records", "shards", "raw_bytes", "file_bytes")
+    return [
+        {"number": number}
+        | {name: getattr(edition, name) for name in fields}
+        | {"made_by": edition.source.get("version")}
+        for number, edition in enumerate(split.parts if split else (), 1)
+    ]
+
+
+def _writer_options(splits: list[Split]) -> list[str]:
+    found = {
+        option: None
+        for split in splits
+        for edition in split.parts
+        for option in edition.writer_options.split(" | ")
+    }
+    shown = list(found)[:_OPTIONS_SHOWN]
+    more = len(found) - len(shown)
+    return [*shown, f"and {more:,} more"] if more else shown
+
+
+def _all_packed(found: list[tuple[Dataset, Split]]) -> bool:
+    return bool(found) and all(one.packed is not None for _, one in found)
+
+
+def _packed(found: list[tuple[Dataset, Split]]) -> list[tuple[str, str]] | None:
+    if not _all_packed(found):
+        return None
+    lines = []
+    for part, split in found:
+        packed = packed_split(split, part.path)
+        if packed is not None:
+            lines += [*packed_lines(packed), ("tokenizer", tokenizer_text(split))]
+    return lines
+
+
+def _order(batches: Batches | None, state_step: int | None) -> dict[str, Any] | None:
+    """Returns what the page says of an order, and how many steps it can show."""
+    if batches is None:
+        return None
+    schedule = batches.schedule
+    first = schedule.orders[0]
+    return {
+        "batch_size": batches.batch_size,
+        "steps": batches.steps,
+        "epoch_steps": epoch_steps(batches),
+        "state_step": state_step,
+        "seed": first.seed,
+        "shuffle": first.shuffle.kind,
+        "epochs": first.epochs,
+        "mixture": bool(batches.names),
+    }
+
+
+def epoch_steps(batches: Batches, number: int | None = None) -> int:
+    """Returns after how many steps the first epoch of a dataset is over.
+
+    Args:
+        batches: The batches.
+        number: The dataset; by default the one whose first epoch takes longest.
+    """
+    schedule = batches.schedule
+    numbers = range(len(batches.datasets)) if number is None else [number]
+    return max(schedule.steps_until(each, epoch=1) for each in numbers)

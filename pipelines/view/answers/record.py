@@ -1,0 +1,155 @@
+"""One record: where it is, and what it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import numpy as np
+
+from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.dataset import Dataset, ShardInfo
+from gristmill.loader.indices import checked_count
+from gristmill.loader.provenance.chunk_sizes import cached_footer
+from gristmill.loader.provenance.packed_shard import packed_of
+from gristmill.pipelines.view.answers.fields import Field, fields_of
+from gristmill.pipelines.view.answers.opened import Opened
+
+_TOKENS_SHOWN = 65_536
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A piece of a document in a packed row.
+
+    Attributes:
+        begin_token: Its first token in the row.
+        first_token: The number of that token in its document.
+        num_tokens: How many it has.
+        tokens: Id and text of each that is shown; None is no text that is known.
+    """
+
+    begin_token: int
+    first_token: int
+    num_tokens: int
+    tokens: list[tuple[int, str | None]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """A record.
+
+    Attributes:
+        record: Its number in the dataset.
+        of: The dataset's name in a mixture.
+        records: How many there are.
+        shard: The number of the shard that holds it.
+        file: The file of that shard.
+        position: Its number in the shard.
+        offset_bytes: Where its chunk begins in the file.
+        end_bytes: Where its chunk ends.
+        chunk_records: How many records are in that chunk.
+        size_bytes: Its size.
+        fields: What it holds; none of packed rows.
+        segments: The pieces of a packed row, None of another record.
+        length: Tokens that a packed row can hold.
+    """
+
+    record: int
+    of: str
+    records: int
+    shard: int
+    file: str
+    position: int
+    offset_bytes: int
+    end_bytes: int
+    chunk_records: int
+    size_bytes: int
+    fields: list[Field]
+    segments: list[Segment] | None
+    length: int | None
+
+
+def record(
+    opened: Opened, *, record: int, of: str = "", split: str | None = None
+) -> Record:
+    """Returns a record, which it reads."""
+    dataset = opened.dataset(of, split)
+    number = checked_record(dataset, record)
+    shards, positions = dataset.find([number])
+    shard, position = int(shards[0]), int(positions[0])
+    part, part_shard = dataset.part_of(shard)
+    info = part.shard(part_shard)
+    (data,) = dataset.read([number])
+    row_format = row_format_of(part, info)
+    segments = None
+    if row_format is not None:
+        segments = _segments(data, row_format, opened)
+    return Record(
+        record=number,
+        of=opened.name(of),
+        records=len(dataset),
+        shard=shard,
+        file=info.path,
+        position=position,
+        **chunk_of(info, position),
+        size_bytes=len(data),
+        fields=[] if segments is not None else fields_of(data),
+        segments=segments,
+        length=None if row_format is None else row_format.length,
+    )
+
+
+def checked_record(dataset: Dataset, record: int) -> int:
+    """Returns the number of a record that there is.
+
+    Raises:
+        InputError: There is no such record.
+    """
+    return checked_count(record, what="record", least=0, most=len(dataset) - 1)
+
+
+def chunk_of(info: ShardInfo, position: int) -> dict[str, int]:
+    """Returns where the chunk of a record is in its shard, and how many it has."""
+    size = info.file_bytes
+    if size is None:
+        found = storage_for(info.path).stat(info.path)
+        size = 0 if found is None else found.size_bytes
+    footer = cached_footer(info.path, size, info.records_digest)
+    ends = np.cumsum(footer.chunk_records)
+    chunk = int(np.searchsorted(ends, position, side="right"))
+    begin, end = footer.chunk_offsets[chunk : chunk + 2].tolist()
+    return {
+        "offset_bytes": begin,
+        "end_bytes": end,
+        "chunk_records": int(footer.chunk_records[chunk]),
+    }
+
+
+def row_format_of(part: Dataset, info: ShardInfo) -> RowFormat | None:
+    """Returns how the packed rows of a shard are stored, None of other records."""
+    packed = packed_of(part, info)
+    if packed is None:
+        return None
+    return RowFormat(packed.length, packed.id_bytes, cast(RowsKind, packed.rows))
+
+
+def _segments(data: bytes, row_format: RowFormat, opened: Opened) -> list[Segment]:
+    row = decode_rows(row_format, [data])
+    ends = np.cumsum(row.lengths, dtype=np.int64)
+    found, left = [], _TOKENS_SHOWN
+    for first, begin, end in zip(
+        row.firsts.tolist(), (ends - row.lengths).tolist(), ends.tolist(), strict=True
+    ):
+        shown: list[Any] = row.tokens[begin : min(end, begin + left)].tolist()
+        left -= len(shown)
+        found.append(
+            Segment(
+                begin_token=begin,
+                first_token=first,
+                num_tokens=end - begin,
+                tokens=list(zip(shown, opened.texts(shown), strict=True)),
+            )
+        )
+    return found

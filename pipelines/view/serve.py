@@ -1,0 +1,166 @@
+"""Serves the page to a browser of this machine."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from gristmill.dataset.errors import GristmillError, InputError
+from gristmill.pipelines.view.answers.ask import (
+    PREFIX,
+    ask,
+    error_answer,
+    status_of,
+)
+from gristmill.pipelines.view.answers.opened import Opened
+
+_log = logging.getLogger(__name__)
+_HOST = "127.0.0.1"
+_NAMES = (_HOST, "localhost", "[::1]")
+"""Names by which a browser of this machine, or the end of a tunnel, may ask."""
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class PageServer(http.server.ThreadingHTTPServer):
+    """A server on a port of this machine alone.
+
+    Args:
+        opened: What it answers about.
+        page: Returns the page.
+        port: The port; 0 for a free one.
+
+    Raises:
+        InputError: The port cannot be used.
+    """
+
+    daemon_threads = True
+    block_on_close = False  # Ctrl-C does not wait for answers.
+
+    def __init__(self, opened: Opened, page: Callable[[], bytes], *, port: int = 0):
+        self.opened, self.page = opened, page
+        try:
+            super().__init__((_HOST, port), _Handler)
+        except (OSError, OverflowError) as e:
+            raise InputError(
+                "the port cannot be used",
+                where=f"{_HOST}:{port}",
+                got=e,
+                cure="give another --port, or leave it out for a free one",
+            ) from e
+
+    def server_bind(self) -> None:
+        """Binds the socket, without asking a name server for the machine's name."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = _HOST, self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing where a browser went away; logs what else went wrong."""
+        if not isinstance(sys.exception(), ConnectionError):
+            _log.exception("a request of %s failed", client_address)
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{_HOST}:{self.server_port}/"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """Answers GET of the page and of what it asks for; nothing else is there."""
+
+    server: PageServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "gristmill", ""
+    timeout = 600
+
+    def do_GET(self) -> None:
+        """Sends the page, an answer or an error."""
+        if not self._is_local():
+            self._send_json(
+                {
+                    "error": {
+                        "type": "InputError",
+                        "what": "the page is for browsers of this machine",
+                        "where": None,
+                        "expected": f"a Host of {', '.join(_NAMES)}",
+                        "got": f"{self.headers.get('Host')}",
+                        "cure": f"open {self.server.url}",
+                    }
+                },
+                HTTPStatus.FORBIDDEN,
+            )
+            return
+        path = self.path.partition("#")[0]
+        if path.partition("?")[0] == "/":
+            self._send(self.server.page(), "text/html; charset=utf-8")
+            return
+        if path == "/favicon.ico":
+            self._send(b"", "image/x-icon", HTTPStatus.NO_CONTENT)
+            return
+        status, answer = answered(self.server.opened, path.removeprefix("/"))
+        self._send_json(answer, status)
+
+    def _is_local(self) -> bool:
+        """Returns whether the request names this machine, and not one that points here.
+
+        A page of another site whose name server says 127.0.0.1 could read the answers.
+        """
+        hosts = self.headers.get_all("Host") or []
+        return len(hosts) == 1 and _without_port(hosts[0]) in _NAMES
+
+    def _send_json(self, answer: Mapping[str, Any], status: int) -> None:
+        data = json.dumps(answer, allow_nan=False).encode("ascii")
+        self._send(data, "application/json", status)
+
+    def _send(
+        self, data: bytes, content_type: str, status: int = HTTPStatus.OK
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Logs requests, which are said with --verbose."""
+        _log.debug(format, *args)
+
+
+def answered(opened: Opened, address: str) -> tuple[int, dict[str, Any]]:
+    """Returns the HTTP status and the answer of an address, also of a wrong one."""
+    try:
+        return HTTPStatus.OK, ask(opened, address)
+    except GristmillError as e:
+        return status_of(e), error_answer(e)
+    except Exception as e:  # The server goes on, and the page says that it is a bug.
+        _log.exception("%s%s", PREFIX, address)
+        return HTTPStatus.INTERNAL_SERVER_ERROR, {
+            "error": {
+                "type": type(e).__name__,
+                "what": "this cannot be answered",
+                "where": address,
+                "expected": None,
+                "got": f"{type(e).__name__}: {e}",
+                "cure": "please report it, with what gristmill view printed",
+            }
+        }
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host

@@ -1,0 +1,36 @@
+"""Addresses, their parameters, and what is told of wrong ones.
+
+Covers: pipelines/view/answers/ask.py, pipelines/view/answers/opened.py,
+pipelines/view/answers/plain.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.pipelines.view.answers.ask import ask
+from gristmill.pipelines.view.answers.plain import plain
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("api/none", "no answer at this address"),
+        ("overview", "no answer at this address"),
+        ("api/record", "record is missing"),
+        ("api/record?record=x", "record is not a number"),
+        ("api/record?record=1&more=2", "unknown parameter"),
+        ("api/record?record=1&of=web", "there is no such dataset"),
+        ("api/overview?split=test", "no such split"),
+    ],
+)
+def test_a_wrong_address_is_told(opened, address: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ask(opened, address)
+
+
+def test_javascript_loses_nothing() -> None:
+    value = {"a": [1 << 53, -(1 << 60), np.float32("inf"), b"x" == 1], 3: None}
+    assert plain(value) == {"a": [1 << 53, str(-(1 << 60)), "inf", False], "3": None}

@@ -1,0 +1,73 @@
+"""The server of the page, asked over a socket."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gristmill.dataset.errors import InputError
+from gristmill.pipelines.view.serve import PageServer
+from gristmill.pipelines.view.write_page import page
+
+
+@pytest.fixture
+def server(opened) -> Iterator[PageServer]:
+    with PageServer(opened, page) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def asked(
+    server: PageServer, path: str, *, method: str = "GET", host: str | None = None
+) -> tuple[int, str, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+    connection.request(method, path, headers={"Host": host} if host else {})
+    response = connection.getresponse()
+    data = response.read()
+    connection.close()
+    return response.status, response.headers.get_content_type(), data
+
+
+def test_the_page_and_its_answers(server) -> None:
+    status, kind, data = asked(server, "/")
+    assert (status, kind) == (200, "text/html")
+    assert data == page()
+    status, kind, data = asked(server, "/api/record?record=7")
+    assert (status, kind) == (200, "application/json")
+    assert json.loads(data)["record"] == 7
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "/../setup.py", "/page/", "/index.html", "/api/"]
+)
+def test_no_other_file_is_there(server, path: str) -> None:
+    status, kind, data = asked(server, path)
+    assert (status, kind) == (404, "application/json")
+    assert "no answer at this address" in json.loads(data)["error"]["what"]
+
+
+def test_another_name_of_this_machine_is_refused(server) -> None:
+    for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:80"):
+        status, _, data = asked(server, "/api/overview", host=host)
+        assert status == 403
+        assert "this machine" in json.loads(data)["error"]["what"]
+        assert asked(server, "/", host=host)[0] == 403
+    for host in ("localhost", "localhost:1234", "[::1]:99", "127.0.0.1"):
+        assert asked(server, "/", host=host)[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
+def test_only_get_is_answered(server, method: str) -> None:
+    assert asked(server, "/api/overview", method=method)[0] == 501
+
+
+def test_a_port_that_is_taken_is_refused(server, opened) -> None:
+    with pytest.raises(InputError, match="the port cannot be used"):
+        PageServer(opened, page, port=server.server_port)
