@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.commit.staged_parts import PARTS_DIR
-from gristmill.dataset.errors import NotADatasetError
+from gristmill.dataset.errors import InvalidDatasetError, NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for
@@ -129,7 +129,7 @@ def read_status(dataset: str) -> Status:
             records=split.records,
         )
     for file in sorted(filter(_JOB.fullmatch, listed)):
-        job = _read_job(layout.join(dataset, layout.INDEX_DIR, file))
+        job = _read_description(layout.join(dataset, layout.INDEX_DIR, file), "job")
         if job["split"] not in committed:
             prepared = PreparedJob.load(dataset, job["name"], job["split"])
             if prepared is not None:
@@ -157,10 +157,20 @@ def read_status(dataset: str) -> Status:
     )
 
 
-def _read_job(path: str) -> dict[str, Any]:
+def _read_description(path: str, key: str) -> dict[str, Any]:
+    """Reads what a conversion was given ("job"), or a program ("options")."""
     text = storage_for(path).read(path).decode("utf-8", "surrogateescape")
-    job: dict[str, Any] = json.loads(text)["job"]
-    return job
+    try:
+        given: dict[str, Any] = json.loads(text)[key]
+        given["name"], given["split"]
+    except (KeyError, TypeError, ValueError) as e:
+        raise InvalidDatasetError(
+            "description of what is being written cannot be read",
+            where=path,
+            got=str(e),
+            cure="start over with --overwrite",
+        ) from e
+    return given
 
 
 def _replacements(dataset: str) -> tuple[SplitStatus, ...]:
@@ -168,7 +178,8 @@ def _replacements(dataset: str) -> tuple[SplitStatus, ...]:
     storage = storage_for(dataset)
     aside = layout.aside_dir(glob.escape(dataset), "*", "*")
     for info in storage.match(layout.join(aside, layout.INDEX_DIR, "*.job.json")):
-        job, index_dir = _read_job(info.path), posixpath.dirname(info.path)
+        index_dir = posixpath.dirname(info.path)
+        job = _read_description(info.path, "job")
         place = posixpath.dirname(index_dir)
         prepared = PreparedJob.load(place, job["name"], job["split"])
         if prepared is not None:
@@ -182,7 +193,7 @@ def _writing(dataset: str) -> tuple[WritingStatus, ...]:
     storage = storage_for(dataset)
     aside = layout.aside_dir(glob.escape(dataset), "*", "*")
     for info in storage.match(layout.join(aside, layout.INDEX_DIR, "*.write.json")):
-        options = json.loads(storage.read(info.path))["options"]
+        options = _read_description(info.path, "options")
         if "parts" not in options:
             continue  # Of a pipeline.
         place = info.path.removesuffix(

@@ -8,7 +8,11 @@ import pathlib
 import pytest
 
 from gristmill.dataset import Writer, commit_parts
-from gristmill.dataset.errors import GristmillError, NotADatasetError
+from gristmill.dataset.errors import (
+    GristmillError,
+    InvalidDatasetError,
+    NotADatasetError,
+)
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.results.status import read_status
 from gristmill.transforms.conversion.commit_shards import commit_shards
@@ -74,6 +78,16 @@ def test_nothing_there_and_half_a_beginning(source, tmp_path):
     next((tmp_path / "out").rglob("*.inputs.npz")).unlink()
     with pytest.raises(GristmillError, match="lacks its list of files"):
         read_status(str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"job": {"name": "train"}}'])
+def test_a_damaged_description_is_named(source, tmp_path, text):
+    prepared_of(job_of(source, tmp_path / "out"))
+    damaged = next((tmp_path / "out").rglob("*.job.json"))
+    damaged.write_text(text)
+    with pytest.raises(InvalidDatasetError, match="cannot be read") as caught:
+        read_status(str(tmp_path / "out"))
+    assert caught.value.where == str(damaged)
 
 
 def write_part(output: pathlib.Path, part: int) -> None:
