@@ -159,6 +159,7 @@ class GlobalBatches(Batches):
         workers: int = 0,
         prefetch: int = 2,
         start_step: int = 0,
+        mask: str | None = None,
     ) -> Feed:
         """Returns an iterator of one host's rows of the batches, read ahead.
 
@@ -175,11 +176,16 @@ class GlobalBatches(Batches):
             prefetch: Batches that are ready ahead of the trainer. Those being read come
                 on top, with workers up to four each.
             start_step: First step to give.
+            mask: For evaluation: name of an array, bool [rows], that is added to the
+                dict of arrays that decode returns. A last batch that is not full is
+                filled up with rows of zeros, for which the mask is False. So all hosts
+                have equally many batches of one size.
 
         Raises:
             InputError: The host is not given, or given twice; a batch from the first
-                step on does not divide among the hosts; a number is out of range; or
-                decode is not a function, or not for what the datasets hold.
+                step on does not divide among the hosts; a number is out of range;
+                decode is not a function, or not for what the datasets hold; or there
+                is a mask and no decode, or no last batch that is kept.
         """
         if decode is not None and not callable(decode):
             raise InputError(
@@ -188,6 +194,8 @@ class GlobalBatches(Batches):
                 got=f"{type(decode).__name__} {decode!r:.100}",
             )
         check_decode(decode, self.datasets)
+        if mask is not None:
+            _check_mask(mask, decode, self.schedule)
         # Imported here: `global_batches` without a feed needs no Grain.
         with packages_named():
             from gristmill.loader.feed.feed import Feed
@@ -221,6 +229,7 @@ class GlobalBatches(Batches):
             workers=workers,
             prefetch=prefetch,
             start_step=start_step,
+            mask=mask,
         )
 
     def records(
@@ -277,6 +286,23 @@ def _given_rows(
     if taken.ndim != 1:
         raise InputError("rows are not a list of numbers", got=f"{given!r:.100}")
     return taken
+
+
+def _check_mask(mask: str, decode: Decode | None, schedule: Schedule) -> None:
+    """Refuses a mask that would have nothing to be added to, or to tell."""
+    if decode is None:
+        raise InputError(
+            "a mask is an array beside others, and the feed makes no arrays",
+            got=f"mask={mask!r} without decode",
+            cure="give the feed a decode that returns a dict of arrays",
+        )
+    if schedule.drop_remainder:
+        raise InputError(
+            "a mask tells the rows that fill up a last batch, and these batches leave "
+            "out a last one that is not full",
+            got=f"mask={mask!r} with drop_remainder=True",
+            cure="make the batches with epochs=1, drop_remainder=False",
+        )
 
 
 def _host_of(

@@ -59,6 +59,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         batches: The global batches.
         rows: Which of their rows this feed gives: a slice, or their numbers; where the
             batch size changes, those of each size from the feed's step on.
+        mask: Name of the mask, where a last batch is filled up; None otherwise.
     """
 
     batches: Batches
@@ -76,6 +77,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         start_step: int,
         every: int = 1,
         divides_last: bool = False,
+        mask: str | None = None,
         silent_seconds: float = 20,
     ):
         super().__init__()
@@ -84,6 +86,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         self._every, self._divides_last = every, divides_last
         self.batches, self._rows_of = batches, rows_of
         self._decode, self._silent_seconds = decode, silent_seconds
+        self.mask = mask
         self._workers = checked_count(workers, what="workers", least=0)
         self._prefetch = checked_count(prefetch, what="prefetch")
         most = POSITION_LIMIT if batches.steps is None else batches.steps
@@ -171,6 +174,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             start_step=self._step,
             every=self._every,
             packed=prefix,
+            mask=self.mask,
         )
         if self._workers:
             iterator, workers = iterate_in_workers(

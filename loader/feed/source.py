@@ -25,6 +25,7 @@ from gristmill.dataset.errors import (
 )
 from gristmill.loader.batches import Batches, describe_row
 from gristmill.loader.cache.cache_counts import NOT_CACHED
+from gristmill.loader.feed.last_batch import filled_up, rows_there
 from gristmill.loader.feed.shared_memory import pack
 from gristmill.loader.feed.window_reads import WindowReads
 from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule
@@ -50,6 +51,7 @@ class BatchSource:
         every: Steps from one element to the next.
         packed: The prefix of names of shared memory, if elements are sent to another
             process; None if they stay in this one.
+        mask: The name of a mask; with it, a last batch that is not full is filled up.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class BatchSource:
         start_step: int,
         every: int = 1,
         packed: str | None,
+        mask: str | None = None,
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
+        self._mask = mask
         self._start_step, self._every, self._packed = start_step, every, packed
         # How long it took to send the batch before; a worker has one thread.
         self._sent_seconds = 0.0
@@ -103,6 +107,32 @@ class BatchSource:
             cure="see the traceback; with workers=0 the error itself is raised",
         )
 
+    def _decoded(self, decode: Decode, records: list[bytes], step: int) -> Any:
+        schedule, rows = self._batches.schedule, self._rows
+        there = None if self._mask is None else rows_there(schedule, step, rows)
+        if there is not None and not there.any():
+            # All rows of this host are padding: the first of all tells their shapes.
+            rows = slice(0, 1)
+            records = self._batches.read(step, rows)
+        try:
+            batch = decode(records)
+        except DecodeError as e:
+            place = schedule.positions(step, rows)[e.row]
+            row = int(place) - schedule.sizes.start(step)
+            raise e.of(describe_row(self._batches, step, row)) from e
+        except BaseException as e:
+            if isinstance(e, Exception) and not isinstance(e, StopIteration):
+                raise
+            # StopIteration would end the feed, SystemExit its worker.
+            raise UserFunctionError(
+                "decode ended instead of returning a batch",
+                got=repr(e),
+                cure="let decode raise an error of its own",
+            ) from e
+        if self._mask is None or there is None:
+            return batch
+        return filled_up(batch, there, mask=self._mask)
+
     def _send(self, batch: ReadBatch, prefix: str) -> Any:
         started = time.perf_counter()
         packed = pack(batch, prefix=prefix)
@@ -121,21 +151,7 @@ class BatchSource:
         read = done.since(started)
         batch: Any = records
         if self._decode is not None:
-            try:
-                batch = self._decode(records)
-            except DecodeError as e:
-                place = self._batches.schedule.positions(step, self._rows)[e.row]
-                row = int(place) - self._batches.schedule.sizes.start(step)
-                raise e.of(describe_row(self._batches, step, row)) from e
-            except BaseException as e:
-                if isinstance(e, Exception) and not isinstance(e, StopIteration):
-                    raise
-                # StopIteration would end the feed, SystemExit its worker.
-                raise UserFunctionError(
-                    "decode ended instead of returning a batch",
-                    got=repr(e),
-                    cure="let decode raise an error of its own",
-                ) from e
+            batch = self._decoded(self._decode, records, step)
         decoded = thread_times().since(done)
         return ReadBatch(
             step=step,

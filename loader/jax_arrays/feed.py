@@ -40,7 +40,7 @@ def to_jax(feed: Iterable[Any], sharding: Any, *, ahead: int = 1) -> JaxFeed:
             take device memory. 0 reads and sends each batch when it is requested.
 
     Raises:
-        InputError: The feed's last batch will not be full.
+        InputError: The feed's last batch will not be full, and it has no mask.
     """
     return JaxFeed(feed, sharding, ahead=ahead)
 
@@ -279,12 +279,14 @@ def _rows_read(feed: Any) -> RowsRead | None:
 def _check_full(feed: Any) -> None:
     """Refuses one of our feeds whose last batch will not be full."""
     batches = getattr(feed, "batches", None)
-    if batches is not None and (rows := batches.schedule.remainder):
+    masked = getattr(feed, "mask", None) is not None
+    if batches is not None and not masked and (rows := batches.schedule.remainder):
         last = batches.steps - 1
         raise InputError(
             "the last batch is not full, so its arrays would have another shape",
             expected=f"batches of {batches.batch_size_at(last):,} rows",
             got=f"{rows:,} rows in step {last:,}",
-            cure="leave it out with drop_remainder=True, or choose a batch_size that "
-            "divides the records of all epochs",
+            cure="leave it out with drop_remainder=True, fill it up with "
+            'feed(mask="mask"), or choose a batch_size that divides the records of all '
+            "epochs",
         )

@@ -59,6 +59,30 @@ def decode(records: Sequence[bytes]) -> dict[str, Any]:
     return {"tokens": tokens, "of": (lengths, lengths[:, None] * np.float32(0.5))}
 
 
+def lengths(records: Sequence[bytes]) -> dict[str, Any]:
+    return {"lengths": np.array([len(record) for record in records], np.int32)}
+
+
+@jax.jit
+def sums(batch: dict[str, Any]) -> jax.Array:
+    counted = jax.numpy.where(batch["mask"], batch["lengths"], 0)
+    return jax.numpy.stack([batch["mask"].sum(), counted.sum(), (counted**2).sum()])
+
+
+def evaluate(path: str, sharding: NamedSharding) -> np.ndarray:
+    """Returns how many records there are, and sums over all of them, by the devices.
+
+    Batches of 24 do not divide the records: some devices have only padding at the end.
+    """
+    batches = loader.global_batches(
+        loader.open(path), batch_size=24, epochs=1, drop_remainder=False
+    )
+    rows = loader.rows_of(sharding, batch_size=24)
+    feed = batches.feed(decode=lengths, rows=rows, mask="mask")
+    with loader.to_jax(feed, sharding) as arrays:
+        return np.sum([np.asarray(sums(batch)) for batch in arrays], axis=0)
+
+
 def main(path: str, job: str, folder: str) -> None:
     coordinator, count, index = job.split(",")
     if int(count) > 1:
@@ -91,6 +115,7 @@ def main(path: str, job: str, folder: str) -> None:
                 next(feed)
             except InputError as e:
                 out[f"{name}/refused"] = np.array(str(e))
+        out[f"{name}/evaluated"] = evaluate(path, shardings["of"])
     np.savez(pathlib.Path(folder) / f"{index}-of-{count}.npz", **out)
 
 

@@ -116,6 +116,12 @@ def test_global_arrays_are_the_batch_on_any_mesh_from_any_processes(
                 ):
                     got = found[f"{name}/{step}/{number}"]
                     np.testing.assert_array_equal(got, leaf, err_msg=name)
+            sizes = [len(record) for file in RECORDS for record in file]
+            assert found[f"{name}/evaluated"].tolist() == [
+                len(sizes),
+                sum(sizes),
+                sum(size**2 for size in sizes),
+            ]
             in_turn = found[f"{name}/rows"].tolist() == share
             assert in_turn == (f"{name}/refused" not in found), name
     if processes == 4:
@@ -414,7 +420,7 @@ def test_batches_that_the_devices_do_not_divide_are_refused(path):
 def test_a_last_batch_that_is_not_full_is_refused_before_it_comes(path):
     options = {"batch_size": 40, "epochs": 2, "drop_remainder": False}
     batches = loader.global_batches(loader.open(path), **options)
-    message = "got:      8 rows in step 3(.|\n)*drop_remainder=True"
+    message = r'got:      8 rows in step 3(.|\n)*drop_remainder=True(.|\n)*mask="mask"'
     with pytest.raises(InputError, match=message):
         loader.to_jax(feed_of(batches), ROWS)
     full = loader.global_batches(loader.open(path), **{**options, "batch_size": 64})
