@@ -1,6 +1,7 @@
 """Settings that all tests share, and what their marks do."""
 
 import collections
+import gc
 import os
 import pathlib
 import shutil
@@ -83,6 +84,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Returns what `-n auto` means: more than the cores, since many tests wait."""
     return min(16, max(2, len(os.sched_getaffinity(0)) * 3 // 2))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps what the tests import out of every later search for circles.
+
+    Those are millions of objects, which live to the end: to search them takes a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(
