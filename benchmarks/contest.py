@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib.metadata
 import json
 import os
@@ -21,7 +22,7 @@ _PACKAGES = (
 
 
 def describe_environment(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
-    """Returns what the numbers depend on: processors, Python, versions."""
+    """Returns what the numbers depend on: the day, processors, Python, versions."""
     versions = {}
     for name in packages:
         try:
@@ -29,12 +30,22 @@ def describe_environment(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
     return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpu_count": len(os.sched_getaffinity(0)),
         "cpu": _processor_name(),
         "system": platform.system(),
         "python": platform.python_version(),
         "packages": versions,
     }
+
+
+def describe_machine(environment: Mapping[str, Any]) -> str:
+    """Returns a line of what `describe_environment` returned."""
+    packages = ", ".join(f"{k} {v}" for k, v in environment["packages"].items())
+    return (
+        f"Measured on {environment['date']}; {environment['cpu_count']} processors "
+        f"({environment['cpu']}); Python {environment['python']}; {packages}."
+    )
 
 
 def _processor_name() -> str:
@@ -63,6 +74,10 @@ def parse_contest(
 
     Where they are not given, options are as `full` says, or `quick` with `--quick`.
     """
+    parser.add_argument("--quick", action="store_true", help="only show that it runs")
+    parser.add_argument(
+        "--rounds", type=int, help=f"how often each runs ({full['rounds']})"
+    )
     parser.add_argument(
         "--contestants",
         nargs="+",
@@ -77,7 +92,6 @@ def parse_contest(
     )
     parser.add_argument("--json", type=pathlib.Path, help="write every run here")
     parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
-    parser.add_argument("--plot", type=pathlib.Path, help="draw the figure here")
     args = parser.parse_args(argv)
     for name, value in (quick if args.quick else full).items():
         if getattr(args, name) is None:
@@ -85,6 +99,28 @@ def parse_contest(
     if args.rounds < 1:
         parser.error(f"--rounds must be at least 1, got {args.rounds}")
     return args
+
+
+def write_reports(args: argparse.Namespace, results: Any, text: str) -> None:
+    """Prints the report, and writes it and every run where the options say."""
+    print(text)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+    if args.markdown:
+        args.markdown.write_text(text)
+
+
+def write_between(path: pathlib.Path, marks: tuple[str, str], text: str) -> None:
+    """Replaces what is between two marks in a document.
+
+    Raises:
+        ValueError: The document does not have both marks.
+    """
+    document = path.read_text(encoding="utf-8")
+    begin = document.index(marks[0]) + len(marks[0])
+    end = document.index(marks[1], begin)
+    document = f"{document[:begin]}\n{text.rstrip()}\n{document[end:]}"
+    path.write_text(document, encoding="utf-8")
 
 
 def run_contest(
@@ -100,12 +136,7 @@ def run_contest(
         benchmark = benchmark_type(args, pathlib.Path(work_dir))
         benchmark.run()
     results = benchmark.results
-    text = report.render_markdown(results)
-    print(text)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(text)
+    write_reports(args, results, report.render_markdown(results))
     if args.plot:
         report.draw_plot(results, args.plot)
     if benchmark.failed:

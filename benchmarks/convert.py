@@ -27,6 +27,7 @@ from typing import Any
 from benchmarks import c4_like, convert_report, process_cost
 from benchmarks.contest import describe_environment, parse_contest, run_contest, say
 from benchmarks.contestants import CONTESTANTS, Contestant, Input
+from benchmarks.rounds import take_turns
 
 _STARTUP_BYTES = 10_000  # Two files of a few records: the cost of nothing.
 _STARTUP_FILES = 2
@@ -139,11 +140,9 @@ class Benchmark:
         if args.small_bytes:
             inputs.append(self._generate("small", args.small_bytes, args.files))
         inputs.append(self._generate("main", args.bytes, args.files))
-        for number in range(args.rounds):
-            turn = number % len(args.contestants)
-            for key in args.contestants[turn:] + args.contestants[:turn]:
-                for source in inputs:
-                    self._measure(key, source, number)
+        for number, key in take_turns(args.contestants, args.rounds):
+            for source in inputs:
+                self._measure(key, source, number)
         for source in inputs:
             shutil.rmtree(source.directory)
         for size_bytes in args.memory_bytes:
@@ -224,11 +223,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     size = c4_like.parse_size
     parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="4 MB, one round, gristmill and the bare loop: does everything run?",
-    )
-    parser.add_argument(
         "--binary", action="store_true", help="records of 100 KB, not text"
     )
     parser.add_argument("--bytes", type=size, help="input of the main runs (1GB)")
@@ -242,11 +236,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="inputs to show how gristmill's memory grows (500MB 2GB)",
     )
     parser.add_argument("--files", type=int, help="files of each input (8)")
-    parser.add_argument("--rounds", type=int, help="times that each runs (5)")
     parser.add_argument("--seed", type=int, default=0, help="of the text (0)")
     parser.add_argument(
         "--timeout-seconds", type=float, default=3600, help="of one run (3600)"
     )
+    parser.add_argument("--plot", type=pathlib.Path, help="draw the figure here")
     quick: dict[str, Any] = {
         "bytes": 4_000_000,
         "small_bytes": 0,

@@ -9,33 +9,13 @@ from __future__ import annotations
 import dataclasses
 import operator
 import pathlib
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-Run = Mapping[str, Any]
+from benchmarks.contest import describe_machine
+from benchmarks.rounds import Run, Spread
+
 Results = Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Spread:
-    """A median with the smallest and the largest value it stands for."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Returns the spread of at least one value."""
-        return cls(median=statistics.median(values), low=min(values), high=max(values))
-
-    def show(self, digits: int) -> str:
-        """Returns "median (low..high)", or the one value there is."""
-        text = f"{self.median:,.{digits}f}"
-        if self.low == self.high:
-            return text
-        return f"{text} ({self.low:,.{digits}f}..{self.high:,.{digits}f})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -252,12 +232,9 @@ def _input_line(results: Results) -> str:
 
 def render_markdown(results: Results) -> str:
     """Returns the report."""
-    environment = results["environment"]
-    packages = ", ".join(f"{k} {v}" for k, v in environment["packages"].items())
     parts = [
         "# TFRecords to ArrayRecord: what a conversion costs",
-        f"{environment['cpu_count']} processors ({environment['cpu']}), "
-        f"Python {environment['python']}, {packages}.",
+        describe_machine(results["environment"]),
         _input_line(results),
     ]
     rows = _contestant_rows(results)

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import c4_like
+from benchmarks.contest import write_between
 from gristmill.dataset import Manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from tests.support.gcs_process import GcsProcess
@@ -327,10 +328,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     table = render_table(rows)
     print(table)
     if args.markdown:
-        before, _, rest = args.markdown.read_text().partition(_MARKS[0])
-        _, _, after = rest.partition(_MARKS[1])
-        text = f"{before}{_MARKS[0]}\n{table}{_MARKS[1]}{after}"
-        args.markdown.write_text(text)
+        write_between(args.markdown, _MARKS, table)
     return 0
 
 

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,8 +26,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks import c4_like, gcs, pack_text
-from benchmarks.contest import describe_environment, say
+from benchmarks.contest import (
+    describe_environment,
+    describe_machine,
+    parse_contest,
+    say,
+    write_reports,
+)
 from benchmarks.gcs_readers import BUCKET
+from benchmarks.rounds import (
+    run_process,
+    take_turns,
+    token_tables,
+    tokens_per_cpu_second,
+)
 
 _LENGTH = 2048
 _BATCH_ROWS = 256
@@ -198,31 +208,9 @@ def _measure(
     }
     with gcs.serve(work / "bucket", _LATENCY_MS, 0) as url:
         environment["STORAGE_EMULATOR_HOST"] = url
-        done = subprocess.run(
-            command,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        raise RuntimeError(f"{key}: exit code {done.returncode}\n{done.stderr}")
-    run: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        run = run_process(key, command, variables=environment)
     run["tokens"] = run["tokens"] or run["rows"] * made["tokens"] / made["rows"]
-    return {"contestant": key, **run}
-
-
-def _spread(values: Sequence[float], digits: int) -> str:
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
-
-
-def _machine(environment: dict[str, Any]) -> str:
-    packages = ", ".join(f"{k} {v}" for k, v in environment["packages"].items())
-    return (
-        f"{environment['cpu_count']} processors ({environment['cpu']}); Python "
-        f"{environment['python']}; {packages}."
-    )
+    return run
 
 
 def render(results: dict[str, Any]) -> str:
@@ -234,28 +222,14 @@ def render(results: dict[str, Any]) -> str:
         "# Feeding packed rows",
         "",
         "By `python -m benchmarks.feed_packed`; benchmarks/README.md tells how it "
-        f"measures. {_machine(results['environment'])}",
+        f"measures. {describe_machine(results['environment'])}",
         "",
         f"{made['documents']:,} documents, {made['tokens']:,} tokens in "
         f"{made['rows']:,} rows of {_LENGTH:,}, {share:.2%} padding. Medians of "
         f"{rounds} rounds (lowest..highest).",
         "",
-        "| contestant | M tokens per CPU s | M tokens/s |",
-        "| --- | ---: | ---: |",
+        *token_tables(runs, LABELS, _RATIOS),
     ]
-    speeds: dict[str, list[float]] = {}
-    for key, label in LABELS.items():
-        own = [run for run in runs if run["contestant"] == key]
-        if not own:
-            continue
-        speeds[key] = [run["tokens"] / run["cpu_seconds"] / 1e6 for run in own]
-        walls = [run["tokens"] / run["wall_seconds"] / 1e6 for run in own]
-        lines.append(f"| {label} | {_spread(speeds[key], 2)} | {_spread(walls, 2)} |")
-    lines += ["", "| by CPU time, round by round | ratio |", "| --- | ---: |"]
-    for fast, slow, label in _RATIOS:
-        if {fast, slow} <= speeds.keys():
-            pairs = zip(speeds[fast], speeds[slow], strict=True)
-            lines.append(f"| {label} | {_spread([a / b for a, b in pairs], 2)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -265,46 +239,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.feed_packed", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--bytes", type=c4_like.parse_size, help="of text (50MB)")
-    parser.add_argument("--rounds", type=int, help="how often each runs (5)")
     parser.add_argument("--seconds", type=float, help="of each run (3)")
-    parser.add_argument("--contestants", nargs="+", choices=LABELS, default=[*LABELS])
-    parser.add_argument("--quick", action="store_true", help="only show that it runs")
-    parser.add_argument("--work-dir", type=pathlib.Path, help="for what is written")
-    parser.add_argument("--json", type=pathlib.Path, help="write every run here")
-    parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
     parser.add_argument("--contestant", choices=LABELS, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
+    every = [*LABELS]
+    args = parse_contest(
+        parser,
+        argv,
+        LABELS,
+        quick={"bytes": 1_000_000, "rounds": 1, "seconds": 0.1, "contestants": every},
+        full={"bytes": 50_000_000, "rounds": 5, "seconds": 3, "contestants": every},
+    )
     if args.contestant:
         run = run_contestant(args.contestant, args.work_dir, args.seconds)
         print(json.dumps(run))
         return 0
-    size_bytes = args.bytes or (1_000_000 if args.quick else 50_000_000)
-    rounds = args.rounds or (1 if args.quick else 5)
-    seconds = args.seconds or (0.1 if args.quick else 3)
-    keys = args.contestants
     runs = []
     with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="feed-") as directory:
         work = pathlib.Path(directory)
-        made = make_inputs(work, size_bytes)
-        for number in range(rounds):
-            turn = number % len(keys)
-            for key in keys[turn:] + keys[:turn]:
-                run = {"round": number + 1, **_measure(key, work, seconds, made)}
-                speed = run["tokens"] / run["cpu_seconds"] / 1e6
-                say(f"{number + 1} {key:18} {speed:7.2f} M tokens per CPU second")
-                runs.append(run)
+        made = make_inputs(work, args.bytes)
+        for number, key in take_turns(args.contestants, args.rounds):
+            run = _measure(key, work, args.seconds, made)
+            runs.append({"round": number + 1, **run})
+            speed = tokens_per_cpu_second(run)
+            say(f"{number + 1} {key:18} {speed:7.2f} M tokens per CPU second")
     results = {
         "environment": describe_environment(_PACKAGES),
-        "settings": {"rounds": rounds, "seconds": seconds, "latency_ms": _LATENCY_MS},
+        "settings": {
+            "rounds": args.rounds,
+            "seconds": args.seconds,
+            "latency_ms": _LATENCY_MS,
+        },
         "inputs": made,
         "runs": runs,
     }
-    text = render(results)
-    print(text)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(text)
+    write_reports(args, results, render(results))
     return 0
 
 

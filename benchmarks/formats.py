@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import os
 import pathlib
 import shutil
@@ -26,8 +27,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks import c4_like, process_cost
-from benchmarks.contest import describe_environment, say
+from benchmarks.contest import (
+    describe_environment,
+    describe_machine,
+    parse_contest,
+    say,
+    write_reports,
+)
 from benchmarks.peers import WRITER_OPTIONS
+from benchmarks.rounds import Spread, by_round, ratios, take_turns
 from tests.support.gcs_process import GcsProcess
 
 _FILES = 8
@@ -239,11 +247,8 @@ def count_records(output: pathlib.Path) -> int:
 
 def _ratio(runs: list[dict[str, Any]], slow: str, fast: str, what: str) -> str:
     """Returns how many times as long one took, round by round: median and range."""
-    times = [
-        [run[what] for run in runs if run["contestant"] == key] for key in (slow, fast)
-    ]
-    each = [a / b for a, b in zip(*times, strict=True)]
-    return f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})"
+    took = [by_round(runs, key, operator.itemgetter(what)) for key in (slow, fast)]
+    return Spread.of(ratios(*took)).show(2)
 
 
 def render(results: dict[str, Any]) -> str:
@@ -252,6 +257,11 @@ def render(results: dict[str, Any]) -> str:
     rounds = [run for run in runs if run["round"]]
     size_bytes = rounds[0]["bytes"]
     lines = [
+        "# Other formats",
+        "",
+        "By `python -m benchmarks.formats`; benchmarks/README.md tells how it "
+        f"measures. {describe_machine(results['environment'])}",
+        "",
         f"{size_bytes / 1e6:,.0f} MB of records, {rounds[0]['records']:,} rows, "
         f"{max(run['round'] for run in runs)} rounds; medians. "
         "Of gristmill, two worker processes.",
@@ -294,19 +304,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.formats", description=__doc__.splitlines()[0]
     )
     size = c4_like.parse_size
-    parser.add_argument("--bytes", type=size, default="500MB", help="of records")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each runs (5)")
+    parser.add_argument("--bytes", type=size, help="of records (500MB)")
     parser.add_argument(
         "--memory-bytes", type=size, nargs="*", default=[], help="to show memory"
     )
     parser.add_argument("--converter", type=pathlib.Path, help="Google's template")
-    parser.add_argument("--contestants", nargs="+", choices=sorted(_LABELS))
-    parser.add_argument("--work-dir", type=pathlib.Path, help="for what is written")
-    parser.add_argument("--json", type=pathlib.Path, help="write every run here")
-    parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
     parser.add_argument("--peer", choices=sorted(_LABELS), help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
+    args = parse_contest(
+        parser,
+        argv,
+        _LABELS,
+        quick={"bytes": 200_000, "rounds": 1},
+        full={"bytes": 500_000_000, "rounds": 5},
+    )
     if args.peer == "google_text":
         run_converter(*args.arguments)
         return 0
@@ -320,10 +331,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="formats-") as work:
         benchmark = Benchmark(pathlib.Path(work), args.converter)
         benchmark.prepare(args.bytes)
-        for number in range(args.rounds):
-            turn = number % len(keys)
-            for key in keys[turn:] + keys[:turn]:
-                benchmark.measure(key, number + 1)
+        for number, key in take_turns(keys, args.rounds):
+            benchmark.measure(key, number + 1)
         benchmark.clear()
         for size_bytes in args.memory_bytes:
             benchmark.prepare(size_bytes)
@@ -331,12 +340,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 benchmark.measure(key, 0)
             benchmark.clear()
     results = {"environment": describe_environment(_PACKAGES), "runs": benchmark.runs}
-    text = render(results)
-    print(text)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(text)
+    write_reports(args, results, render(results))
     return 0
 
 

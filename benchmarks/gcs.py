@@ -12,7 +12,6 @@ begin with a different reader each. benchmarks/README.md explains the result.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import itertools
 import json
 import pathlib
@@ -27,11 +26,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks import c4_like
-from benchmarks.contest import describe_environment, say
+from benchmarks.contest import describe_environment, describe_machine, say
 from benchmarks.gcs_readers import BUCKET, READERS
+from benchmarks.rounds import Spread, take_turns
 from gristmill.dataset import encode_frame
 
-_PACKAGES = ("tensorstore", "obstore", "gcsfs", "grain", "google-cloud-storage")
+_PACKAGES = (
+    *("array-record", "zstandard", "numpy", "grain"),
+    *("tensorstore", "obstore", "gcsfs", "google-cloud-storage"),
+)
 # US dollars for a thousand reads of objects in one region, Standard class.
 _PRICE_OF_THOUSAND_READS = 0.0004
 _FILES = 8
@@ -151,26 +154,19 @@ def run_all(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
                     "stored_bytes_per_record": stored / manifest["records"],
                 }
                 with serve(folder / "bucket", latency_ms, connect_ms) as url:
-                    for number in range(args.rounds):
-                        turn = number % len(readers)
-                        for reader in readers[turn:] + readers[:turn]:
-                            measured = run_reader(
-                                reader,
-                                url=url,
-                                dataset=dataset,
-                                records=_records_for(reader, record_bytes, count),
-                                timeout=args.timeout_seconds,
-                            )
-                            measured |= about | {"round": number}
-                            say(_line(measured))
-                            runs.append(measured)
+                    for number, reader in take_turns(readers, args.rounds):
+                        measured = run_reader(
+                            reader,
+                            url=url,
+                            dataset=dataset,
+                            records=_records_for(reader, record_bytes, count),
+                            timeout=args.timeout_seconds,
+                        )
+                        measured |= about | {"round": number}
+                        say(_line(measured))
+                        runs.append(measured)
             shutil.rmtree(dataset)
-    environment = describe_environment()
-    for name in _PACKAGES:
-        try:
-            environment["packages"][name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            environment["packages"][name] = "not installed"
+    environment = describe_environment(_PACKAGES)
     settings = {"rounds": args.rounds}
     return {"environment": environment, "settings": settings, "runs": runs}
 
@@ -199,14 +195,13 @@ def _line(run: dict[str, Any]) -> str:
 def report(results: dict[str, Any]) -> str:
     """Returns the results as Markdown."""
     runs = [run for run in results["runs"] if "error" not in run]
-    environment, settings = results["environment"], results["settings"]
-    versions = ", ".join(f"{k} {v}" for k, v in environment["packages"].items())
+    settings = results["settings"]
     parts = [
         "# Reading from a bucket\n",
         "Random records of a dataset in a bucket, one process, by `python -m "
         "benchmarks.gcs`; benchmarks/README.md tells how it measures. "
-        f"{environment['cpu_count']} processors ({environment['cpu']}), shared by the "
-        f"reader and the server; Python {environment['python']}; {versions}. "
+        f"{describe_machine(results['environment'])} The reader and the server share "
+        "the processors. "
         f"Medians of {settings['rounds']} rounds (lowest..highest). The bucket is a "
         "server on loopback with the latency given, and with what a new connection "
         "costs beside it; 100 MB/s for a connection, 1.25 GB/s for all; no TLS, whose "
@@ -271,26 +266,17 @@ def _cells(runs: list[dict[str, Any]], grain: dict[int, float]) -> list[str]:
     cpu = [run["cpu_seconds"] / run["records"] * 1e6 for run in runs]
     requests = middle("server_requests", "records")
     return [
-        _spread([_rate(run) for run in runs], ",.0f"),
-        _spread(ratios, ".1f"),
+        Spread.of([_rate(run) for run in runs]).show(0),
+        Spread.of(ratios).show(1) if ratios else "",
         f"{requests:.3f}",
         f"{middle('server_sent_bytes', 'records'):,.0f}",
-        _spread(cpu, ",.0f"),
+        Spread.of(cpu).show(0),
         f"{middle('open_seconds'):.2f}",
         f"{middle('first_batch_seconds'):.2f}",
         f"{middle('connections'):,.0f}",
         f"{middle('server_cpu_seconds', 'wall_seconds'):.0%}",
         f"{requests * 1000 * _PRICE_OF_THOUSAND_READS:.2f}",
     ]
-
-
-def _spread(values: Sequence[float], form: str) -> str:
-    if not values:
-        return ""
-    middle = format(statistics.median(values), form)
-    if len(values) == 1:
-        return middle
-    return f"{middle} ({format(min(values), form)}..{format(max(values), form)})"
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import c4_like, process_cost
+from benchmarks.rounds import take_turns
 from gristmill.dataset.storage.gcs import GcsStorage
 from tests.support.gcs_process import GcsProcess
 
@@ -110,14 +111,12 @@ class Benchmark:
         """Yields every run, with the number of its round."""
         args = self._args
         places = [None, *args.latency_ms]
-        for round_number in range(args.rounds):
+        for round_number, latency_ms in take_turns(places, args.rounds):
             for workers in args.workers:
-                turn = round_number % len(places)
-                for latency_ms in places[turn:] + places[:turn]:
-                    for kind in ("startup", "main"):
-                        run = self.run(kind, workers, latency_ms)
-                        _say(run)
-                        yield run | {"round": round_number}
+                for kind in ("startup", "main"):
+                    run = self.run(kind, workers, latency_ms)
+                    _say(run)
+                    yield run | {"round": round_number}
 
 
 def _say(run: Run) -> None:

@@ -27,6 +27,7 @@ from benchmarks import c4_like, load_report
 from benchmarks.contest import describe_environment, parse_contest, run_contest, say
 from benchmarks.load_contestants import CONTESTANTS, Contestant
 from benchmarks.load_data import Shards, write_shards
+from benchmarks.rounds import take_turns
 
 _PACKAGES = (
     "array-record",
@@ -119,11 +120,9 @@ class Benchmark:
             self._enter_dataset(shards)
         for key in args.contestants:
             self._enter(key, CONTESTANTS[key])
-        for number in range(args.rounds):
-            turn = number % len(args.contestants)
-            for key in args.contestants[turn:] + args.contestants[:turn]:
-                if number < args.worker_rounds or not CONTESTANTS[key].workers:
-                    self._measure(key, number)
+        for number, key in take_turns(args.contestants, args.rounds):
+            if number < args.worker_rounds or not CONTESTANTS[key].workers:
+                self._measure(key, number)
 
     @property
     def failed(self) -> list[str]:
@@ -190,14 +189,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python -m benchmarks.load", description=__doc__.splitlines()[0]
     )
     size = c4_like.parse_size
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="little data, one short round without workers: does everything run?",
-    )
     parser.add_argument("--text-bytes", type=size, help="of text records (100MB)")
     parser.add_argument("--binary-bytes", type=size, help="of binary records (150MB)")
-    parser.add_argument("--rounds", type=int, help="times that each runs (3)")
     parser.add_argument(
         "--worker-rounds",
         type=int,
@@ -207,6 +200,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--timeout-seconds", type=float, default=300, help="of one process (300)"
     )
+    parser.add_argument("--plot", type=pathlib.Path, help="draw the figure here")
     quick: dict[str, Any] = {
         "text_bytes": 2_000_000,
         "binary_bytes": 4_000_000,

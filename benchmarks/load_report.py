@@ -10,9 +10,10 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.convert_report import Spread, Target, show_table
+from benchmarks.contest import describe_machine
+from benchmarks.convert_report import Target, show_table
+from benchmarks.rounds import Run, Spread
 
-Run = Mapping[str, Any]
 Results = Mapping[str, Any]
 
 _DATASETS = {
@@ -214,12 +215,10 @@ def _index_table(results: Results) -> str | None:
 
 def render_markdown(results: Results) -> str:
     """Returns the report."""
-    environment, settings = results["environment"], results["settings"]
-    packages = ", ".join(f"{k} {v}" for k, v in environment["packages"].items())
+    settings = results["settings"]
     parts = [
         "# Reading in random order: what it costs",
-        f"{environment['cpu_count']} processors ({environment['cpu']}), "
-        f"Python {environment['python']}, {packages}.",
+        describe_machine(results["environment"]),
         f"Shards on a local disk, in the page cache; zstd:3. "
         f"{settings['rounds']} alternating rounds of {settings['seconds']:g} s, "
         f"{settings['worker_rounds']} for those with workers; medians, and "

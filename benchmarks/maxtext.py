@@ -20,7 +20,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import c4_like, pack_text
-from benchmarks.contest import describe_environment, say
+from benchmarks.contest import (
+    describe_environment,
+    describe_machine,
+    parse_contest,
+    say,
+    write_reports,
+)
+from benchmarks.rounds import (
+    run_process,
+    take_turns,
+    token_tables,
+    tokens_per_cpu_second,
+)
 from tests.with_maxtext import environment
 
 _LENGTH = 2048
@@ -75,6 +86,7 @@ CONTESTANTS = {
     "own_llama": Contestant("MaxText's own pipeline, Llama 2's tokens", "own", _LLAMA),
     "records_llama": Contestant("records, Llama 2's tokens", "records", _LLAMA),
 }
+_LABELS = {key: contestant.label for key, contestant in CONTESTANTS.items()}
 _RATIOS = (
     ("records", "own", "records over MaxText's own"),
     ("records_worker", "own_worker", "the same with 1 worker, MaxText's default"),
@@ -201,60 +213,31 @@ def _measure(
         # Threads of Hugging Face's tokenizers would only cost more CPU time.
         "TOKENIZERS_PARALLELISM": "false",
     }
-    done = subprocess.run(
+    return run_process(
+        key,
         environment.in_namespace(command),
-        env={**os.environ, **variables},
-        cwd=environment.ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_LIMIT_SECONDS,
+        variables=variables,
+        directory=environment.ROOT,
+        limit_seconds=_LIMIT_SECONDS,
     )
-    results = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not results:
-        raise RuntimeError(f"{key}: exit code {done.returncode}\n{done.stderr[-4000:]}")
-    return {"contestant": key, **json.loads(results[-1])}
-
-
-def _spread(values: Sequence[float], digits: int) -> str:
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
 
 
 def render(results: dict[str, Any]) -> str:
     """Returns the report as Markdown."""
     made, runs, settings = results["inputs"], results["runs"], results["settings"]
-    machine = results["environment"]
-    packages = ", ".join(f"{k} {v}" for k, v in machine["packages"].items())
     lines = [
         "# MaxText's input",
         "",
         "By `python -m benchmarks.maxtext`; benchmarks/README.md tells how it "
-        f"measures. {machine['cpu_count']} processors ({machine['cpu']}); Python "
-        f"{machine['python']}; {packages}.",
+        f"measures. {describe_machine(results['environment'])}",
         "",
         f"{made['documents']:,} documents, {made['rows']:,} packed rows of {_LENGTH:,} "
         f"tokens; batches of {settings['rows']} rows. Up to the arrays that MaxText "
         "trains on, with Qwen 3's tokens where no other are named. Medians of "
         f"{settings['rounds']} rounds (lowest..highest).",
         "",
-        "| contestant | M tokens per CPU s | M tokens/s |",
-        "| --- | ---: | ---: |",
+        *token_tables(runs, _LABELS, _RATIOS),
     ]
-    speeds: dict[str, list[float]] = {}
-    for key, contestant in CONTESTANTS.items():
-        own = [run for run in runs if run["contestant"] == key]
-        if not own:
-            continue
-        speeds[key] = [run["tokens"] / run["cpu_seconds"] / 1e6 for run in own]
-        walls = [run["tokens"] / run["wall_seconds"] / 1e6 for run in own]
-        spread = f"{_spread(speeds[key], 2)} | {_spread(walls, 2)}"
-        lines.append(f"| {contestant.label} | {spread} |")
-    lines += ["", "| by CPU time, round by round | ratio |", "| --- | ---: |"]
-    for fast, slow, label in _RATIOS:
-        if {fast, slow} <= speeds.keys():
-            pairs = zip(speeds[fast], speeds[slow], strict=True)
-            lines.append(f"| {label} | {_spread([a / b for a, b in pairs], 2)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -267,18 +250,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--python", default="3.12", help="to make it with")
     parser.add_argument("--bytes", type=c4_like.parse_size, help="of text (30MB)")
     parser.add_argument("--real", type=pathlib.Path, help="TFRecords to take texts of")
-    parser.add_argument("--rounds", type=int, help="how often each runs (5)")
     parser.add_argument("--seconds", type=float, help="of each run (4)")
     parser.add_argument("--rows", type=int, default=48, help="of a batch (%(default)s)")
-    parser.add_argument(
-        "--contestants", nargs="+", choices=CONTESTANTS, default=[*CONTESTANTS]
-    )
-    parser.add_argument("--quick", action="store_true", help="only show that it runs")
-    parser.add_argument("--work-dir", type=pathlib.Path, help="for what is written")
-    parser.add_argument("--json", type=pathlib.Path, help="write every run here")
-    parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
     parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
+    every = [*CONTESTANTS]
+    args = parse_contest(
+        parser,
+        argv,
+        CONTESTANTS,
+        quick={"bytes": 3_000_000, "rounds": 1, "seconds": 0.5, "contestants": every},
+        full={"bytes": 30_000_000, "rounds": 5, "seconds": 4, "contestants": every},
+    )
     if args.contestant:
         run = run_contestant(args.contestant, args.work_dir, args.seconds, args.rows)
         print(json.dumps(run), flush=True)
@@ -289,34 +271,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = "import maxtext, os; print(os.path.dirname(maxtext.__file__))"
     package = subprocess.check_output([str(python), "-c", found], text=True).split()[-1]
     tokenizer = f"{package}/assets/tokenizers/qwen3-tokenizer/tokenizer.json"
-    size_bytes = args.bytes or (3_000_000 if args.quick else 30_000_000)
-    rounds = args.rounds or (1 if args.quick else 5)
-    seconds = args.seconds or (0.5 if args.quick else 4)
-    keys = args.contestants
     runs = []
     with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="maxtext-") as directory:
         work = pathlib.Path(directory)
-        made = make_inputs(work, size_bytes, tokenizer, args.real)
-        for number in range(rounds):
-            turn = number % len(keys)
-            for key in keys[turn:] + keys[:turn]:
-                run = _measure(key, python, work, seconds, args.rows)
-                machine = {name: run.pop(name) for name in describe_environment(())}
-                runs.append({"round": number + 1, **run})
-                speed = run["tokens"] / run["cpu_seconds"] / 1e6
-                say(f"{number + 1} {key:15} {speed:7.2f} M tokens per CPU second")
+        made = make_inputs(work, args.bytes, tokenizer, args.real)
+        for number, key in take_turns(args.contestants, args.rounds):
+            run = _measure(key, python, work, args.seconds, args.rows)
+            machine = {name: run.pop(name) for name in describe_environment(())}
+            runs.append({"round": number + 1, **run})
+            speed = tokens_per_cpu_second(run)
+            say(f"{number + 1} {key:15} {speed:7.2f} M tokens per CPU second")
+    settings = {"rounds": args.rounds, "seconds": args.seconds, "rows": args.rows}
     results = {
         "environment": machine,
-        "settings": {"rounds": rounds, "seconds": seconds, "rows": args.rows},
+        "settings": settings,
         "inputs": made,
         "runs": runs,
     }
-    text = render(results)
-    print(text)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(text)
+    write_reports(args, results, render(results))
     return 0
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.contest import write_between
 from gristmill import loader
 from gristmill.dataset import GristmillError
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
@@ -375,10 +376,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{encoding}: {dict(counts[encoding])}", file=sys.stderr, flush=True)
     table = render_table(counts)
     if args.markdown:
-        text = args.markdown.read_text()
-        begin, end = (text.index(mark) for mark in _MARKS)
-        begin += len(_MARKS[0])
-        args.markdown.write_text(f"{text[:begin]}\n{table}\n{text[end:]}")
+        write_between(args.markdown, _MARKS, table)
     else:
         print(table)
     return int(bad > 0)

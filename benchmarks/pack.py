@@ -4,7 +4,7 @@
     python -m benchmarks.pack fast --datatrove PYTHON --megatron CHECKOUT PYTHON \
         --json docs/performance/pack.json
     python -m benchmarks.pack memory packing --json docs/performance/pack.json
-    python -m benchmarks.pack_report docs
+    python -m benchmarks.reports
 
 C4-like text in which no document occurs twice (`benchmarks.pack_text`) lies in eight
 TFRecord files. Every contestant is a whole process with two workers, in rounds that
@@ -16,7 +16,7 @@ given, and Megatron-LM's tools/preprocess_data.py, from a checkout. Both use Hug
 Face's tokenizers on fewer documents, write a stream of tokens, and pack nothing.
 `memory` makes one shard of more and more text with one worker, beside a process that
 imports and tokenises the same and keeps nothing. `packing` keeps what
-`benchmarks.packing` prints. `benchmarks.pack_report` writes the document.
+`benchmarks.packing` prints. `benchmarks.reports` writes the document.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from typing import Any
 from benchmarks import pack_report, pack_text, process_cost
 from benchmarks.c4_like import parse_size
 from benchmarks.contest import describe_environment, say
+from benchmarks.rounds import take_turns
 
 _PACKAGES = ("gigatoken", "numpy", "tokenizers", "zstandard")
 _ROW = 2048
@@ -233,11 +234,9 @@ def run_part(part: str, contest: Contest, args: argparse.Namespace) -> list[Any]
     small = contest.prepare(20_000, "tfrecord", "text", "jsonl", files=2)
     for key, _ in contestants:
         contest.measure(key, small, 0)  # Compiles modules.
-    for number in range(rounds):
-        turn = number % len(contestants)
-        for key, given in contestants[turn:] + contestants[:turn]:
-            if given is source or number < args.rounds:
-                runs.append(contest.measure(key, given, number + 1))
+    for number, (key, given) in take_turns(contestants, rounds):
+        if given is source or number < args.rounds:
+            runs.append(contest.measure(key, given, number + 1))
     return runs
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from benchmarks.contest import describe_machine
+from benchmarks.rounds import Run, Spread, by_round, ratios, tokens_per_cpu_second
 
 _LABELS = {
     "pack": "`gristmill pack`, Hugging Face's tokenizers",
@@ -27,33 +29,10 @@ _SHORT = {
     "megatron": "Megatron-LM",
 }
 
-Run = Mapping[str, Any]
-
-
-def _range(values: Sequence[float], digits: int = 2) -> str:
-    middle = statistics.median(values)
-    return f"{middle:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
-def _of(runs: Sequence[Run], key: str) -> list[Run]:
-    found = [run for run in runs if run["contestant"] == key]
-    return sorted(found, key=lambda run: int(run["round"]))
-
 
 def text_speed(run: Run) -> float:
     """Returns MB of text for each CPU second."""
     return float(run["text_bytes"] / 1e6 / run["cpu_seconds"])
-
-
-def token_speed(run: Run) -> float:
-    """Returns millions of tokens for each CPU second."""
-    return float(run["tokens"] / 1e6 / run["cpu_seconds"])
-
-
-def ratios(runs: Sequence[Run], key: str, other: str) -> list[float]:
-    """Returns how many times another's MB per CPU second, in rounds that both have."""
-    pairs = zip(_of(runs, key), _of(runs, other), strict=False)
-    return [text_speed(a) / text_speed(b) for a, b in pairs]
 
 
 def render_part(runs: Sequence[Run], rows: Sequence[tuple[str, str]]) -> str:
@@ -64,19 +43,21 @@ def render_part(runs: Sequence[Run], rows: Sequence[tuple[str, str]]) -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for key, label in _LABELS.items():
-        if own := _of(runs, key):
+        if own := [run for run in runs if run["contestant"] == key]:
             wall = statistics.median(run["wall_seconds"] for run in own)
             lines.append(
                 f"| {label} | {own[0]['text_bytes'] / 1e6:,.0f} "
-                f"| {_range([text_speed(run) for run in own], 1)} "
-                f"| {_range([token_speed(run) for run in own])} "
+                f"| {Spread.of([*map(text_speed, own)]).show(1)} "
+                f"| {Spread.of([*map(tokens_per_cpu_second, own)]).show(2)} "
                 f"| {wall:.1f} | {len(own)} |"
             )
-    found = [(a, b, each) for a, b in rows if (each := ratios(runs, a, b))]
+    speeds = {key: by_round(runs, key, text_speed) for key in _LABELS}
+    found = [(a, b, each) for a, b in rows if (each := ratios(speeds[a], speeds[b]))]
     if found:
         lines += ["", "| speed by CPU time, round by round | |", "| --- | ---: |"]
         lines += [
-            f"| {_SHORT[a]} over {_SHORT[b]} | {_range(each)} |" for a, b, each in found
+            f"| {_SHORT[a]} over {_SHORT[b]} | {Spread.of(each).show(2)} |"
+            for a, b, each in found
         ]
     return "\n".join(lines)
 
@@ -88,7 +69,10 @@ def render_memory(runs: Sequence[Run]) -> str:
         "| imports and tokenizers alone, MB | above them, MB |",
         "| ---: | ---: | ---: | ---: |",
     ]
-    for pack, base in zip(_of(runs, "pack_one"), _of(runs, "holding"), strict=True):
+    own = (
+        [r for r in runs if r["contestant"] == key] for key in ("pack_one", "holding")
+    )
+    for pack, base in zip(*own, strict=True):
         peaks = [run["peak_process_bytes"] / 1e6 for run in (pack, base)]
         lines.append(
             f"| {pack['text_bytes'] / 1e6:,.0f} | {peaks[0]:,.0f} | {peaks[1]:,.0f} "
@@ -147,9 +131,9 @@ little padding as concatenation, and cuts no document that fits a row. The targe
 _INTRODUCTION = """# Packing
 
 `gristmill pack` from text to rows, and the feed of the rows. Everything runs as whole
-processes on two cores, in rounds that alternate; tables have medians and (lowest to
-highest), ratios are computed round by round. CPU seconds are those of all processes,
-start-up included. The text is C4-like, and no document occurs twice:
+processes on two cores, in rounds that alternate; tables have medians and
+(lowest..highest), ratios are computed round by round. CPU seconds are those of all
+processes, start-up included. The text is C4-like, and no document occurs twice:
 [benchmarks/pack_text.py](../../benchmarks/pack_text.py). The tokenizer is a byte-level
 BPE of 32,768 tokens that was trained on such text; rows have 2,048 tokens.
 [benchmarks/README.md](../../benchmarks/README.md) says how to run all of it.
@@ -172,34 +156,25 @@ uncompressed` trades a quarter more storage for a cheaper feed.
 """
 
 
-def write_document(directory: pathlib.Path) -> None:
-    """Writes pack.md from the results beside it.
+_FEED = """## Feeding packed rows
+
+Beside bare rows of tokens, packing on the fly, and a bucket:
+[feed_packed.md](feed_packed.md).
+"""
+
+
+def render_document(directory: pathlib.Path) -> str:
+    """Returns pack.md, made of the results in its folder.
 
     Args:
-        directory: Has pack.json, and feed_packed.json.
+        directory: Has pack.json.
     """
     results = json.loads((directory / "pack.json").read_text())
-    sections = [_INTRODUCTION]
-    for name, table in _tables(results["parts"]).items():
+    parts = results["parts"]
+    machine = describe_machine(next(iter(parts.values()))["environment"])
+    sections = [f"{_INTRODUCTION}\n{machine}\n"]
+    for name, table in _tables(parts).items():
         sections.append(f"{_HEADS[name]}\n\n{table}\n")
     sections.append(_LEVELS)
-    fed = directory / "feed_packed.json"
-    if fed.exists():
-        from benchmarks import feed_packed
-
-        text = feed_packed.render(json.loads(fed.read_text()))
-        head, _, rest = text.partition("\n")
-        sections.append(f"#{head}\n{rest.rstrip()}\n")
-    document = "\n".join(sections).replace(" us ", " µs ")
-    (directory / "pack.md").write_text(document)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Writes the document."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pack_report")
-    parser.add_argument("directory", type=pathlib.Path, help="with the results")
-    write_document(parser.parse_args(argv).directory)
-
-
-if __name__ == "__main__":
-    main()
+    sections.append(_FEED)
+    return "\n".join(sections).replace(" us ", " µs ")

@@ -31,6 +31,7 @@ import numpy as np
 from benchmarks.c4_like import parse_size, write_dataset
 from benchmarks.contest import describe_environment, say
 from benchmarks.process_cost import measure_command
+from benchmarks.rounds import take_turns
 
 _WORKERS = 2
 _LISTED_BYTES = 100_000_000_000
@@ -181,20 +182,18 @@ def measure(
         say(f"writing {name}")
         DATA[name](directory, size_bytes)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for number in range(rounds):
-        turn = number % len(names)
-        for name in [*names[turn:], *names[:turn]]:
-            output = folder / "out"
-            plan = make_plan(inputs[name], output)
-            made = convert(plan, output)
-            found[name].append({"plan": plan, "made": made})
-            say(
-                f"round {number + 1}, {name}: "
-                f"{plan['file_bytes']['value'] / 1e6:.1f} MB predicted, "
-                f"{made['file_bytes'] / 1e6:.1f} made; "
-                f"{plan['cpu_seconds_per_worker']:.2f} CPU s a worker predicted, "
-                f"{made['cpu_seconds_per_worker']:.2f} taken"
-            )
+    for number, name in take_turns(names, rounds):
+        output = folder / "out"
+        plan = make_plan(inputs[name], output)
+        made = convert(plan, output)
+        found[name].append({"plan": plan, "made": made})
+        say(
+            f"round {number + 1}, {name}: "
+            f"{plan['file_bytes']['value'] / 1e6:.1f} MB predicted, "
+            f"{made['file_bytes'] / 1e6:.1f} made; "
+            f"{plan['cpu_seconds_per_worker']:.2f} CPU s a worker predicted, "
+            f"{made['cpu_seconds_per_worker']:.2f} taken"
+        )
     # Of small files that would be too many.
     listed_bytes = min(_LISTED_BYTES, 500 * size_bytes)
     listing = plan_listing(folder, inputs[names[0]], listed_bytes=listed_bytes)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.contest import write_between
 from gristmill import loader
 from gristmill.dataset import GristmillError
 from gristmill.dataset.storage.lookup import storage_for
@@ -175,10 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(rows[-1], file=sys.stderr, flush=True)
     table = render_table(rows)
     if args.markdown:
-        text = args.markdown.read_text()
-        begin, end = (text.index(mark) for mark in _MARKS)
-        begin += len(_MARKS[0])
-        args.markdown.write_text(f"{text[:begin]}\n{table}\n{text[end:]}")
+        write_between(args.markdown, _MARKS, table)
     else:
         print(table)
     return int(any(row["wrong"] for row in rows))

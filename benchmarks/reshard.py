@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.c4_like import parse_size, write_dataset
 from benchmarks.contest import describe_environment, say
 from benchmarks.process_cost import measure_command
+from benchmarks.rounds import Spread, take_turns
 from gristmill.dataset import open_manifest
 
 _FILES = 8
@@ -73,25 +74,23 @@ def measure(
     """Converts each source in every round, beginning with another one each time."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in sources}
     names, digests = [*sources], set()
-    for number in range(rounds):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            output = folder / "out"
-            shutil.rmtree(output, ignore_errors=True)
-            os.sync()
-            options = f"--num-shards={_SHARDS}", "--workers=2"
-            cost = measure_command(command(sources[name], output, *options))
-            if cost.exit_code:
-                raise RuntimeError(f"exit code {cost.exit_code}: {cost.output}")
-            digests.add(digest_of(output))
-            found[name].append(
-                {
-                    "wall_seconds": cost.wall_seconds,
-                    "cpu_seconds": cost.cpu_seconds,
-                    "peak_tree_bytes": cost.peak_tree_bytes,
-                }
-            )
-            say(f"round {number + 1}, {name}: {cost.wall_seconds:.2f} s")
+    for number, name in take_turns(names, rounds):
+        output = folder / "out"
+        shutil.rmtree(output, ignore_errors=True)
+        os.sync()
+        options = f"--num-shards={_SHARDS}", "--workers=2"
+        cost = measure_command(command(sources[name], output, *options))
+        if cost.exit_code:
+            raise RuntimeError(f"exit code {cost.exit_code}: {cost.output}")
+        digests.add(digest_of(output))
+        found[name].append(
+            {
+                "wall_seconds": cost.wall_seconds,
+                "cpu_seconds": cost.cpu_seconds,
+                "peak_tree_bytes": cost.peak_tree_bytes,
+            }
+        )
+        say(f"round {number + 1}, {name}: {cost.wall_seconds:.2f} s")
     if len(digests) != 1:
         raise RuntimeError(f"not the same records: {digests}")
     return found
@@ -110,10 +109,7 @@ def table_of(found: dict[str, list[dict[str, float]]], size_bytes: int) -> str:
             base = [run[column] for run in found[_BASE]]
             ratios = [b / a for a, b in zip(seconds, base, strict=True)]
             row.append(f"{size_bytes / 1e6 / statistics.median(seconds):.1f}")
-            row.append(
-                f"{statistics.median(ratios):.2f} "
-                f"({min(ratios):.2f}..{max(ratios):.2f})"
-            )
+            row.append(Spread.of(ratios).show(2))
         peak = statistics.median(run["peak_tree_bytes"] for run in runs)
         lines.append("| " + " | ".join([*row, f"{peak / 1e6:.0f}"]) + " |")
     return "\n".join(lines)

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks.contest import write_between
 from gristmill import loader
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.dataset import reader_of
@@ -472,12 +473,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found.append((injection, waiting))
     print(_table(found))
     if args.markdown is not None:
-        text = args.markdown.read_text(encoding="utf-8")
-        begin, end = (text.index(mark) for mark in _MARKS)
-        head = text[: begin + len(_MARKS[0])]
-        args.markdown.write_text(
-            f"{head}\n{_table(found)}\n{text[end:]}", encoding="utf-8"
-        )
+        write_between(args.markdown, _MARKS, _table(found))
 
 
 if __name__ == "__main__":

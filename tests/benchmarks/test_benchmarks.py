@@ -21,6 +21,7 @@ from benchmarks import (
     peers,
     plan_scale,
     process_cost,
+    rounds,
 )
 from benchmarks.contestants import CONTESTANTS, Contestant, Input
 
@@ -329,7 +330,13 @@ def results() -> dict:
             runs.append(_run(key, "startup", number, startup * slow, startup * slow))
         runs.append(_run("gristmill_2", "small", number, 5 * slow, 5 * slow))
     runs.append(_run("gristmill_1", "memory", 0, 40, 40))
-    environment = {"cpu_count": 2, "cpu": "x", "python": "3", "packages": {"p": "1"}}
+    environment = {
+        "date": "2026-01-02",
+        "cpu_count": 2,
+        "cpu": "x",
+        "python": "3",
+        "packages": {"p": "1"},
+    }
     settings = {"seed": 0, "rounds": 2, "files": 8, "writer_options": "group_size:1"}
     return {
         "environment": environment,
@@ -358,8 +365,8 @@ class TestReport:
             assert targets[name].met is met, name
 
     def test_spread(self) -> None:
-        assert convert_report.Spread.of([3, 1, 2]).show(1) == "2.0 (1.0..3.0)"
-        assert convert_report.Spread.of([1234.5]).show(0) == "1,234"
+        assert rounds.Spread.of([3, 1, 2]).show(1) == "2.0 (1.0..3.0)"
+        assert rounds.Spread.of([1234.5]).show(0) == "1,234"
 
     def test_markdown_hides_no_failure(self, results: dict) -> None:
         report = convert_report.render_markdown(results)

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from benchmarks import formats
+from benchmarks.contest import describe_environment
 
 
 def run(contestant: str, round_number: int, seconds: float) -> dict[str, object]:
@@ -26,9 +27,10 @@ def test_ratios_are_those_of_each_round() -> None:
     runs = [run("jsonl", 1, 1), run("jsonl", 2, 4), run("jsonl", 3, 2)]
     runs += [run("jsonl_loop", number + 1, 6) for number in range(3)]
     runs.append(run("parquet", 0, 1))
-    lines = formats.render({"runs": runs}).splitlines()
+    results = {"runs": runs, "environment": describe_environment(("numpy",))}
+    lines = formats.render(results).splitlines()
     assert "| gristmill convert, JSONL | 4.0 | 2.5 | 2.0 | 100 |" in lines
-    ratio = "3.00 (1.50 to 6.00)"
+    ratio = "3.00 (1.50..6.00)"
     assert f"| JSONL over the plain loop | {ratio} | {ratio} |" in lines
     assert lines[-1] == "| gristmill convert, Parquet | 10 | 100 |"
     assert not any("Google" in line for line in lines)

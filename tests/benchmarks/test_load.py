@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import load, load_contestants, load_report, zstd_frames
+from benchmarks.contest import describe_environment
 from benchmarks.load_contestants import CONTESTANTS
 from benchmarks.load_data import read_shards, write_shards
 from tests.support.records import read_array_records
@@ -144,7 +145,7 @@ def results() -> dict:
         runs.append(_run("feed_0", number, 90_000 // slow, 1.0))
     about = {"records": 1000, "record_bytes": 2200.0, "shard_bytes": 10**6}
     return {
-        "environment": {"cpu_count": 2, "cpu": "x", "python": "3", "packages": {}},
+        "environment": describe_environment(("numpy",)),
         "settings": {"rounds": 2, "worker_rounds": 1, "seconds": 1.0},
         "datasets": {"text_g1": about | {"shards": 4, "batch_size": 100}},
         "contestants": entries,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import pack, pack_peers, pack_report, pack_text
+from benchmarks.contest import describe_environment
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("gigatoken")
@@ -42,10 +43,8 @@ def test_ratios_are_those_of_each_round() -> None:
     runs = [_run("pack", number, cpu) for number, cpu in ((2, 4), (1, 1), (3, 2))]
     runs += [_run("bare", number, 2) for number in (1, 2, 3)]
     lines = pack_report.render_part(runs, [("pack", "bare")]).splitlines()
-    assert lines[2].endswith(
-        "| 10 | 5.0 (2.5 to 10.0) | 1.00 (0.50 to 2.00) | 1.0 | 3 |"
-    )
-    assert lines[-1].endswith("| 1.00 (0.50 to 2.00) |")
+    assert lines[2].endswith("| 10 | 5.0 (2.5..10.0) | 1.00 (0.50..2.00) | 1.0 | 3 |")
+    assert lines[-1].endswith("| 1.00 (0.50..2.00) |")
 
 
 def test_memory_is_that_above_the_tokenizers_own() -> None:
@@ -57,16 +56,19 @@ def test_memory_is_that_above_the_tokenizers_own() -> None:
 
 
 def test_the_document_has_every_part(tmp_path: pathlib.Path) -> None:
+    environment = describe_environment(("numpy",))
     parts = {
-        "huggingface": {"runs": [_run("pack", 1, 1), _run("bare", 1, 2)]},
+        "huggingface": {
+            "environment": environment,
+            "runs": [_run("pack", 1, 1), _run("bare", 1, 2)],
+        },
         "fast": {"runs": [_run("pack_fast", 1, 1), _run("datatrove", 1, 20)]},
         "packing": {"runs": ["| lengths |\n| what | us a document |"]},
     }
     path = tmp_path / "pack.json"
     path.write_text(json.dumps({"parts": parts}))
-    pack_report.main([str(tmp_path)])
-    text = (tmp_path / "pack.md").read_text()
-    assert "`gristmill pack --fast` over datatrove | 20.00 (20.00 to 20.00) |" in text
+    text = pack_report.render_document(tmp_path)
+    assert "`gristmill pack --fast` over datatrove | 20.00 |" in text
     assert "| what | µs a document |" in text
     assert "## Memory" not in text
 
