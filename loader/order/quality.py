@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -64,6 +65,41 @@ def shuffle_quality(
         / num_records,
         neighbour_correlation=float(np.corrcoef(order[:-1], order[1:])[0, 1]),
         adjacent_share=float(np.mean(blocks[:-1] == blocks[1:])),
+        blocks_per_batch=float(np.mean(distinct))
+        / _uniform_blocks(num_records, batch_size, block_records),
+    )
+
+
+def sampled_quality(
+    records_at: Callable[[IntArray], IntArray],
+    num_records: int,
+    *,
+    batch_size: int,
+    block_records: int,
+    num_batches: int,
+) -> ShuffleQuality:
+    """Measures some batches, evenly spread, of an epoch that is too long for all.
+
+    Args:
+        records_at: Returns the record at each of some positions of the epoch.
+        num_records: Records in the epoch, more than `batch_size`.
+        batch_size: Records in a batch.
+        block_records: Consecutive records that count as one block.
+        num_batches: How many to measure, at least 1.
+    """
+    last = (num_records - 1) // batch_size - 1
+    firsts = np.unique(np.linspace(0, last, num_batches).astype(np.int64))
+    # The record after a batch is a neighbour of its last one.
+    positions = firsts[:, np.newaxis] * batch_size + np.arange(batch_size + 1)
+    order = records_at(positions.ravel()).reshape(positions.shape)
+    blocks = order // block_records
+    rows = np.sort(blocks[:, :-1], axis=1)
+    distinct = 1 + np.count_nonzero(np.diff(rows, axis=1), axis=1)
+    before, after = order[:, :-1].ravel(), order[:, 1:].ravel()
+    return ShuffleQuality(
+        displacement=float(np.mean(np.abs(order - positions)[:, :-1])) / num_records,
+        neighbour_correlation=float(np.corrcoef(before, after)[0, 1]),
+        adjacent_share=float(np.mean(blocks[:, :-1] == blocks[:, 1:])),
         blocks_per_batch=float(np.mean(distinct))
         / _uniform_blocks(num_records, batch_size, block_records),
     )

@@ -8,10 +8,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gristmill.dataset.errors import GristmillError, InputError, OutOfRangeError
+from gristmill.pipelines.view.answers.lineage import lineage
+from gristmill.pipelines.view.answers.mixture import mixture
 from gristmill.pipelines.view.answers.opened import Opened
 from gristmill.pipelines.view.answers.overview import overview
 from gristmill.pipelines.view.answers.plain import plain
 from gristmill.pipelines.view.answers.record import record
+from gristmill.pipelines.view.answers.shard import shard
+from gristmill.pipelines.view.answers.sizes import sizes
+from gristmill.pipelines.view.answers.source import source
+from gristmill.pipelines.view.answers.spread import spread
+from gristmill.pipelines.view.answers.steps import seen, step
 
 PREFIX = "api/"
 
@@ -34,9 +41,19 @@ class _Question:
 
 
 _DATASET = {"of": str, "split": str}
+_RECORD = {"record": int, **_DATASET}
+_EPOCHS = {"of": str, "first_epoch": int, "stop_epoch": int}
 _QUESTIONS = {
     "overview": _Question(overview, _DATASET, keeps=True),
-    "record": _Question(record, {"record": int, **_DATASET}, ("record",)),
+    "sizes": _Question(sizes, _DATASET, keeps=True),
+    "lineage": _Question(lineage, _DATASET, keeps=True),
+    "shard": _Question(shard, {"shard": int, **_DATASET}, ("shard",)),
+    "record": _Question(record, _RECORD, ("record",)),
+    "source": _Question(source, {**_RECORD, "read": int}, ("record",)),
+    "step": _Question(step, {"step": int, "first_row": int}, ("step",)),
+    "seen": _Question(seen, {"record": int, **_EPOCHS}, ("record",)),
+    "spread": _Question(spread, {"of": str, "epoch": int}, keeps=True),
+    "mixture": _Question(mixture, {}, keeps=True),
 }
 
 

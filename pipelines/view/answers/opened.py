@@ -11,6 +11,9 @@ from gristmill.loader.batches import Batches
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.opening.open_dataset import open as open_dataset
 
+_KEPT = 64
+"""Answers and splits. A thousand epochs may be looked at."""
+
 
 class TokenTexts(Protocol):
     """What shows tokens as text."""
@@ -117,10 +120,12 @@ class Opened:
         return [None] * len(ids) if self.tokens is None else self.tokens.texts(ids)
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns what `make` returned the first time that this key was asked for."""
+        """Returns what `make` returned for this key before, as long as that is kept."""
         with self._lock:
             if key in self._kept:
                 return self._kept[key]
         made = make()
         with self._lock:
+            while len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
             return self._kept.setdefault(key, made)

@@ -8,13 +8,13 @@ from typing import Any, cast
 import numpy as np
 
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.dataset import Dataset, ShardInfo
 from gristmill.loader.indices import checked_count
 from gristmill.loader.provenance.chunk_sizes import cached_footer
 from gristmill.loader.provenance.packed_shard import packed_of
 from gristmill.pipelines.view.answers.fields import Field, fields_of
 from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shard import size_of
 
 _TOKENS_SHOWN = 65_536
 
@@ -112,11 +112,7 @@ def checked_record(dataset: Dataset, record: int) -> int:
 
 def chunk_of(info: ShardInfo, position: int) -> dict[str, int]:
     """Returns where the chunk of a record is in its shard, and how many it has."""
-    size = info.file_bytes
-    if size is None:
-        found = storage_for(info.path).stat(info.path)
-        size = 0 if found is None else found.size_bytes
-    footer = cached_footer(info.path, size, info.records_digest)
+    footer = cached_footer(info.path, size_of(info), info.records_digest)
     ends = np.cumsum(footer.chunk_records)
     chunk = int(np.searchsorted(ends, position, side="right"))
     begin, end = footer.chunk_offsets[chunk : chunk + 2].tolist()

@@ -10,11 +10,17 @@ import pytest
 
 from gristmill import loader
 from gristmill.pipelines.view.answers.opened import Opened
+from tests.support.conversion import convert as converted
+from tests.support.conversion import job_of
 from tests.support.datasets import convert
 from tests.support.examples import tf_example
+from tests.support.packed_datasets import documents, pack, write_frames
 
 FILES = (40, 1, 25, 0, 34)
 """Records of each input file, which becomes a shard."""
+
+DOCUMENTS = documents(90, seed=1)
+"""Those of `packed`."""
 
 
 def png(side: int) -> bytes:
@@ -64,6 +70,26 @@ def opened(dataset: str) -> Opened:
     found = loader.open(dataset)
     batches = loader.global_batches(found, batch_size=8, seed=5)
     return Opened({"": found}, batches)
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory) -> Opened:
+    """A packed dataset, in three shards."""
+    folder = tmp_path_factory.mktemp("packed")
+    places = write_frames(folder / "in" / "x.tfrecord", DOCUMENTS)
+    job = job_of(folder / "in", folder / "out", plan=("num_shards", 3))
+    converted(job)
+    pack(folder / "out", places)
+    found = loader.open(folder / "out")
+    batches = loader.global_batches(found, batch_size=4, seed=7)
+    return Opened({"": found}, batches)
+
+
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory) -> Opened:
+    """A dataset without a record."""
+    dataset = convert(tmp_path_factory.mktemp("empty"), [[]])
+    return Opened({"": loader.open(dataset)})
 
 
 def input_path(dataset: str, number: int) -> str:

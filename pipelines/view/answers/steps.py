@@ -1,0 +1,139 @@
+"""Which records are in a step, and in which steps a record is seen."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gristmill.dataset.errors import InputError
+from gristmill.loader.dataset import shards_of
+from gristmill.loader.indices import checked_count
+from gristmill.loader.order.schedule import by_dataset
+from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.record import checked_record
+
+_ROWS = 256
+_EPOCHS = 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a step.
+
+    Attributes:
+        row: Its number in the global batch.
+        of: The name of its dataset in a mixture.
+        epoch: The epoch of that dataset.
+        record: Its record there.
+        shard: The number of the shard that has the record.
+        file: The file of that shard.
+    """
+
+    row: int
+    of: str
+    epoch: int
+    record: int
+    shard: int
+    file: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """Some rows of a step.
+
+    Attributes:
+        step: Its number.
+        num_rows: How many rows it has.
+        first_row: The first of those below.
+        rows: Some rows.
+    """
+
+    step: int
+    num_rows: int
+    first_row: int
+    rows: list[Row]
+
+
+def step(opened: Opened, *, step: int, first_row: int = 0) -> Step:
+    """Returns the rows of a step from one on, at most 256."""
+    schedule, names = opened.ordered().schedule, list(opened.datasets)
+    num_rows = len(schedule.positions(step))
+    first = checked_count(first_row, what="first_row", least=0, most=num_rows - 1)
+    positions = schedule.positions(step, slice(first, first + _ROWS))
+    numbers, places = schedule.locate_unchecked(positions)
+    rows = []
+    for number, chosen in by_dataset(numbers):
+        order, name = schedule.grown[number], names[number]
+        dataset, here = opened.datasets[name], places[chosen]
+        paths = shards_of(dataset).paths
+        records = order.records_unchecked(here)
+        shards, _ = dataset.find(records)
+        found = zip(
+            range(first, first + len(places))[chosen]
+            if isinstance(chosen, slice)
+            else (chosen + first).tolist(),
+            here.tolist(),
+            records.tolist(),
+            shards.tolist(),
+            strict=True,
+        )
+        rows += [
+            Row(
+                row=row,
+                of=name,
+                epoch=order.epoch_at(place),
+                record=record,
+                shard=shard,
+                file=paths[shard],
+            )
+            for row, place, record, shard in found
+        ]
+    rows.sort(key=lambda row: row.row)
+    return Step(step=step, num_rows=num_rows, first_row=first, rows=rows)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seen:
+    """Where a record is seen.
+
+    Attributes:
+        record: Its number in its dataset.
+        of: The dataset's name in a mixture.
+        first_epoch: The first epoch that was searched.
+        stop_epoch: The one after the last.
+        sightings: Epoch, step and row of each time that it is seen in these epochs.
+    """
+
+    record: int
+    of: str
+    first_epoch: int
+    stop_epoch: int
+    sightings: list[dict[str, int]]
+
+
+def seen(
+    opened: Opened,
+    *,
+    record: int,
+    of: str = "",
+    first_epoch: int = 0,
+    stop_epoch: int | None = None,
+) -> Seen:
+    """Returns where a record is seen in some epochs, by default in one."""
+    batches, name = opened.ordered(), opened.name(of)
+    number = checked_record(opened.datasets[name], record)
+    first = checked_count(first_epoch, what="first_epoch", least=0)
+    stop = first + 1 if stop_epoch is None else stop_epoch
+    if not first < stop <= first + _EPOCHS:
+        raise InputError(
+            "stop_epoch is out of range",
+            expected=f"{first + 1:,} to {first + _EPOCHS:,}",
+            got=stop,
+        )
+    found = batches.find(number, name or None, first_epoch=first, stop_epoch=stop)
+    return Seen(
+        record=number,
+        of=name,
+        first_epoch=first,
+        stop_epoch=stop,
+        sightings=[sighting._asdict() for sighting in found],
+    )

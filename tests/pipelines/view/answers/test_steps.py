@@ -1,0 +1,109 @@
+"""Steps and rows, compared with what a feed of the loader gives a trainer.
+
+Covers: pipelines/view/answers/steps.py, pipelines/view/answers/mixture.py.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import InputError, OutOfRangeError
+from gristmill.pipelines.view.answers.ask import ask
+from gristmill.pipelines.view.answers.opened import Opened
+from tests.support.datasets import convert
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory) -> Opened:
+    """Two datasets whose weights change at step 6, and the batch size at step 9."""
+    folder = tmp_path_factory.mktemp("mixed")
+    sizes = {"web": (20, 11), "code": (9, 0, 8)}
+    datasets = {}
+    for name, shards in sizes.items():
+        files = [
+            [b"%b %d.%d" % (name.encode(), n, i) for i in range(records)]
+            for n, records in enumerate(shards)
+        ]
+        datasets[name] = loader.open(convert(folder / name, files, name=name))
+    batches = loader.global_batches(
+        datasets, batch_size=4, seed=3, weights={"web": 3, "code": 1}
+    )
+    batches = batches.with_weights({"web": 1, "code": 1}, step=6).resized(6, step=9)
+    return Opened(datasets, batches)
+
+
+def test_rows_are_those_of_the_feed(mixed: Opened) -> None:
+    batches = mixed.ordered()
+    seen = collections.defaultdict(set)
+    with batches.feed(process_index=0, process_count=1) as feed:
+        for step in range(14):
+            found = ask(mixed, f"api/step?step={step}")
+            rows = list(next(feed))
+            assert found["num_rows"] == len(rows) == (6 if step >= 9 else 4)
+            assert [row["row"] for row in found["rows"]] == list(range(len(rows)))
+            for row, data in zip(found["rows"], rows, strict=True):
+                dataset = mixed.datasets[row["of"]]
+                assert dataset[row["record"]] == data
+                assert dataset.shard(row["shard"]).path == row["file"]
+                at = row["of"], row["record"]
+                seen[at].add((row["epoch"], step, row["row"]))
+    assert {epoch for at in seen.values() for epoch, _, _ in at} == {0, 1}
+    for (of, record), at in seen.items():
+        query = f"api/seen?record={record}&of={of}&stop_epoch=5"
+        sightings = ask(mixed, query)["sightings"]
+        places = [(one["epoch"], one["step"], one["row"]) for one in sightings]
+        assert {place for place in places if place[1] < 14} == at
+
+
+def test_rows_come_some_at_a_time(opened) -> None:
+    batches = loader.global_batches(opened.datasets[""], batch_size=600, seed=1)
+    large = Opened(opened.datasets, batches)
+    pages = [ask(large, f"api/step?step=1&first_row={n}") for n in (0, 256, 512)]
+    assert [len(page["rows"]) for page in pages] == [256, 256, 88]
+    rows = [row for page in pages for row in page["rows"]]
+    assert [row["row"] for row in rows] == list(range(600))
+    assert [row["record"] for row in rows] == batches.indices(1).tolist()
+    with pytest.raises(InputError, match="first_row is out of range"):
+        ask(large, "api/step?step=1&first_row=600")
+
+
+def test_what_is_out_of_range_is_told(opened) -> None:
+    with pytest.raises(OutOfRangeError, match="no such step"):
+        ask(opened, "api/step?step=-1")
+    with pytest.raises(InputError, match="stop_epoch is out of range"):
+        ask(opened, "api/seen?record=0&stop_epoch=1001")
+    with pytest.raises(InputError, match="record is out of range"):
+        ask(opened, "api/seen?record=100")
+    with pytest.raises(InputError, match="order of the records is not known"):
+        ask(Opened(opened.datasets), "api/step?step=0")
+
+
+def test_shares_of_a_mixture_are_counted(mixed: Opened) -> None:
+    batches = mixed.ordered()
+    found = ask(mixed, "api/mixture")
+    assert found["steps"][0] == 0
+    for window, (first, stop) in enumerate(itertools.pairwise(found["steps"])):
+        counts = collections.Counter(
+            batches.names[number]
+            for step in range(first, stop)
+            for number in batches.indices(step).datasets.tolist()
+        )
+        for name in batches.names:
+            share = counts[name] / counts.total()
+            assert found["shares"][name][window] == pytest.approx(share)
+            weight = 0.5 if first >= 6 else {"web": 0.75, "code": 0.25}[name]
+            assert found["weights"][name][window] == weight
+    ends = {name: found["epochs"][name][-1] for name in batches.names}
+    assert min(ends.values()) >= 1
+    assert ask(mixed, "api/overview")["order"]["epoch_steps"] == found["steps"][-1]
+    datasets = ask(mixed, "api/overview?of=code")["datasets"]
+    assert [one["name"] for one in datasets] == ["web", "code"]
+
+
+def test_one_dataset_is_no_mixture(opened) -> None:
+    with pytest.raises(InputError, match="there is no mixture"):
+        ask(opened, "api/mixture")
