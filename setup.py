@@ -86,6 +86,13 @@ TF = [
     "tensorflow>=2.18,<3",
     "tensorflow-datasets>=4.9.7,<5",
 ]
+# The site of docs/. The theme has no fonts or scripts of other servers.
+DOCS = [
+    "myst-parser>=5,<6",
+    "pydata-sphinx-theme>=0.24,<0.25",
+    "sphinx>=9,<10",
+    "sphinx-copybutton>=0.5.2,<0.6",
+]
 DEV = [
     "apache-beam[yaml]>=2.77,<3",
     # Schemas of what is in deploy/kubernetes.
@@ -202,9 +209,10 @@ setup(
     extras_require={
         "beam": BEAM,
         "dev": [
-            *(*BEAM, *DEV, *GCS, *GIGATOKEN, *LOADER),
+            *(*BEAM, *DEV, *DOCS, *GCS, *GIGATOKEN, *LOADER),
             *(*METRICS, *OTHERS, *PARQUET, *TF),
         ],
+        "docs": DOCS,
         "gcs": GCS,
         "gigatoken": GIGATOKEN,
         "loader": LOADER,

@@ -124,7 +124,7 @@ def _fail(name: str, row: int, what: str, **facts: Any) -> NoReturn:
 class FixedFeature:
     """A feature with the same number of values in every record.
 
-    It gives an array [records, *shape]; bytes are an array of objects.
+    It gives an array `[records, *shape]`; bytes are an array of objects.
 
     Attributes:
         dtype: Type of the array: bytes, bool, any integer or floating-point type.

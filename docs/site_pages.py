@@ -1,0 +1,62 @@
+"""What the pages need beside Markdown as GitHub has it: navigation, plain links."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+from docutils import nodes
+from pygments.lexers.special import TextLexer
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+# An item of a list that begins with a link, such as `- [Packing](pack.md): rows`.
+_ENTRY = re.compile(
+    r"^- \[([^\]]*)\]\(([^)#:]+\.md)\)(?:: (.*(?:\n  .*)*))?", re.MULTILINE
+)
+
+
+def entries_of(markdown: str) -> list[tuple[str, str, str]]:
+    """Returns what an index page lists: titles, pages and what they are for."""
+    return [
+        (title, page, " ".join(text.split()))
+        for title, page, text in _ENTRY.findall(markdown)
+    ]
+
+
+def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Makes the navigation of what the index pages list."""
+    del app
+    if docname.rpartition("/")[2] != "index":
+        return
+    pages = "\n".join(f"{title} <{page}>" for title, page, _ in entries_of(source[0]))
+    if pages:
+        source[0] += f"\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
+
+
+def leave_folders(app: Sphinx, doctree: nodes.document) -> None:
+    """Makes text of links to folders of the repository: the site has no such pages."""
+    for link in list(doctree.findall(addnodes.pending_xref)):
+        if link["reftype"] != "myst":
+            continue
+        page = pathlib.Path(app.srcdir, link["refdoc"])
+        if (page.parent / link["reftarget"]).is_dir():
+            link.replace_self(link.children)
+
+
+def name_version(app: Sphinx, config: Config) -> None:
+    """Tells the menu of versions which of them this is."""
+    del app
+    config.html_theme_options["switcher"]["version_match"] = config.version
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.connect("config-inited", name_version)
+    app.connect("source-read", add_navigation)
+    app.connect("doctree-read", leave_folders)
+    for language in ("mermaid", "proto", "promql"):
+        app.add_lexer(language, TextLexer)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

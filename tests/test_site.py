@@ -1,0 +1,222 @@
+"""The site of docs/: its links, its navigation, and what Sphinx makes of it."""
+
+import functools
+import html.parser
+import json
+import pathlib
+import re
+import shutil
+import urllib.parse
+
+import pytest
+
+from docs import build_site
+from docs.site_pages import entries_of
+from tests.support import shared
+from tests.test_docs import ROOT
+from tests.test_faces import FACES, public_names
+
+BESIDE = ["CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+# What the site shows, and what links to it.
+PAGES = sorted(
+    [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "deploy").glob("*.md"),
+        *(ROOT / name for name in BESIDE),
+    ]
+)
+HOME = ROOT / "docs" / "index.md"
+
+_FENCED = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]+`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
+
+
+@functools.cache
+def headings(page: pathlib.Path) -> frozenset[str]:
+    """Returns the anchors that GitHub gives to the headings of a page."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    found: dict[str, int] = {}
+    anchors = set()
+    for line in re.findall(r"^#+ +(.*)$", text, re.MULTILINE):
+        line = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.strip().lower())
+        anchor = re.sub(r"[^\w\- ]", "", line).replace(" ", "-")
+        count = found.get(anchor, 0)
+        found[anchor] = count + 1
+        anchors.add(f"{anchor}-{count}" if count else anchor)
+    return frozenset(anchors)
+
+
+def broken_links(page: pathlib.Path) -> list[str]:
+    """Returns the links of a page that lead to no file or heading of the repository."""
+    text = _CODE.sub("", _FENCED.sub("", page.read_text(encoding="utf-8")))
+    broken = []
+    for link in (a or b for a, b in _LINK.findall(text)):
+        if urllib.parse.urlsplit(link).scheme:
+            continue
+        name, _, heading = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        exists = target.exists() and target.is_relative_to(ROOT)
+        if not exists or (heading and heading not in headings(target)):
+            broken.append(link)
+    return broken
+
+
+def test_links_of_pages_lead_somewhere() -> None:
+    found = {
+        str(page.relative_to(ROOT)): links
+        for page in [*PAGES, ROOT / "README.md"]
+        if (links := broken_links(page))
+    }
+    assert found == {}
+
+
+def test_broken_links_are_found(tmp_path: pathlib.Path) -> None:
+    page = ROOT / "docs" / "index.md"
+    text = "[a](#no) [b](no.md) [c](train/loader.md#no) [d](train/loader.md#the-feed)"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pathlib.Path, "read_text", lambda *_, **__: text)
+        headings.cache_clear()
+        assert broken_links(page)[:3] == ["#no", "no.md", "train/loader.md#no"]
+    headings.cache_clear()
+    assert "the-feed" in headings(ROOT / "docs" / "train" / "loader.md")
+
+
+def navigation(page: pathlib.Path = HOME) -> list[pathlib.Path]:
+    """Returns the pages that can be reached by the lists of index pages."""
+    found = [page]
+    if page.name == "index.md":
+        for _, target, _ in entries_of(page.read_text(encoding="utf-8")):
+            found += navigation((page.parent / target).resolve())
+    return found
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    found = sorted(navigation())
+    missing = sorted({*PAGES} - {*found})
+    assert not missing, "add `- [Title](page.md): what it is for` to an index.md"
+    assert found == PAGES
+
+
+def test_entries_of_an_index() -> None:
+    text = (
+        "[other](x.md)\n- [A](a.md): one\n  line.\n- [B](../b.md)\n- **x** [c](c.md)\n"
+    )
+    assert entries_of(text) == [("A", "a.md", "one line."), ("B", "../b.md", "")]
+
+
+def test_versions_are_listed_newest_first(tmp_path: pathlib.Path) -> None:
+    for name in ("0.9.0", "0.10.0", "0.11.0rc1", "main", "0.2.0"):
+        home = tmp_path / name / build_site.HOME
+        home.parent.mkdir(parents=True)
+        home.touch()
+    (tmp_path / "unfinished").mkdir()
+    build_site.link_versions(tmp_path, "https://example.org/mill/")
+    menu = json.loads((tmp_path / "switcher.json").read_text())
+    versions = ["0.11.0rc1", "0.10.0", "0.9.0", "0.2.0", "main"]
+    assert [entry["version"] for entry in menu] == versions
+    assert [entry["version"] for entry in menu if entry["preferred"]] == ["0.10.0"]
+    assert menu[2]["url"] == "https://example.org/mill/0.9.0/"
+    page = (tmp_path / "index.html").read_text()
+    assert 'content="0; url=0.10.0/docs/index.html"' in page
+    assert (tmp_path / "0.10.0/docs/index.html").is_file()
+
+
+# --- What is built.
+
+
+class Found(html.parser.HTMLParser):
+    """The links, the parts and the anchors of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.parts: set[str] = set()
+        self.anchors: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if "id" in given:
+            self.anchors.add(given["id"])
+        if tag == "a":
+            self.links.add(given.get("href", ""))
+        elif tag in {"img", "script", "iframe", "source"} and "src" in given:
+            self.parts.add(given["src"])
+        elif tag == "link" and given.get("rel") not in {"canonical", "author"}:
+            self.parts.add(given["href"])
+
+
+def build_once(folder: pathlib.Path) -> None:
+    """Builds the site of two made-up versions, of which one is a copy."""
+    assert build_site.main([str(folder), "--version", "7.0", "--jobs", "1"]) == 0
+    shutil.copytree(folder / "7.0", folder / "6.0")
+    build_site.link_versions(folder)
+
+
+@pytest.mark.slow
+def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    folder = shared.made_once("site", build_once)
+    assert capfd.readouterr().err == ""
+    menu = json.loads((folder / "switcher.json").read_text())
+    assert [entry["url"] for entry in menu] == ["/7.0/", "/6.0/"]
+    site = folder / "7.0"
+
+    # Every page has a title, and all of its links lead somewhere, without a network.
+    pages = {}
+    for path in site.rglob("*.html"):
+        if path.is_relative_to(site / "_static"):
+            continue  # The theme's.
+        pages[path] = Found()
+        pages[path].feed(path.read_text(encoding="utf-8"))
+    title = re.compile(r"<title>\s*\w.*</title>", re.DOTALL)
+    untitled = [path for path in pages if not title.search(path.read_text("utf-8"))]
+    assert untitled == []
+    wrong = []
+    assert len(pages) > 50
+    for path, found in pages.items():
+        for link in found.links | found.parts:
+            url = urllib.parse.urlsplit(link)
+            if url.scheme or url.netloc:
+                if link in found.parts and url.scheme != "data":
+                    wrong.append(f"{path}: outside part {link}")
+                continue
+            target = (path.parent / urllib.parse.unquote(url.path)).resolve()
+            target = target if url.path else path
+            anchor = urllib.parse.unquote(url.fragment)
+            if not target.exists() or (
+                anchor and target in pages and anchor not in pages[target].anchors
+            ):
+                wrong.append(f"{path}: {link}")
+    assert wrong == []
+    for name in [*site.rglob("*.css"), *site.rglob("*.html")]:
+        text = name.read_text(encoding="utf-8")
+        assert not re.search(r"url\(\W?https?:|@import\W+https?:", text), name
+
+    # The menu of versions knows the version, and finds the list of all of them.
+    options = (site / "docs" / "index.html").read_text(encoding="utf-8")
+    assert "theme_switcher_version_match = '7.0'" in options
+    assert "theme_switcher_json_url = '../switcher.json'" in options
+
+    # The search finds names of the API, of commands, and words of pages.
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    for word in ("globalbatch", "quarantin", "torchtitan", "shuffl", "dataflow"):
+        assert word in index, word
+
+    # Every public name is described, and a page of its package shows it.
+    objects = (site / "docs" / "reference" / "api").glob("*.html")
+    shown = {name for path in objects for name in pages[path].anchors}
+    for face in FACES:
+        for name in public_names(face):
+            assert any(f"{each}.{name}" in shown for each in FACES), f"{face}.{name}"
+    api = (site / "docs/train/loader.html").read_text(encoding="utf-8")
+    assert 'href="../reference/api/loader.html#gristmill.loader.global_batches"' in api
+
+    # Language models get each page as text.
+    listed = (site / "llms.txt").read_text(encoding="utf-8")
+    whole = (site / "llms-full.txt").read_text(encoding="utf-8")
+    for page in PAGES:
+        name = page.relative_to(ROOT).as_posix()
+        assert f"]({name})" in listed
+        assert (site / name).is_file()
+        assert f"<!-- {name} -->" in whole
+    assert "`global_batches(" in whole
