@@ -116,6 +116,8 @@ DEV = [
     # What is exported is compared with what they give to Prometheus.
     "opentelemetry-exporter-prometheus>=0.51b0,<1",
     "opentelemetry-sdk>=1.30,<2",
+    # Tests of the page of `gristmill view`, in the Chromium that the system has.
+    "playwright>=1.50,<2",
     "promql-parser>=0.8,<1",
     "psutil>=5.9,<8",
     "pytest>=9,<10",
@@ -203,7 +205,7 @@ setup(
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
     package_data={
         **{package: ["py.typed"] for package in PACKAGES},
-        "gristmill.pipelines.view": ["page/*"],
+        "gristmill.pipelines.view": ["page/*", "page/echarts/*"],
     },
     install_requires=CORE,
     extras_require={

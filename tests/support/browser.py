@@ -1,0 +1,94 @@
+"""A browser for tests of pages: the Chromium that the system has, without a window."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Request
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+LAPTOP = {"width": 1440, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Starts the browser; skips the test where there is none, fails it under CI."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        missing = "no Chromium is installed: see CONTRIBUTING.md"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Its sandbox does not start as root, nor in many containers.
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page, and what it should not do.
+
+    Args:
+        page: The page.
+        home: What the addresses begin with that it may ask for.
+
+    Attributes:
+        page: As given.
+        asked: Addresses that it asked for below `home`.
+        faults: Messages of its console, errors of its scripts, and requests elsewhere.
+    """
+
+    def __init__(self, page: Page, home: str):
+        self.page, self.home = page, home
+        self.asked: list[str] = []
+        self.faults: list[str] = []
+        page.on("console", lambda message: self.faults.append(message.text))
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("dialog", lambda dialog: self._dialog(dialog.message, dialog.dismiss))
+        page.on("request", self._request)
+        page.set_default_timeout(60_000)
+
+    def _dialog(self, message: str, dismiss: object) -> None:
+        self.faults.append(f"a dialog: {message}")
+        assert callable(dismiss)
+        dismiss()
+
+    def _request(self, request: Request) -> None:
+        if request.url.startswith(self.home):
+            self.asked.append(request.url.removeprefix(self.home))
+        elif not request.url.startswith("data:"):
+            self.faults.append(f"a request of {request.url}")
+
+    def go(self, hash_: str) -> None:
+        """Goes to a place of the page, and waits until all of it is there."""
+        if self.page.url.startswith(self.home):
+            self.page.evaluate("hash => { location.hash = hash }", hash_)
+        else:
+            self.page.goto(self.home + hash_)
+        self.settle()
+
+    def settle(self) -> None:
+        """Waits until the page shows what its address says, charts and all."""
+        self.page.wait_for_function(
+            """() => document.querySelector("main h1, main .bad")
+            && document.querySelector("main").dataset.shown === location.hash
+            && !document.querySelector("[aria-busy]")
+            && [...document.querySelectorAll(".chart")].every(
+                (each) => each.querySelector("canvas"))"""
+        )
+
+    def text(self, selector: str = "main") -> str:
+        """Returns what a part of the page says."""
+        return self.page.inner_text(selector)
