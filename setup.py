@@ -108,6 +108,7 @@ DEV = [
     "hypothesis>=6.100,<7",
     "ipykernel>=6.29,<8",
     "import-linter>=2.16,<3",
+    # Measures the texts of the figures of the benchmarks.
     "matplotlib>=3.8,<4",
     "mypy>=2.4,<3",
     # Runs a notebook in a kernel.

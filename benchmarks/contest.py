@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from benchmarks import figures
+
 _PACKAGES = (
     *("apache-beam", "array-record", "tensorflow", "tensorflow-datasets"),
     *("zstandard", "numpy"),
@@ -101,13 +103,19 @@ def parse_contest(
     return args
 
 
-def write_reports(args: argparse.Namespace, results: Any, text: str) -> None:
-    """Prints the report, and writes it and every run where the options say."""
+def write_reports(
+    args: argparse.Namespace, name: str, results: Mapping[str, Any], text: str
+) -> None:
+    """Prints the report, and writes it and every run where the options say.
+
+    The figures of the report, which `name` says, go beside it.
+    """
     print(text)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
     if args.markdown:
         args.markdown.write_text(text)
+        figures.write(name, results, args.markdown.parent)
 
 
 def write_between(path: pathlib.Path, marks: tuple[str, str], text: str) -> None:
@@ -130,15 +138,14 @@ def run_contest(
 ) -> int:
     """Runs a benchmark and writes its reports; 1 where gristmill itself failed.
 
-    `report` is the module that renders and draws the results.
+    `report` is the module that names and renders the results.
     """
     with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="bench-") as work_dir:
         benchmark = benchmark_type(args, pathlib.Path(work_dir))
         benchmark.run()
     results = benchmark.results
-    write_reports(args, results, report.render_markdown(results))
-    if args.plot:
-        report.draw_plot(results, args.plot)
+    text = report.render_markdown(results)
+    write_reports(args, report.name_of(results), results, text)
     if benchmark.failed:
         say("failed: " + ", ".join(benchmark.failed))
     return 1 if benchmark.failed else 0

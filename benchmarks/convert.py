@@ -240,7 +240,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--timeout-seconds", type=float, default=3600, help="of one run (3600)"
     )
-    parser.add_argument("--plot", type=pathlib.Path, help="draw the figure here")
     quick: dict[str, Any] = {
         "bytes": 4_000_000,
         "small_bytes": 0,

@@ -1,4 +1,4 @@
-"""What the runs of `benchmarks.convert` say: ratios, targets, a table and a figure.
+"""What the runs of `benchmarks.convert` say: ratios, targets and tables.
 
 MB is 10^6 bytes of input. Contestants are compared within a round, and the median
 of the rounds is given with its smallest and largest value.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.contest import describe_machine
+from benchmarks.figures import images
 from benchmarks.rounds import Run, Spread
 
 Results = Mapping[str, Any]
@@ -230,12 +230,19 @@ def _input_line(results: Results) -> str:
     )
 
 
+def name_of(results: Results) -> str:
+    """Returns the name of the report."""
+    return "convert_binary" if results["settings"].get("binary") else "convert"
+
+
 def render_markdown(results: Results) -> str:
     """Returns the report."""
+    name = name_of(results)
     parts = [
         "# TFRecords to ArrayRecord: what a conversion costs",
         describe_machine(results["environment"]),
         _input_line(results),
+        *images(name, results),
     ]
     rows = _contestant_rows(results)
     if rows:
@@ -291,47 +298,3 @@ def render_markdown(results: Results) -> str:
         elif entry["status"] != "ok":
             parts.append(f"{entry['label']}: {entry['status']} ({entry['error']}).")
     return "\n\n".join(parts) + "\n"
-
-
-_PANELS: tuple[tuple[str, Callable[[Run], float]], ...] = (
-    ("MB/s", lambda run: run["input_bytes"] / 1e6 / run["wall_seconds"]),
-    ("MB per CPU second", lambda run: run["input_bytes"] / 1e6 / run["cpu_seconds"]),
-    ("peak memory of the process tree, MB", lambda run: run["peak_tree_bytes"] / 1e6),
-)
-
-
-def draw_plot(results: Results, path: pathlib.Path) -> None:
-    """Draws throughput, CPU efficiency and memory of the main runs.
-
-    Args:
-      results: of the benchmark.
-      path: of the figure; its suffix says the format.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    shown = {
-        entry["label"]: list(_runs(results, key, "main").values())
-        for key, entry in results["contestants"].items()
-        if _runs(results, key, "main")
-    }
-    figure, axes = plt.subplots(
-        1, len(_PANELS), figsize=(14, 1.2 + 0.42 * len(shown)), sharey=True
-    )
-    for axis, (title, measure) in zip(axes, _PANELS, strict=True):
-        spreads = [Spread.of([measure(run) for run in runs]) for runs in shown.values()]
-        medians = [spread.median for spread in spreads]
-        errors = [
-            [spread.median - spread.low for spread in spreads],
-            [spread.high - spread.median for spread in spreads],
-        ]
-        colors = ["C1" if "gristmill" in label else "C0" for label in shown]
-        axis.barh(list(shown), medians, xerr=errors, color=colors, capsize=3)
-        axis.set_title(title, fontsize=10)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].invert_yaxis()
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import c4_like, gcs, pack_text
+from benchmarks import c4_like, figures, gcs, pack_text
 from benchmarks.contest import (
     describe_environment,
     describe_machine,
@@ -228,6 +228,7 @@ def render(results: dict[str, Any]) -> str:
         f"{made['rows']:,} rows of {_LENGTH:,}, {share:.2%} padding. Medians of "
         f"{rounds} rounds (lowest..highest).",
         "",
+        *(f"{image}\n" for image in figures.images("feed_packed", results)),
         *token_tables(runs, LABELS, _RATIOS),
     ]
     return "\n".join(lines) + "\n"
@@ -272,7 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "inputs": made,
         "runs": runs,
     }
-    write_reports(args, results, render(results))
+    write_reports(args, "feed_packed", results, render(results))
     return 0
 
 

@@ -26,7 +26,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import c4_like, process_cost
+from benchmarks import c4_like, figures, process_cost
 from benchmarks.contest import (
     describe_environment,
     describe_machine,
@@ -266,6 +266,7 @@ def render(results: dict[str, Any]) -> str:
         f"{max(run['round'] for run in runs)} rounds; medians. "
         "Of gristmill, two worker processes.",
         "",
+        *(f"{image}\n" for image in figures.images("formats", results)),
         "| contestant | CPU s | MB per CPU s | wall s | peak memory, MB |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
@@ -340,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 benchmark.measure(key, 0)
             benchmark.clear()
     results = {"environment": describe_environment(_PACKAGES), "runs": benchmark.runs}
-    write_reports(args, results, render(results))
+    write_reports(args, "formats", results, render(results))
     return 0
 
 

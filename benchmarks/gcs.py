@@ -25,8 +25,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks import c4_like
-from benchmarks.contest import describe_environment, describe_machine, say
+from benchmarks import c4_like, figures
+from benchmarks.contest import (
+    describe_environment,
+    describe_machine,
+    say,
+    write_reports,
+)
 from benchmarks.gcs_readers import BUCKET, READERS
 from benchmarks.rounds import Spread, take_turns
 from gristmill.dataset import encode_frame
@@ -209,6 +214,7 @@ def report(results: dict[str, Any]) -> str:
         '"Open" and "first batch" contain imports, indexes and connections; for a '
         "block shuffle everything is counted from there on, for the others what "
         "follows.\n",
+        *(f"{image}\n" for image in figures.images("gcs", results)),
     ]
     tables = sorted({_table_of(run) for run in runs})
     for key in tables:
@@ -310,10 +316,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_arguments(argv)
     with tempfile.TemporaryDirectory(dir=args.work_dir) as folder:
         results = run_all(args, pathlib.Path(folder))
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(report(results))
+    write_reports(args, "gcs", results, report(results))
     ours = [r for r in results["runs"] if r["reader"].startswith("gristmill")]
     return int(any("error" in run for run in ours))
 

@@ -200,7 +200,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--timeout-seconds", type=float, default=300, help="of one process (300)"
     )
-    parser.add_argument("--plot", type=pathlib.Path, help="draw the figure here")
     quick: dict[str, Any] = {
         "text_bytes": 2_000_000,
         "binary_bytes": 4_000_000,

@@ -1,4 +1,4 @@
-"""What the runs of `benchmarks.load` say: ratios, targets, tables and a figure.
+"""What the runs of `benchmarks.load` say: ratios, targets and tables.
 
 Contestants are compared within a round, and the median of the rounds is given with its
 smallest and largest value. CPU time is of all threads and processes of a contestant.
@@ -6,12 +6,12 @@ smallest and largest value. CPU time is of all threads and processes of a contes
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.contest import describe_machine
 from benchmarks.convert_report import Target, show_table
+from benchmarks.figures import images
 from benchmarks.rounds import Run, Spread
 
 Results = Mapping[str, Any]
@@ -213,6 +213,11 @@ def _index_table(results: Results) -> str | None:
     )
 
 
+def name_of(_: Results) -> str:
+    """Returns the name of the report."""
+    return "load"
+
+
 def render_markdown(results: Results) -> str:
     """Returns the report."""
     settings = results["settings"]
@@ -225,6 +230,7 @@ def render_markdown(results: Results) -> str:
         "(lowest..highest). CPU is that of all threads and processes. gristmill "
         "compares the checksum of every record, or of plain files the hash of every "
         "chunk.",
+        *images("load", results),
     ]
     targets = list_targets(results)
     if targets:
@@ -249,57 +255,3 @@ def render_markdown(results: Results) -> str:
         elif entry["status"] != "ok":
             parts.append(f"{entry['label']}: {entry['status']} ({entry['error']}).")
     return "\n\n".join(parts) + "\n"
-
-
-def draw_plot(results: Results, path: pathlib.Path) -> None:
-    """Draws records/s and CPU time of every contestant on every dataset.
-
-    Args:
-      results: of the benchmark.
-      path: of the figure; its suffix says the format.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    datasets = list(results["datasets"])
-    keys = [k for k in results["contestants"] if _runs(results, k, datasets[0])]
-    panels: list[tuple[str, Callable[[Run], float]]] = [
-        ("records/s", _per_second),
-        ("CPU us a record", _cpu_us),
-    ]
-    figure, axes = plt.subplots(
-        len(panels),
-        len(datasets),
-        figsize=(4.2 * len(datasets) + 2, 2 * (1.2 + 0.28 * len(keys))),
-        sharey=True,
-        squeeze=False,
-    )
-    labels = [results["contestants"][k]["label"].replace("`", "") for k in keys]
-    for row, (title, value) in zip(axes, panels, strict=True):
-        for axis, dataset in zip(row, datasets, strict=True):
-            for place, key in enumerate(keys):
-                runs = list(_runs(results, key, dataset).values())
-                if not runs:
-                    continue
-                spread = Spread.of([value(run) for run in runs])
-                error = [[spread.median - spread.low], [spread.high - spread.median]]
-                color = "C1" if key in _OURS else "C0"
-                axis.barh(place, spread.median, xerr=error, color=color, capsize=2)
-            axis.set_xscale("log")
-            axis.set_title(f"{_DATASETS.get(dataset, dataset)}\n{title}", fontsize=9)
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.grid(axis="x", alpha=0.3)
-        row[0].set_yticks(range(len(keys)), labels, fontsize=8)
-    axes[0][0].invert_yaxis()  # Which all share.
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-_OURS = (
-    *("gristmill_read", "plain_read", "plain_read_numpy"),
-    *("feed_0", "feed_2", "guide_batched_gristmill"),
-    *(f"guide_gristmill_{workers}" for workers in (0, 2, 4)),
-)

@@ -27,7 +27,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import c4_like, pack_text
+from benchmarks import c4_like, figures, pack_text
 from benchmarks.contest import (
     describe_environment,
     describe_machine,
@@ -236,6 +236,7 @@ def render(results: dict[str, Any]) -> str:
         "trains on, with Qwen 3's tokens where no other are named. Medians of "
         f"{settings['rounds']} rounds (lowest..highest).",
         "",
+        *(f"{image}\n" for image in figures.images("maxtext", results)),
         *token_tables(runs, _LABELS, _RATIOS),
     ]
     return "\n".join(lines) + "\n"
@@ -288,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "inputs": made,
         "runs": runs,
     }
-    write_reports(args, results, render(results))
+    write_reports(args, "maxtext", results, render(results))
     return 0
 
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks import figures
 from benchmarks.contest import describe_machine
 from benchmarks.rounds import Run, Spread, by_round, ratios, tokens_per_cpu_second
 
@@ -173,6 +174,7 @@ def render_document(directory: pathlib.Path) -> str:
     parts = results["parts"]
     machine = describe_machine(next(iter(parts.values()))["environment"])
     sections = [f"{_INTRODUCTION}\n{machine}\n"]
+    sections += [f"{image}\n" for image in figures.images("pack", results)]
     for name, table in _tables(parts).items():
         sections.append(f"{_HEADS[name]}\n\n{table}\n")
     sections.append(_LEVELS)

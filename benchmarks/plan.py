@@ -28,8 +28,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import figures
 from benchmarks.c4_like import parse_size, write_dataset
-from benchmarks.contest import describe_environment, say
+from benchmarks.contest import describe_environment, say, write_reports
 from benchmarks.process_cost import measure_command
 from benchmarks.rounds import take_turns
 
@@ -233,6 +234,7 @@ def render(results: dict[str, Any]) -> str:
     about, listing = results["environment"], results["listing"]
     listed = listing["inputs"]
     rounds = len(next(iter(results["runs"].values())))
+    images = "\n\n".join(figures.images("plan", results))
     where = f"{about['cpu']}, {about['cpu_count']} cores"
     return f"""\
 # How good a plan is
@@ -248,7 +250,10 @@ python -m benchmarks.plan --json docs/performance/plan.json \\
 [`gristmill plan`](../prepare/plan.md) predicted what the command that it prints then
 did, on data that was made up for this comparison: text like C4's, log messages that
 become longer from the first file to the last, token ids, and images that do
-not compress. Measured on {where}, {_WORKERS} workers, {rounds} rounds in turns.
+not compress. Measured on {about["date"]} on {where}, {_WORKERS} workers, {rounds}
+rounds in turns.
+
+{images}
 
 {table_of(results)}
 
@@ -287,11 +292,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "size_bytes": size_bytes,
         **found,
     }
-    print(table_of(results))
-    if args.json is not None:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    if args.markdown is not None:
-        args.markdown.write_text(render(results))
+    write_reports(args, "plan", results, render(results))
 
 
 if __name__ == "__main__":

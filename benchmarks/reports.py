@@ -25,13 +25,17 @@ _RENDERERS = {
 
 def render_all(folder: pathlib.Path = FOLDER) -> Iterator[tuple[str, str]]:
     """Yields the name of each file of a folder that is made of runs, and its text."""
-    from benchmarks import pack_report
+    from benchmarks import figures, pack_report
 
     for name, renderer in _RENDERERS.items():
         module, function = renderer.split(".")
         render = getattr(importlib.import_module(f"benchmarks.{module}"), function)
-        yield f"{name}.md", render(json.loads((folder / f"{name}.json").read_text()))
+        results = json.loads((folder / f"{name}.json").read_text())
+        yield f"{name}.md", render(results)
+        yield from figures.files(name, results)
     yield "pack.md", pack_report.render_document(folder)
+    results = json.loads((folder / "pack.json").read_text())
+    yield from figures.files("pack", results)
 
 
 def main() -> None:

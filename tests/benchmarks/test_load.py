@@ -84,7 +84,6 @@ def test_tiny_run(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) ->
             *("--work-dir", str(tmp_path)),
             *("--json", str(tmp_path / "runs.json")),
             *("--markdown", str(tmp_path / "report.md")),
-            *("--plot", str(tmp_path / "plot.svg")),
         ]
     )
     results = json.loads((tmp_path / "runs.json").read_text())
@@ -107,7 +106,6 @@ def test_tiny_run(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) ->
     report = (tmp_path / "report.md").read_text()
     assert report == capsys.readouterr().out[:-1]
     assert "records per CPU second over the official batch read's" in report
-    assert "<svg" in (tmp_path / "plot.svg").read_text()
     assert os.listdir(tmp_path).count("bench-") == 0
 
 

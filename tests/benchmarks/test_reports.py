@@ -8,7 +8,7 @@ from benchmarks import reports
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), reports.render_all(), ids=lambda value: value[:20]
+    ("name", "text"), [*reports.render_all()], ids=lambda value: value[:20]
 )
 def test_reports_are_those_of_the_runs(name: str, text: str) -> None:
     kept = (reports.FOLDER / name).read_text(encoding="utf-8")
