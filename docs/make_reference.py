@@ -1,0 +1,321 @@
+"""Writes pages of docs/reference that follow from the code.
+
+`python docs/make_reference.py` writes all of them; `tests/test_reference.py` fails
+where one is not what the code says, or where the code has something that is on no page.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import click
+
+from gristmill.loader.stats.causes import Waiting
+from gristmill.loader.stats.feed_stats import FeedStats
+from gristmill.loader.stats.metrics import COUNTERS, GAUGES, WAITS_FOR, WAITS_FOR_TEXT
+from gristmill.pipelines.commands.main import cli, find_command
+from gristmill.pipelines.console.common_options import with_common_options
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGES = ("dataset", "loader", "package", "pipelines", "transforms")
+_FOLDER = ROOT / "docs" / "reference"
+
+
+def rows(head: str, lines: Iterable[Iterable[str]]) -> str:
+    """Returns a table in Markdown."""
+    names = head.split(" | ")
+    table = [names, ["---"] * len(names)]
+    table += [[cell.replace("|", r"\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in table)
+
+
+# --- Commands.
+
+
+_ABOUT_COMMANDS = """\
+# All commands and options
+
+Made of the code, as `gristmill COMMAND --help` is. [The command line](cli.md) explains
+the commands, with examples. Each option can be given as a variable of the environment,
+too.
+
+"""
+
+
+def commands_page() -> str:
+    """Returns the page of all commands."""
+    names = cli.list_commands(click.Context(cli))
+    parts = [
+        _ABOUT_COMMANDS
+        + rows(
+            "command | what it does",
+            ([f"[{name}](#{name})", _paragraphs(name)[0]] for name in names),
+        )
+    ]
+    parts += [_command(name) for name in names]
+    parts.append(
+        "## Options of all commands\n\n"
+        + _options(with_common_options(click.Command("all")).params)
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _paragraphs(name: str) -> list[str]:
+    text = inspect.cleandoc(_found(name).help or "")
+    return [" ".join(each.split()) for each in text.split("\n\n") if each[:1] != "\b"]
+
+
+def _found(name: str) -> click.Command:
+    command = find_command(name)
+    if command is None:
+        raise KeyError(name)
+    return command
+
+
+def _command(name: str) -> str:
+    command = _found(name)
+    usage = ["gristmill", name, "[OPTIONS]"]
+    for each in command.params:
+        if isinstance(each, click.Argument):
+            word = each.metavar or str(each.name).upper()
+            word += "..." if each.nargs == -1 and "..." not in word else ""
+            usage.append(word if each.required else f"[{word}]")
+    common = {each.name for each in with_common_options(click.Command("all")).params}
+    own = [each for each in command.params if each.name not in common]
+    parts = [f"## {name}", f"```text\n{' '.join(usage)}\n```", *_paragraphs(name)]
+    table = _options(own)
+    return "\n\n".join([*parts, table] if table else parts)
+
+
+def _options(params: Iterable[click.Parameter]) -> str:
+    lines = []
+    for each in params:
+        if isinstance(each, click.Option) and each.name != "help":
+            names = ", ".join([*each.opts, *each.secondary_opts])
+            variable = each.envvar if isinstance(each.envvar, str) else ""
+            lines.append(
+                [
+                    f"`{names} {_value(each)}`".replace(" `", "`"),
+                    f"`{variable}`" if variable else "",
+                    _default(each),
+                    (each.help or "").partition("  [default: ")[0],
+                ]
+            )
+    return rows("option | variable | default | effect", lines) if lines else ""
+
+
+def _value(option: click.Option) -> str:
+    if option.is_flag:
+        return ""
+    if isinstance(option.type, click.Choice):
+        return "|".join(map(str, option.type.choices))
+    return option.metavar or option.type.name.upper().partition(" ")[0]
+
+
+def _default(option: click.Option) -> str:
+    told = re.search(r"  \[default: (.*)\]$", option.help or "")
+    if told is not None:
+        return told[1]
+    if isinstance(option.show_default, str):
+        return option.show_default
+    shown = option.show_default and option.default is not None
+    return f"`{option.default}`" if shown else ""
+
+
+# --- Metrics.
+
+_UNITS = {"_seconds": "seconds", "_bytes": "bytes"}
+
+
+_ABOUT_METRICS = """\
+# Metrics
+
+What a feed counts: `feed.stats` has the fields,
+[`export_stats`](../train/waiting.md#exported) gives them to Prometheus and
+`export_to_opentelemetry` to OpenTelemetry. Each has a label `feed`, the name that was
+given. Times are added up over all threads and workers of a host, so they can exceed the
+time that passed.
+
+"""
+
+
+def metrics_page() -> str:
+    """Returns the page of the metrics of feeds."""
+    lines = []
+    for field, text in (COUNTERS | GAUGES | {WAITS_FOR: WAITS_FOR_TEXT}).items():
+        ending = next((end for end in _UNITS if field.endswith(end)), "")
+        counter = field in COUNTERS
+        lines.append(
+            [
+                "" if field == WAITS_FOR else f"`{field}`",
+                f"`gristmill_feed_{field.replace('.', '_')}{'_total' * counter}`",
+                f"`gristmill.feed.{field.removesuffix(ending)}`",
+                "counter" if counter else "gauge",
+                _UNITS.get(ending, ""),
+                f"{text}.",
+            ]
+        )
+    shares = [
+        [f"`{name}`", " ".join(inspect.cleandoc(value.__doc__ or "").split())]
+        for name, value in vars(FeedStats).items()
+        if isinstance(value, property)
+    ]
+    causes = re.search(
+        r"cause: (.*?)\n    \w+:", inspect.cleandoc(Waiting.__doc__ or ""), re.DOTALL
+    )
+    if causes is None:
+        raise ValueError("the docstring of Waiting does not tell the causes")
+    return (
+        _ABOUT_METRICS
+        + rows(
+            "field of `stats` | Prometheus | OpenTelemetry | kind | unit | meaning",
+            lines,
+        )
+        + "\n\nOpenTelemetry has units beside names: `s`, and `By` for bytes.\n\n"
+        "## Causes\n\n"
+        f"`gristmill_feed_{WAITS_FOR}` has a label `cause` beside: "
+        f"{' '.join(causes[1].split())}\n"
+        "[What a trainer waits for](../train/waiting.md) tells how it is found and "
+        "what to do.\n\n"
+        "## Rates\n\nThese are computed of the fields:\n\n"
+        + rows("property of `stats` | meaning", shares)
+        + "\n"
+    )
+
+
+# --- Variables of the environment.
+
+# Variable -> who reads it, and what it does.
+VARIABLES = {
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": (
+        "conversions on Dataflow",
+        "Another address of the Compute API, which is asked about the network.",
+    ),
+    "GCE_METADATA_HOST": ("`doctor`", "Another address of the metadata server."),
+    "GCE_METADATA_IP": ("`doctor`", "As `GCE_METADATA_HOST`, which is used first."),
+    "GOOGLE_APPLICATION_CREDENTIALS": (
+        "everything that uses `gs://`",
+        "A key file. Without it, the usual places of Google's libraries are searched.",
+    ),
+    "GRISTMILL_CACHE_DIR": (
+        "the loader, `doctor`",
+        "Directory for copies of shards in buckets, and for footers of plain "
+        "ArrayRecord files. Without it, no shards are copied, and footers "
+        "are in `gristmill-UID` below `TMPDIR`; set to nothing, neither is kept.",
+    ),
+    "GRISTMILL_GCS_DEADLINE_SECONDS": (
+        "everything that uses `gs://` but the loader's reads of records",
+        "How long a request is repeated before it is an error. Default: 120.",
+    ),
+    "GRISTMILL_GCS_TIMEOUT_SECONDS": (
+        "everything that uses `gs://` but the loader's reads of records",
+        "How long one request may take. Default: 30.",
+    ),
+    "GRISTMILL_IMAGE": (
+        "the Dataflow templates",
+        "Image of the workers. The image of the launcher sets it to itself.",
+    ),
+    "GRISTMILL_USER": (
+        "the Dataflow templates",
+        "User as which the launcher runs. The image sets it.",
+    ),
+    "NO_COLOR": ("all commands", "`1` leaves out colours."),
+    "NO_GCE_CHECK": (
+        "`doctor`, Google's libraries",
+        "`true` if the machine is none of Google's, so that nothing waits for its "
+        "metadata.",
+    ),
+    "OPENBLAS_NUM_THREADS": (
+        "all commands, workers of a feed",
+        "Threads of NumPy's linear algebra. Set to 1 if it is not set: nothing here "
+        "uses them.",
+    ),
+    "STORAGE_EMULATOR_HOST": (
+        "everything that uses `gs://`",
+        "Address of another Cloud Storage, such as `http://localhost:4443`; no "
+        "credentials are used then.",
+    ),
+    "TMPDIR": (
+        "all commands",
+        "Directory for temporary files: shards on their way to a bucket, documents of "
+        "packed rows while they are compared.",
+    ),
+}
+# Set for libraries, and not read.
+SET_FOR_LIBRARIES = {
+    "CUDA_VISIBLE_DEVICES": "A feed's workers use no GPU.",
+    "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": (
+        "Google's library would ask for the bucket's metadata at each missing object. "
+        "A value that is set stays."
+    ),
+    "JAX_PLATFORMS": "A feed's workers use no accelerator: `cpu` there.",
+    "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": (
+        "A connection that stands still is given up. A value that is set stays."
+    ),
+    "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": (
+        "A connection that stands still is given up. A value that is set stays."
+    ),
+    "TENSORSTORE_GCS_HTTP_URL": (
+        "Set to `STORAGE_EMULATOR_HOST` while TensorStore connects."
+    ),
+    "TOKENIZERS_PARALLELISM": (
+        "Workers are processes, as many as there are cores: `false`. A value that is "
+        "set stays."
+    ),
+}
+_LIKE_A_VARIABLE = re.compile(r"(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|TMPDIR)")
+
+
+def variables_in(source: str) -> Iterator[str]:
+    """Yields texts of a module of Python that may be variables of the environment.
+
+    Only modules that use the environment have any.
+    """
+    if "environ" not in source and "getenv" not in source and "envvar" not in source:
+        return
+    for node in ast.walk(ast.parse(source)):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and _LIKE_A_VARIABLE.fullmatch(text):
+            yield text
+
+
+def environment_page() -> str:
+    """Returns the page of the variables of the environment."""
+    return (
+        "# Environment variables\n\n"
+        "Every option of a command is a variable too, such as "
+        "`GRISTMILL_CONVERT_GROUP_SIZE` for `--group-size` of\n`convert`: "
+        "[all commands and options](commands.md) lists them. These are the others.\n\n"
+        + rows(
+            "variable | read by | effect",
+            ([f"`{name}`", *told] for name, told in sorted(VARIABLES.items())),
+        )
+        + "\n\n## Set for libraries\n\n"
+        "gristmill sets these in its own processes, for libraries that read them.\n\n"
+        + rows(
+            "variable | why",
+            ([f"`{name}`", why] for name, why in sorted(SET_FOR_LIBRARIES.items())),
+        )
+        + "\n"
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "commands.md": commands_page,
+    "environment.md": environment_page,
+    "metrics.md": metrics_page,
+}
+
+
+def main() -> None:
+    """Writes the pages."""
+    for name, page in PAGES.items():
+        (_FOLDER / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
