@@ -14,6 +14,8 @@ Int64 = npt.NDArray[np.int64]
 
 def encode_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64]:
     """Returns texts as uint8 [bytes] and int64 [texts], the end of each."""
+    if isinstance(texts, Texts):  # A million need not be decoded.
+        return texts.encoded
     encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
     ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
     return np.frombuffer(b"".join(encoded), np.uint8), ends.astype("<i8")
@@ -25,6 +27,11 @@ class Texts(Sequence[str]):
     def __init__(self, blob: npt.NDArray[np.uint8], ends: Int64):
         self._blob = blob.tobytes()
         self._ends = ends
+
+    @property
+    def encoded(self) -> tuple[npt.NDArray[np.uint8], Int64]:
+        """The texts as `encode_texts` returns them."""
+        return np.frombuffer(self._blob, np.uint8), self._ends
 
     @classmethod
     def joined(cls, parts: Sequence[Texts]) -> Self:

@@ -28,6 +28,7 @@ from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts
 
 VERSION = 1
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+_IN_NAMES = np.array([bool(re.match(r"[\w.-]", chr(n), re.ASCII)) for n in range(256)])
 
 # Columns of one number a shard, and their types on disk.
 _SHARD_COLUMNS = {
@@ -345,9 +346,11 @@ class ShardTable:
         Raises:
             InvalidDatasetError: One does not, or is.
         """
+        if isinstance(self.paths, Texts) and _are_plain_names(*self.paths.encoded):
+            return
         seen = set()
         for path in self.paths:
-            if not _PLAIN_NAME.fullmatch(path):  # Ten times as fast.
+            if not _PLAIN_NAME.fullmatch(path):  # Ten times as fast as the check.
                 layout.check_relative(path, where=where)
             seen.add(path)
         if len(seen) != len(self.paths):
@@ -356,6 +359,22 @@ class ShardTable:
                 where=where,
                 cure="restore it from a copy, or convert the dataset again",
             )
+
+
+def _are_plain_names(blob: npt.NDArray[np.uint8], ends: Int64) -> bool:
+    """Returns whether texts are plain names of one length, each above that before.
+
+    So are those of the shards of a conversion. Of a million it takes a moment.
+    """
+    lengths = np.unique(np.diff(ends, prepend=0))
+    if len(lengths) != 1 or not lengths[0] or len(blob) != ends[-1]:
+        return False
+    names = blob.view(f"S{lengths[0]}")
+    begins = blob[:: lengths[0]]
+    plain = (begins != ord(".")) & (begins != ord("-"))
+    return bool(
+        _IN_NAMES[blob].all() and plain.all() and (names[1:] > names[:-1]).all()
+    )
 
 
 def _are_ends(ends: npt.NDArray[Any], total: int) -> bool:

@@ -5,6 +5,7 @@ Covers: dataset/columns/arrays.py, dataset/columns/texts.py.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import random
 import time
@@ -271,6 +272,38 @@ class TestRefused:
 
     def test_good_paths(self):
         ShardTable.of([report(0), report(1, path="a/b.c-d [x]")]).check_paths(where="t")
+
+    @pytest.mark.parametrize(
+        "paths",
+        [
+            ["a-1", "a-2", "a-3"],
+            ["a-2", "a-1", "a-3"],
+            ["a-1", "a-2", "a-2"],
+            ["a-1", "b-1", "a-1"],
+            ["a-1", "a-10"],
+            [".a1", "ab2"],
+            ["-a1", "ab2"],
+            ["a/1", "a/2"],
+            ["../", "a/2"],
+            ["a\\1", "a\\2"],
+            ["a\x001", "a\x002"],
+            ["ab", "ä"],
+            ["", ""],
+        ],
+    )
+    def test_names_of_one_length_are_checked_as_others(self, paths: list[str]):
+        table = ShardTable.of([report(n) for n in range(len(paths))])
+        table = dataclasses.replace(table, paths=paths)
+        found = []
+        for each in (table, decode(table.encode())):
+            assert each.shards_digest == table.shards_digest
+            try:
+                each.check_paths(where="t")
+            except InvalidDatasetError as e:
+                found.append(str(e))
+            else:
+                found.append("good")
+        assert found[0] == found[1]
 
     def test_truncation_at_every_length(self):
         data = table_of(2).encode()
