@@ -74,7 +74,12 @@ def view(
         names = batches.names or ("",)
         datasets = dict(zip(names, batches.datasets, strict=True))
         step = None if state is None else read_state(state)["step"]
-    opened = Opened(datasets, batches, state_step=step)
+    texts = None
+    if tokenizer is not None:
+        from gristmill.transforms.tokens.tokenizers.token_texts import load_token_texts
+
+        texts = load_token_texts(tokenizer)
+    opened = Opened(datasets, batches, state_step=step, tokens=texts)
     if html is not None:
         from gristmill.pipelines.view.write_page import write_html
 

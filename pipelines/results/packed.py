@@ -19,12 +19,24 @@ def packed_split(split: Split, dataset: str) -> PackedSplit | None:
     return PackedSplit.parse(split.packed, where=dataset)
 
 
-def tokenizer_text(split: Split) -> str:
-    """Returns of which tokenizer the tokens of packed rows are, as far as known."""
+def _tokenizer(split: Split) -> Mapping[str, Any] | None:
+    """Returns what is known of the tokenizer of packed rows."""
     found: Any = split.source
     for name in ("options", "pack", "found"):
         found = found.get(name) if isinstance(found, Mapping) else None
-    if not isinstance(found, Mapping):
+    return found if isinstance(found, Mapping) else None
+
+
+def tokenizer_digest(split: Split) -> str | None:
+    """Returns the digest of the tokenizer's file, None of no file or if not known."""
+    digest = (_tokenizer(split) or {}).get("digest")
+    return str(digest) if digest else None
+
+
+def tokenizer_text(split: Split) -> str:
+    """Returns of which tokenizer the tokens of packed rows are, as far as known."""
+    found = _tokenizer(split)
+    if found is None:
         return "not known"
     if found.get("kind") == "ids":
         return "none: the documents were tokens"

@@ -22,6 +22,10 @@ class TokenTexts(Protocol):
     def name(self) -> str:
         """What it is, for people."""
 
+    @property
+    def digest(self) -> str:
+        """The digest of its file."""
+
     def texts(self, ids: Sequence[int]) -> Sequence[str | None]:
         """Returns the text of each token, None of one that it does not know."""
 

@@ -14,10 +14,11 @@ from gristmill.pipelines.results.formatting import map_text
 from gristmill.pipelines.results.packed import (
     packed_lines,
     packed_split,
+    tokenizer_digest,
     tokenizer_text,
 )
 from gristmill.pipelines.results.split_storage import SplitStorage
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.opened import Opened, TokenTexts
 from gristmill.pipelines.view.answers.shard_table import (
     ShardColumns,
     ShardsChart,
@@ -146,7 +147,10 @@ def overview(opened: Opened, *, of: str = "", split: str | None = None) -> Overv
         added_records=sum(one.added_records for _, one in found),
         quarantined_regions=sum(one.quarantined_regions for _, one in found),
         quarantined_bytes=sum(one.quarantined_bytes for _, one in found),
-        warnings=[warning for one in stored for warning in one.warnings],
+        warnings=[
+            *(warning for one in stored for warning in one.warnings),
+            *_other_tokenizer(found, opened.tokens),
+        ],
         packed=_packed(found),
         features=[
             {"name": name, "text": feature_text(spec)}
@@ -209,6 +213,24 @@ def _packed(found: list[tuple[Dataset, Split]]) -> list[tuple[str, str]] | None:
         if packed is not None:
             lines += [*packed_lines(packed), ("tokenizer", tokenizer_text(split))]
     return lines
+
+
+def _other_tokenizer(
+    found: list[tuple[Dataset, Split]], tokens: TokenTexts | None
+) -> list[str]:
+    """Returns a warning where texts are not those of the tokens of the rows."""
+    known = {
+        tokenizer_digest(edition)
+        for _, split in found
+        for edition in split.parts
+        if edition.packed is not None
+    }
+    if tokens is None or not known - {None, tokens.digest}:
+        return []
+    return [
+        f"{tokens.name} is not the tokenizer that the rows were made with, so that "
+        "texts of tokens may be wrong: give the same --tokenizer as to gristmill pack"
+    ]
 
 
 def _order(batches: Batches | None, state_step: int | None) -> dict[str, Any] | None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import array
+import functools
 import itertools
+import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -56,6 +60,7 @@ class HuggingFaceTokenizer:
         self.special_ids: Mapping[str, int] = {
             token.content: number for number, token in added.items() if token.special
         }
+        self._added = {*added}
         self.own_ends = self._own_ends() if add_special_tokens else Ends()
 
     def _own_ends(self) -> Ends:
@@ -88,6 +93,52 @@ class HuggingFaceTokenizer:
     def id_of(self, token: str) -> int | None:
         """Returns the id of a token's text."""
         return self._tokenizer.token_to_id(token)
+
+    @functools.cached_property
+    def _is_byte_level(self) -> bool:
+        """Whether the letters of its tokens stand for bytes."""
+        parts = self._tokenizer.decoder, self._tokenizer.pre_tokenizer
+        return any(
+            part is not None and _has_byte_level(json.loads(part.__getstate__()))
+            for part in parts
+        )
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """Returns the bytes of a token; see `TokenBytes`."""
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None or token in self._added:
+            return None if piece is None else piece.encode()
+        if self._is_byte_level and all(letter in _BYTES for letter in piece):
+            return bytes(_BYTES[letter] for letter in piece)
+        if _BYTE.fullmatch(piece):
+            return bytes.fromhex(piece[3:-1])
+        return piece.replace("\u2581", " ").encode()
+
+
+def _byte_of_letters() -> dict[str, int]:
+    """Returns the byte that each letter of a byte-level vocabulary stands for.
+
+    Printable ones stand for themselves, and the others follow from U+0100 on. Source:
+    `bytes_to_unicode` in https://github.com/openai/gpt-2/blob/master/src/encoder.py.
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + number): byte for number, byte in enumerate(others)
+    }
+
+
+_BYTES = _byte_of_letters()
+_BYTE = re.compile("<0x[0-9A-F]{2}>")  # Of a model with byte_fallback.
+
+
+def _has_byte_level(fields: Any) -> bool:
+    """Returns whether a decoder or pre-tokenizer of a file is a byte-level one."""
+    if isinstance(fields, dict):
+        return fields.get("type") == "ByteLevel" or any(
+            map(_has_byte_level, fields.values())
+        )
+    return isinstance(fields, list) and any(map(_has_byte_level, fields))
 
 
 def _groups(texts: Sequence[bytes]) -> Iterator[list[str]]:

@@ -69,6 +69,16 @@ class Tokenizer(Encoder, Protocol):
         """Returns the id of a token's text, None if there is no such token."""
 
 
+class TokenBytes(Protocol):
+    """A tokenizer of a file: it also knows what a token stands for."""
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """Returns the bytes of a token, None if there is no such token.
+
+        Of a token that is no text, such as the end of a document, its name.
+        """
+
+
 def end_to_end(arrays: Iterable[npt.ArrayLike]) -> Encoded:
     """Returns the ids of many texts, given one text at a time."""
     parts = [np.asarray(ids, np.uint32) for ids in arrays]

@@ -51,6 +51,15 @@ class SentencePieceTokenizer:
         number: int = self._model.piece_to_id(token)
         return number if self._model.id_to_piece(number) == token else None
 
+    def bytes_of(self, token: int) -> bytes | None:
+        """Returns the bytes of a token; see `TokenBytes`."""
+        if not 0 <= token < self.vocabulary_size:
+            return None
+        piece: str = self._model.id_to_piece(token)
+        if self._model.is_byte(token):
+            return bytes.fromhex(piece[3:-1])  # <0x0A>
+        return piece.replace("\u2581", " ").encode()
+
 
 def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
     """Returns the tokenizer of a file."""

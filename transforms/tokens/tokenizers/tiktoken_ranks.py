@@ -57,6 +57,13 @@ class TiktokenTokenizer:
         except KeyError:
             return None
 
+    def bytes_of(self, token: int) -> bytes | None:
+        """Returns the bytes of a token; see `TokenBytes`."""
+        try:
+            return self._encoding.decode_single_token_bytes(token)
+        except KeyError:
+            return None
+
 
 def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
     """Returns the tokenizer of a file."""

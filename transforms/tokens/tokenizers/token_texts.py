@@ -1,0 +1,78 @@
+"""Tokens as text, each by itself."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import cast
+
+from gristmill.dataset.errors import InputError
+from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.tokens.tokenizers.load import (
+    content_digest,
+    is_function,
+    load_tokenizer,
+)
+from gristmill.transforms.tokens.tokenizers.protocol import TokenBytes
+
+
+class TokenTexts:
+    """Shows tokens as text.
+
+    Args:
+        tokenizer: Knows what bytes they stand for.
+        name: The file of the tokenizer.
+        digest: The digest of that file.
+
+    Attributes:
+        name: As given.
+        digest: As given.
+    """
+
+    def __init__(self, tokenizer: TokenBytes, *, name: str, digest: str = ""):
+        self._tokenizer, self.name, self.digest = tokenizer, name, digest
+
+    def texts(self, ids: Sequence[int]) -> list[str | None]:
+        """Returns the text of each of some tokens that follow one another.
+
+        A character of several tokens is in the last of them, and "" in the others. None
+        is a token that the tokenizer does not have.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        found: list[str | None] = []
+        for number in ids:
+            data = self._tokenizer.bytes_of(number)
+            if data is None:
+                rest = decoder.decode(b"", final=True)
+                decoder.reset()
+                if rest and found:
+                    found[-1] = (found[-1] or "") + rest
+                found.append(None)
+            else:
+                found.append(decoder.decode(data))
+        if (rest := decoder.decode(b"", final=True)) and found:
+            found[-1] = (found[-1] or "") + rest
+        return found
+
+
+def load_token_texts(name: str) -> TokenTexts:
+    """Returns what shows the tokens of a tokenizer as text.
+
+    Args:
+        name: The file of the tokenizer.
+
+    Raises:
+        InputError: It is none that can be used, or a function: that makes tokens only.
+        MissingPackageError: Its library is not installed.
+        StorageError: The file cannot be read.
+    """
+    if is_function(name):
+        raise InputError(
+            "a function makes tokens of texts, and not texts of tokens",
+            expected="the file of a tokenizer",
+            got=f"--tokenizer {name}",
+            cure="leave it out: the page shows ids then",
+        )
+    tokenizer = load_tokenizer(PackOptions(length=2, tokenizer=name))
+    known = cast(TokenBytes, tokenizer)
+    return TokenTexts(known, name=name, digest=content_digest(name))
