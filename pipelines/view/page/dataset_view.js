@@ -32,6 +32,12 @@ function thingOf(o) {
   return o.kind === "packed" ? "row" : "record";
 }
 
+// Of bytes of records in a stored byte.
+function ratioText(ratio, thing) {
+  return ratio >= 1 ? `${ratio.toFixed(2)} times smaller than the ${thing}s`
+    : `${(1 / ratio).toFixed(2)} times the size of the ${thing}s`;
+}
+
 function warningsPart(o) {
   if (o.warnings.length === 0) return null;
   return element("ul", { class: "panel warn", "aria-label": "Warnings" },
@@ -43,7 +49,7 @@ function tilesPart(o) {
   return element("div", { class: "tiles" },
     tile(thing === "row" ? "Packed rows" : "Records", count(o.records), o.raw_bytes !== null && o.records > 0
       ? `${sizeText(o.raw_bytes / o.records)} each, on average` : null),
-    o.file_bytes === null ? null : tile("Stored", size(o.file_bytes), o.ratio ? `${o.ratio.toFixed(2)} times smaller than the ${thing}s` : null),
+    o.file_bytes === null ? null : tile("Stored", size(o.file_bytes), o.ratio ? ratioText(o.ratio, thing) : null),
     tile("Shards", count(o.shards), o.file_bytes !== null && o.shards > 0 ? `${sizeText(o.file_bytes / o.shards)} each, on average` : null),
     o.editions.length ? tile("Editions", count(o.editions.length), o.editions.length > 1 ? "the first, and appends" : null) : null,
     o.order ? tile("First epoch", plural(o.order.epoch_steps, "step"), `of ${plural(o.order.batch_size, "row")}`) : null);

@@ -85,11 +85,12 @@ function mixtureFigure(o, m) {
   const names = o.datasets.map(({ name }) => name).filter((name) => m.shares[name]);
   const furthest = Math.max(0, ...names.flatMap((name) =>
     m.shares[name].map((share, index) => Math.abs(share - m.weights[name][index]))));
+  const long = m.steps[1] - m.steps[0];
   const until = m.steps[m.steps.length - 1];
   const windowOf = (index) => `${count(m.steps[index])} to ${count(m.steps[index + 1] - 1)}`;
   return figure({
     name: "mixture", title: "Share of each dataset in the rows",
-    summary: `Windows of ${plural(m.steps[1] - m.steps[0], "step")}; dashed lines are the weights. In a window, no share is more than ${percent(furthest)} of the rows away from its weight.`,
+    summary: `Shares in ${long === 1 ? "each step" : `windows of ${plural(long, "step")}`}; dashed lines are the weights. No share is more than ${percent(furthest)} of the rows away from its weight.`,
     columns: [["Steps", ""], ...names.flatMap((name) => [[shownText(name), "number"], ["weight", "number"]])],
     rows: () => m.steps.slice(0, -1).map((step, index) => [link(`#/step/${step}`, windowOf(index)),
       ...names.flatMap((name) => [percent(m.shares[name][index]), percent(m.weights[name][index])])]),

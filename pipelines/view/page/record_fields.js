@@ -42,7 +42,9 @@ function fieldValue(field) {
 // Long texts come in pieces, so that 10 MB do not stop the page.
 function textValue(text) {
   if (text === "") return element("p", { class: "quiet" }, "An empty text.");
-  const shown = element("div", { class: "text", dir: "auto" });
+  // Code and tables are read by their columns.
+  const isCode = (text.slice(0, TEXT_SHOWN).match(/\n(?: {2,}|\t)\S/g) || []).length > 2;
+  const shown = element("div", { class: isCode ? "text code" : "text", dir: "auto" });
   const left = element("p", { class: "quiet" });
   const place = element("div", {}, shown, left);
   let at = 0;
@@ -126,7 +128,7 @@ function segmentParts(record) {
   const tokens = element("div", { class: "tokens", dir: "auto", role: "region", "aria-label": "Tokens", tabindex: 0 });
   const left = element("p", { class: "quiet" });
   const legend = table(
-    [["Piece", ""], ["Tokens", "number"], ["From", "number"], ["Document", "number"], ["From its", "number"], ["Source", "preview"]],
+    [["Piece", ""], ["Tokens", "number"], ["Row from", "number"], ["Document", "number"], ["Document from", "number"], ["Source", "preview"]],
     segments.map((each, index) => [
       button([swatch(index), count(index)], () => showSegment(tokens, index), { class: "plain", "aria-label": `Show piece ${index}` }),
       count(each.num_tokens), count(each.begin_token), "–", count(each.first_token), "–"]),

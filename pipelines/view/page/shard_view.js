@@ -46,8 +46,8 @@ function shardParts(o, s) {
     element("p", { class: "quiet" }, pathText(s.file)),
     element("div", { class: "tiles" },
       tile(thing === "row" ? "Packed rows" : "Records", count(s.records)),
-      s.bytes === null ? null : tile("Stored", size(s.bytes), s.raw_bytes !== null && s.bytes > 0
-        ? `${(s.raw_bytes / s.bytes).toFixed(2)} times smaller than the ${thing}s` : null),
+      s.bytes === null ? null : tile("Stored", size(s.bytes), s.raw_bytes && s.bytes > 0
+        ? ratioText(s.raw_bytes / s.bytes, thing) : null),
       s.chunks ? tile("Chunks", count(s.chunks), `${(s.records / s.chunks).toFixed(1)} ${thing}s each, on average`) : null,
       s.edition === null ? null : tile("Edition", count(s.edition))),
     facts([
