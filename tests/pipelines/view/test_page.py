@@ -49,7 +49,7 @@ HOSTILE = [
 class Words:
     """Shows tokens as text, some of it hostile."""
 
-    name = "words"
+    name, digest = "words", "0" * 64
 
     def texts(self, ids: Sequence[int]) -> Sequence[str | None]:
         return [SCRIPT if each % 7 == 3 else f" w{each}\n" for each in ids]
@@ -113,29 +113,29 @@ def charts(watched: Watched) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_every_view_renders(browser, opened: Opened, mixture: Opened) -> None:
+def test_every_view_renders(browser, mixture: Opened) -> None:
     """On a laptop and a phone, light and dark; all answers are shown."""
     backs = set()
-    with served(mixture) as server:
+    with served(mixture) as server, watched(browser, server.url) as seen:
         for viewport, scheme in (
             (LAPTOP, "light"),
             (PHONE, "dark"),
             (LAPTOP, "dark"),
             (PHONE, "light"),
         ):
-            options = {"viewport": viewport, "color_scheme": scheme}
-            with watched(browser, server.url, **options) as seen:
-                for place in (
-                    *("", "#/dataset/web", "#/shard/web/2", "#/record/web/41"),
-                    *("#/record/web/3?step=1&row=2", "#/step/9?row=3", "#/order"),
-                ):
-                    seen.go(place)
-                    wide = seen.page.evaluate("document.documentElement.scrollWidth")
-                    assert wide <= viewport["width"], place
-                    assert not seen.page.query_selector(".panel.bad"), place
-                    assert seen.page.title()
-                back = "getComputedStyle(document.body).backgroundColor"
-                backs.add((scheme, seen.page.evaluate(back)))
+            seen.page.set_viewport_size(viewport)
+            seen.page.emulate_media(color_scheme=scheme)
+            for place in (
+                *("#/dataset/web", "#/shard/web/2", "#/record/web/41"),
+                *("#/record/web/3?step=1&row=2", "#/step/9?row=3", "#/order"),
+            ):
+                seen.go(place)
+                wide = seen.page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= viewport["width"], place
+                assert not seen.page.query_selector(".panel.bad"), place
+                assert seen.page.title()
+            back = "getComputedStyle(document.body).backgroundColor"
+            backs.add((scheme, seen.page.evaluate(back)))
     assert len(backs) == 2
 
 
