@@ -16,7 +16,12 @@ import numpy as np
 
 from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.metadata import layout
-from gristmill.pipelines.local.pool import call_apart, map_unordered
+from gristmill.pipelines.local.pool import (
+    alone_seconds,
+    call_apart,
+    default_workers,
+    map_unordered,
+)
 from gristmill.pipelines.local.progress import (
     conversion_shown,
     counter_shown,
@@ -68,7 +73,7 @@ _SMALL_SHARD_BYTES = 64 << 20
 def convert(
     jobs: Sequence[ConversionJob],
     *,
-    workers: int = 1,
+    workers: int | None = 1,
     overwrite: bool = False,
     features: Mapping[str, Any] | None = None,
     tfds_directory: str | None = None,
@@ -79,7 +84,8 @@ def convert(
 
     Args:
         jobs: One for each split, with the same output and name.
-        workers: Number of processes on this machine.
+        workers: Number of processes on this machine; None for as many as it has cores,
+            which start where there is enough to do.
         overwrite: Whether to replace existing shards of these splits.
         features: The schema, if known.
         tfds_directory: The TFDS directory of the inputs, if any.
@@ -91,6 +97,7 @@ def convert(
         GristmillError: The conversion failed. Finished shards are kept.
     """
     started = time.monotonic()
+    given, workers = workers, workers or default_workers()
     jobs = tuple(jobs)
     check_jobs(jobs)
     exchanged = finish_exchange(jobs[0].output, or_give_up=overwrite)
@@ -142,7 +149,8 @@ def convert(
             conversion_shown(todo, directory, show=show_progress),
         ):
             if beam_options is None:
-                result = _run_here(todo, directory, workers=workers, **about)
+                here: dict[str, Any] = {"given": given, "workers": workers}
+                result = _run_here(todo, directory, **here, **about)
             else:
                 result = _run_beam(todo, directory, beam_options=beam_options, **about)
         manifest, repaired = result.manifest, result.repaired_shards
@@ -181,12 +189,17 @@ def _prepare(
         return [begin_job(job, **begin) for job in jobs]
 
 
-def _try_apart(job: ConversionJob, files: Sequence[InputFile]) -> None:
+def _calls_function(job: ConversionJob) -> bool:
+    """Returns whether a function of the user's is called for each record."""
     tokenizer = job.pack and job.pack.tokenizer
-    if job.map is None and not (tokenizer and is_function(tokenizer)):
-        try_function(job, files)  # Nothing of the user's is called.
-        return
-    call_apart(functools.partial(try_function, job, files))
+    return job.map is not None or bool(tokenizer and is_function(tokenizer))
+
+
+def _try_apart(job: ConversionJob, files: Sequence[InputFile]) -> None:
+    if _calls_function(job):
+        call_apart(functools.partial(try_function, job, files))
+    else:
+        try_function(job, files)
 
 
 def _count_files(
@@ -269,6 +282,7 @@ def _run_here(
     progress_dir: str,
     *,
     jobs: Sequence[ConversionJob],
+    given: int | None,
     workers: int,
     **about: Any,
 ) -> ConversionResult:
@@ -278,7 +292,15 @@ def _run_here(
         _make_shards, progress_dir=progress_dir, one_at_a_time=threads > 1
     )
     workers = min(workers, sum(len(job.plan.pass_begins) for job in prepared))
-    made = map_unordered(make, tasks, workers=workers, threads=threads)
+    apart = threads > 1 or any(map(_calls_function, jobs))
+    stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
+    made = map_unordered(
+        make,
+        tasks,
+        workers=workers,
+        threads=threads,
+        alone_seconds=0.0 if apart else alone_seconds(given, stored_bytes),
+    )
     results = map(_noted, itertools.chain.from_iterable(made))
     return commit_shards(
         jobs,

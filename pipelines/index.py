@@ -9,7 +9,11 @@ from collections.abc import Sequence
 
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.pipelines.local.pool import default_workers, map_unordered
+from gristmill.pipelines.local.pool import (
+    alone_seconds,
+    default_workers,
+    map_unordered,
+)
 from gristmill.pipelines.local.progress import counter_shown, preparing_shown
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
@@ -59,11 +63,17 @@ def index(
         )
         return manifest, dataset
     count = min(workers or default_workers(), len(tasks))
+    made = map_unordered(
+        index_shard,
+        tasks,
+        workers=count,
+        alone_seconds=alone_seconds(workers, tasks.file_bytes),
+    )
     gathered = IndexedShards()
     with counter_shown(
         "indexing", "files", len(tasks), tasks.file_bytes, show=show_progress
     ) as counter:
-        for indexed in map_unordered(index_shard, tasks, workers=count):
+        for indexed in made:
             gathered.add(indexed)
             read = indexed.report.read
             _log.info("%s: %d records indexed", indexed.report.path, read.records)

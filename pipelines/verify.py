@@ -11,7 +11,11 @@ import uuid
 from collections.abc import Sequence
 
 from gristmill.dataset.storage.paths import path_text
-from gristmill.pipelines.local.pool import default_workers, map_unordered
+from gristmill.pipelines.local.pool import (
+    alone_seconds,
+    default_workers,
+    map_unordered,
+)
 from gristmill.pipelines.local.progress import counter_shown, preparing_shown
 from gristmill.pipelines.results.verification import Verification
 from gristmill.transforms.checking.metadata import plan_verify
@@ -53,25 +57,29 @@ def verify(
     if beam_options is not None:
         found = _verify_on_beam(dataset, quick, report, beam_options)
     else:
-        found = _verify_here(
-            dataset, quick, workers or default_workers(), show_progress
-        )
+        found = _verify_here(dataset, quick, workers, show_progress)
     return dataclasses.replace(found, seconds=time.monotonic() - started)
 
 
 def _verify_here(
-    dataset: str, quick: bool, workers: int, show_progress: bool
+    dataset: str, quick: bool, workers: int | None, show_progress: bool
 ) -> Verification:
     with preparing_shown(show=show_progress):
         plan = plan_verify(dataset, shards_too=quick)
     tasks = plan.tasks
     gathered = GatheredChecks(plan, quick=quick)
     if not quick:
-        count = max(1, min(workers, len(tasks)))
+        count = max(1, min(workers or default_workers(), len(tasks)))
+        checks = map_unordered(
+            verify_shard,
+            tasks,
+            workers=count,
+            alone_seconds=alone_seconds(workers, tasks.file_bytes),
+        )
         with counter_shown(
             "verifying", "shards", len(tasks), tasks.file_bytes, show=show_progress
         ) as counter:
-            for check in map_unordered(verify_shard, tasks, workers=count):
+            for check in checks:
                 gathered.add(check)
                 _log.info("%s: %d records compared", check.path, check.records)
                 counter.add(check.file_bytes, check.records, check.raw_bytes)

@@ -198,12 +198,11 @@ def run_conversion(
 ) -> Outcome:
     """Converts, and shows progress on standard error."""
     from gristmill.pipelines.convert import convert
-    from gristmill.pipelines.local.pool import default_workers
     from gristmill.pipelines.options.conversion_jobs import conversion_of
 
     return convert(
         **conversion_of(options)._asdict(),
-        workers=workers or default_workers(),
+        workers=workers,
         beam_options=beam_options,
         show_progress=not is_quiet(),
     )

@@ -12,6 +12,7 @@ import itertools
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -23,10 +24,26 @@ R = TypeVar("R")
 # Yields results, and returns the first error.
 _Results = Generator[Any, None, BaseException | None]
 
+# About what a process takes to start: what takes less is done before it would begin.
+_START_SECONDS = 0.25
+_LITTLE_BYTES = 16 << 20
+
 
 def default_workers() -> int:
     """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def alone_seconds(workers: int | None, stored_bytes: int) -> float:
+    """Returns how long this process had better work before it starts others.
+
+    In seconds of its own: where it waits for a core, others would wait as well.
+
+    Args:
+        workers: Number of processes that the user asks for, if any: they are started.
+        stored_bytes: Size of what is to be read. Much is for several from the start.
+    """
+    return _START_SECONDS if workers is None and stored_bytes <= _LITTLE_BYTES else 0.0
 
 
 def map_unordered(
@@ -35,6 +52,7 @@ def map_unordered(
     *,
     workers: int,
     threads: int = 1,
+    alone_seconds: float = 0.0,
     patience_seconds: float = 5.0,
 ) -> Iterator[R]:
     """Yields function(item) for every item, in the order in which they finish.
@@ -48,6 +66,8 @@ def map_unordered(
         items: Its arguments. Must be picklable.
         workers: Number of processes.
         threads: Concurrent calls in each process.
+        alone_seconds: How much of its own time this process takes for one item after
+            the other, before it starts processes for those that are left.
         patience_seconds: How long processes may take to end when all items are done.
             Those that go on, for a thread that was left in them, are then killed.
 
@@ -58,6 +78,15 @@ def map_unordered(
         raise InputError(
             "number of workers must be positive", got=workers, cure="see --workers"
         )
+    items = iter(items)
+    if alone_seconds:
+        until = time.process_time() + alone_seconds
+        for item in items:
+            yield function(item)
+            if time.process_time() >= until:
+                break
+        else:
+            return
     error: BaseException | None = None
     if workers > 1:
         with Workers(

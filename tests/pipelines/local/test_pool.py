@@ -15,6 +15,7 @@ import pytest
 
 from gristmill.dataset.errors import InputError, WorkerDiedError
 from gristmill.pipelines.local.pool import (
+    alone_seconds,
     call_apart,
     default_workers,
     map_unordered,
@@ -100,6 +101,32 @@ def test_work_is_done_by_as_many_processes_as_asked_for():
     pids = set(map_unordered(_pid, range(12), workers=2))
     assert len(pids) == 2
     assert os.getpid() not in pids
+
+
+def _spin(seconds: float) -> int:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    return os.getpid()
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_little_work_is_done_before_processes_start(count: int):
+    pids = list(map_unordered(_pid, range(count), workers=2, alone_seconds=60))
+    assert pids == [os.getpid()] * count
+
+
+def test_what_is_left_then_is_done_by_them():
+    pids = list(map_unordered(_spin, [0.1] * 5, workers=2, alone_seconds=0.15))
+    assert pids[:2] == [os.getpid()] * 2
+    assert len(pids) == 5
+    assert os.getpid() not in pids[2:]
+
+
+def test_what_is_asked_for_or_much_starts_at_once():
+    assert alone_seconds(None, 1000) > 0
+    assert alone_seconds(2, 1000) == 0
+    assert alone_seconds(None, 1 << 30) == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
