@@ -82,8 +82,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Returns what `-n auto` means: more than the cores, since many tests wait."""
-    return min(16, max(2, len(os.sched_getaffinity(0)) * 3 // 2))
+    """Returns what `-n auto` means: more than the cores, since many tests wait.
+
+    For disks, servers and processes that start, most of all.
+    """
+    return min(16, 2 * len(os.sched_getaffinity(0)))
 
 
 @pytest.hookimpl(wrapper=True)
