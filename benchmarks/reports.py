@@ -20,6 +20,7 @@ _RENDERERS = {
     "load": "load_report.render_markdown",
     "maxtext": "maxtext.render",
     "plan": "plan.render",
+    "view": "view.render",
 }
 
 

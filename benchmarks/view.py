@@ -1,0 +1,308 @@
+"""How fast `gristmill view` answers, of datasets of a million shards.
+
+    python -m benchmarks.view --json docs/performance/view.json \
+        --markdown docs/performance/view.md
+    python -m benchmarks.view --quick
+
+The data of `gristmill demo` are converted into a shard of records, and packed into a
+shard of rows. The files of each are then linked under a million names, and the table of
+shards and the list of input files become as long: an input file for four shards. In
+each round the command is started anew, is asked for its overview, and then for every
+other answer once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.contest import (
+    describe_environment,
+    describe_machine,
+    say,
+    write_reports,
+)
+from benchmarks.rounds import Spread, take_turns
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.provenance import read_source_files
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.transforms.sources.input_files import InputFiles
+
+KINDS = ("records", "packed")
+_SHARDS = 1_000_000
+_PER_INPUT = 4
+_LINKS = 50_000  # Of one file: ext4 allows 65,000.
+_BATCH = 1024
+_NOT_ADDED = ("format", "length", "id_bytes", "vocabulary_size")
+
+
+def make_dataset(folder: pathlib.Path, kind: str, shards: int) -> None:
+    """Makes a dataset of so many shards, all of them the same file."""
+    output = folder / kind
+    first = min((folder / "demo/tfrecords").iterdir())
+    made = ["convert", first, output]
+    if kind == "packed":
+        made = ["pack", *made[1:], "--tokenizer", folder / "demo/tokenizer.json"]
+        made += ["--eos", "</s>", "--length", 2048]
+    _gristmill(*made, "--num-shards", 1)
+    _enlarge(output, shards)
+
+
+def _gristmill(*arguments: object) -> None:
+    command = [sys.executable, "-m", "gristmill", *map(str, arguments), "--quiet"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _enlarge(root: pathlib.Path, shards: int) -> None:
+    """Makes the only shard of a dataset one of many of the same content."""
+    manifest = open_manifest(root)
+    (split,) = manifest.splits.values()
+    table = ShardTable.decode((root / split.table).read_bytes(), where=split.table)
+    (old,) = table.paths
+    names = [
+        layout.shard_name(manifest.name, "train", n, shards) for n in range(shards)
+    ]
+    for path in (str, layout.index_path, layout.segments_path):
+        if (root / path(old)).exists():
+            _link(root / path(old), [root / path(name) for name in names])
+    columns = {name: np.tile(one, shards) for name, one in table.columns.items()}
+    columns["span_ends"] = np.arange(1, shards + 1)
+    columns["span_file"] = (np.arange(shards) // _PER_INPUT).astype("<i4")
+    table = ShardTable(paths=names, columns=columns)
+    encoded = table.encode()
+    (root / split.table).write_bytes(encoded)
+    (source,) = read_source_files(str(root), split)
+    count = -(-shards // _PER_INPUT)
+    files = InputFiles(
+        paths=[f"{source.path}.{number:07d}" for number in range(count)],
+        sizes=np.full(count, source.size_bytes),
+        versions=[source.version or ""] * count,
+        compressions=np.zeros(count, np.uint8),
+        noted_ns=np.zeros(count, np.int64),
+    )
+    with open(root / str(split.source["file_list"]), "wb") as file:
+        np.savez_compressed(file, version=np.array(1), **files.arrays())
+    made = Split.of_table(
+        table,
+        encoded,
+        path=split.table,
+        writer_options=split.writer_options,
+        source={**split.source, "file_list_digest": files.digest},
+    )
+    packed = None
+    if split.packed is not None:
+        packed = {
+            name: value * shards
+            if isinstance(value, int) and name not in _NOT_ADDED
+            else value
+            for name, value in split.packed.items()
+        }
+    splits = {"train": dataclasses.replace(made, packed=packed)}
+    data = dataclasses.replace(manifest, splits=splits).encode()
+    (root / layout.DATASET_JSON).write_bytes(data)
+
+
+def _link(old: pathlib.Path, names: Sequence[pathlib.Path]) -> None:
+    data = old.read_bytes()
+    for number, name in enumerate(names):
+        if number % _LINKS == 0:
+            name.write_bytes(data)
+            first = name
+        else:
+            os.link(first, name)
+    old.unlink()
+
+
+def questions(overview: dict[str, Any], chance: random.Random) -> dict[str, str]:
+    """Returns what is asked after the overview, and the address of each."""
+    records, shards = overview["records"], overview["shards"]
+    steps = overview["order"]["epoch_steps"]
+    numbers = [chance.randrange(records) for _ in range(4)]
+    return {
+        "histograms": "sizes",
+        "lineage": "lineage",
+        "a shard": f"shard?shard={chance.randrange(shards)}",
+        "the first record": f"record?record={numbers[0]}",
+        "another record": f"record?record={numbers[1]}",
+        "its source": f"source?record={numbers[1]}",
+        "rows of a step": f"step?step={chance.randrange(steps)}",
+        "where a record is seen": f"seen?record={numbers[2]}",
+        "the same, in 1,000 epochs": f"seen?record={numbers[3]}&stop_epoch=1000",
+        "the spread of the shuffle": "spread",
+        "the same, of another epoch": f"spread?epoch={chance.randrange(1, 1000)}",
+        "the overview again": "overview",
+    }
+
+
+def look(dataset: pathlib.Path, number: int, tokenizer: pathlib.Path) -> dict[str, Any]:
+    """Starts the command, and asks for everything once.
+
+    Returns:
+        Seconds from the start to the first answer, of wall and of CPU; milliseconds of
+        each answer after it; bytes of each; the peak of memory.
+    """
+    command = [sys.executable, "-m", "gristmill", "view", dataset, "--no-browser"]
+    command += ["--batch-size", _BATCH, "--seed", number, "--quiet"]
+    if dataset.name == "packed":
+        command += ["--tokenizer", tokenizer]
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [*map(str, command)], stdout=subprocess.PIPE, text=True
+    ) as it:
+        try:
+            assert it.stdout is not None
+            url = f"{it.stdout.readline().strip()}api/"
+            overview = json.loads(_get(url + "overview"))
+            found: dict[str, Any] = {"first_seconds": time.perf_counter() - began}
+            process = psutil.Process(it.pid)
+            found["first_cpu_seconds"] = sum(process.cpu_times()[:2])
+            found["milliseconds"], found["bytes"] = {}, {}
+            asked = questions(overview, random.Random(number))
+            for name, address in asked.items():
+                began = time.perf_counter()
+                data = _get(url + address)
+                taken = time.perf_counter() - began
+                found["milliseconds"][name] = 1000 * taken
+                found["bytes"][name] = len(data)
+            found["resident_bytes"] = process.memory_info().rss
+        finally:
+            it.kill()
+    return found | {"load": os.getloadavg()[0]}
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=600) as answer:
+        data: bytes = answer.read()
+    return data
+
+
+def measure(folder: pathlib.Path, *, shards: int, rounds: int) -> list[dict[str, Any]]:
+    """Makes the datasets, and looks at each in every round."""
+    _gristmill("demo", folder / "demo")
+    for kind in KINDS:
+        say(f"making {shards:,} shards of {kind}")
+        # In a process of its own, whose memory is given back.
+        maker = multiprocessing.get_context("fork").Process(
+            target=make_dataset, args=(folder, kind, shards)
+        )
+        maker.start()
+        maker.join()
+        if maker.exitcode:
+            raise RuntimeError(f"{kind}: exit code {maker.exitcode}")
+    runs = []
+    for number, kind in take_turns(KINDS, rounds):
+        run = look(folder / kind, number, folder / "demo/tokenizer.json")
+        slowest = max(run["milliseconds"].values())
+        say(
+            f"round {number + 1}, {kind}: {run['first_seconds']:.2f} s to the first "
+            f"answer, at most {slowest:.0f} ms for each after it"
+        )
+        runs.append({"contestant": kind, "round": number, **run})
+    return runs
+
+
+def render(results: dict[str, Any]) -> str:
+    """Returns docs/performance/view.md."""
+    runs = results["runs"]
+    inputs = results["shards"] // _PER_INPUT
+
+    def row(name: str, value: Callable[[dict[str, Any]], float], digits: int) -> str:
+        cells = (
+            Spread.of([value(run) for run in runs if run["contestant"] == kind])
+            for kind in KINDS
+        )
+        return f"| {name} | {' | '.join(cell.show(digits) for cell in cells)} |"
+
+    answers = [
+        row(name, lambda run, name=name: run["milliseconds"][name], 1)  # type: ignore[misc]
+        for name in runs[0]["milliseconds"]
+    ]
+    sizes = {name: max(run["bytes"][name] for run in runs) for name in runs[0]["bytes"]}
+    lines = "\n".join(
+        f"{line} {sizes[name] / 1e3:.0f} |"
+        for name, line in zip(sizes, answers, strict=True)
+    )
+    load = Spread.of([run["load"] for run in runs])
+    return f"""\
+# How fast `gristmill view` answers
+
+[benchmarks/view.py](../../benchmarks/view.py) writes this page:
+
+<!-- no-run: takes some ten minutes, and five million names of files -->
+```bash
+python -m benchmarks.view --json docs/performance/view.json \\
+    --markdown docs/performance/view.md
+```
+
+[`gristmill view`](../prepare/view.md) was started on a dataset of records and on one of
+packed rows, of {results["shards"]:,} shards each, on a local disk. Every shard is the
+same file under another name; the table of shards and the list of {inputs:,} input
+files are as long as real ones. It got an order of batches of {_BATCH:,} rows; of packed
+rows also their tokenizer. Of {results["rounds"]} rounds, each with a start of its own:
+the median and the range.
+
+| from the start to the first answer | records | packed rows |
+| --- | ---: | ---: |
+{row("wall time, s", lambda run: run["first_seconds"], 2)}
+{row("CPU time, s", lambda run: run["first_cpu_seconds"], 2)}
+{row("memory in the end, MB", lambda run: run["resident_bytes"] / 1e6, 0)}
+
+The first answer is the overview: counts, charts and warnings of all shards. Each answer
+after it, in milliseconds, asked for the first time over a connection of its own:
+
+| answer | records | packed rows | at most KB |
+| --- | ---: | ---: | ---: |
+{lines}
+
+Histograms are of all records of a small dataset, and of a sample of these.
+
+{describe_machine(results["environment"])}
+Other processes took part of the processors meanwhile: the load average was
+{load.show(1)}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures, and writes every run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.view", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--shards", type=int, help=f"of each dataset ({_SHARDS:,})")
+    parser.add_argument("--rounds", type=int, help="how often each is started (5)")
+    parser.add_argument("--quick", action="store_true", help="only show that it runs")
+    parser.add_argument("--json", type=pathlib.Path, help="write every run here")
+    parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
+    parser.add_argument("--work-dir", type=pathlib.Path, help="for what is written")
+    args = parser.parse_args(argv)
+    shards = args.shards or (100 if args.quick else _SHARDS)
+    rounds = args.rounds or (1 if args.quick else 5)
+    with tempfile.TemporaryDirectory(prefix="gristmill-", dir=args.work_dir) as name:
+        runs = measure(pathlib.Path(name), shards=shards, rounds=rounds)
+    results: dict[str, Any] = {
+        "environment": describe_environment(("numpy", "tokenizers")),
+        "shards": shards,
+        "rounds": rounds,
+        "runs": runs,
+    }
+    write_reports(args, "view", results, render(results))
+
+
+if __name__ == "__main__":
+    main()
