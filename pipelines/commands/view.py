@@ -81,12 +81,25 @@ def view(
         texts = load_token_texts(tokenizer)
     opened = Opened(datasets, batches, state_step=step, tokens=texts)
     if html is not None:
-        from gristmill.pipelines.view.write_page import write_html
-
-        write_html(opened, html)
+        _write(opened, html)
         click.echo(html)
         return
     _serve(opened, port, browser=not no_browser)
+
+
+def _write(opened: Any, path: str) -> None:
+    from gristmill.dataset.errors import StorageError
+    from gristmill.pipelines.view.write_page import write_html
+
+    try:
+        write_html(opened, path)
+    except OSError as e:
+        raise StorageError(
+            "the page cannot be written",
+            where=path,
+            got=e.strerror or e,
+            cure="give another --html FILE, in a directory that is there",
+        ) from e
 
 
 def _default_split(dataset: tuple[str, ...]) -> str | None:

@@ -43,6 +43,7 @@ class _Question:
 _DATASET = {"of": str, "split": str}
 _RECORD = {"record": int, **_DATASET}
 _EPOCHS = {"of": str, "first_epoch": int, "stop_epoch": int}
+_STEP = {"step": int, "first_row": int, "previews": int}
 _QUESTIONS = {
     "overview": _Question(overview, _DATASET, keeps=True),
     "sizes": _Question(sizes, _DATASET, keeps=True),
@@ -50,7 +51,7 @@ _QUESTIONS = {
     "shard": _Question(shard, {"shard": int, **_DATASET}, ("shard",)),
     "record": _Question(record, _RECORD, ("record",)),
     "source": _Question(source, {**_RECORD, "read": int}, ("record",)),
-    "step": _Question(step, {"step": int, "first_row": int}, ("step",)),
+    "step": _Question(step, _STEP, ("step",)),
     "seen": _Question(seen, {"record": int, **_EPOCHS}, ("record",)),
     "spread": _Question(spread, {"of": str, "epoch": int}, keeps=True),
     "mixture": _Question(mixture, {}, keeps=True),

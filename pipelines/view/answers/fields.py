@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import dataclasses
 import re
 from typing import Any
@@ -16,6 +17,7 @@ _IMAGE_BYTES = 8 << 20
 """A larger image is not sent: the page says so."""
 _RECORD_IMAGE_BYTES = 16 << 20
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_BEGIN_BYTES = 1000
 _LISTED = 32
 """Texts or images of one field."""
 
@@ -138,6 +140,26 @@ def _texts(values: list[bytes]) -> list[str] | None:
     ):
         return None
     return texts
+
+
+def longest_text(record: bytes) -> str | None:
+    """Returns the begin of the longest text that a record has, None if it has none."""
+    try:
+        features = decode_example(record)
+    except ValueError:
+        features = {}
+    firsts = [values[0] for values in features.values() if values]
+    found = [one for one in firsts if isinstance(one, bytes)]
+    for value in sorted(found if features else [record], key=len, reverse=True):
+        if not image_type(value):
+            decoder = codecs.getincrementaldecoder("utf-8")()
+            try:
+                text = decoder.decode(value[:_BEGIN_BYTES])
+            except UnicodeDecodeError:
+                continue
+            if not _CONTROLS.search(text):
+                return text
+    return None
 
 
 def _cut_text(text: str) -> tuple[str, str | None]:

@@ -36,7 +36,8 @@ class Overview:
 
     Attributes:
         gristmill: The version that answers.
-        datasets: Those that were opened: name, path and records of each.
+        datasets: Those that were opened: name, path, records and, of a mixture, the
+            weight of each.
         name: What the dataset is called.
         path: Where it is.
         of: Its name in a mixture, "" otherwise.
@@ -60,6 +61,7 @@ class Overview:
         quarantined_bytes: Their size.
         warnings: What is not as one would wish.
         packed: What packed rows hold, as pairs of a head and a text.
+        packed_counts: The same as numbers, and the `length` of rows.
         features: Name and description of each feature, as far as known.
         shards_chart: Records and sizes of the shards; None if there is none.
         largest_shards: Some of the largest.
@@ -93,6 +95,7 @@ class Overview:
     quarantined_bytes: int
     warnings: list[str]
     packed: list[tuple[str, str]] | None
+    packed_counts: dict[str, Any] | None
     features: list[dict[str, str]]
     shards_chart: ShardsChart | None
     largest_shards: list[dict[str, Any]]
@@ -117,10 +120,7 @@ def overview(opened: Opened, *, of: str = "", split: str | None = None) -> Overv
     same = dataset is opened.datasets[opened.name(of)]
     return Overview(
         gristmill=__version__,
-        datasets=[
-            {"name": name, "path": one.path, "records": len(one)}
-            for name, one in opened.datasets.items()
-        ],
+        datasets=_datasets(opened),
         name=shards_of(dataset).name if manifest is None else manifest.name,
         path=dataset.path,
         of=opened.name(of),
@@ -152,6 +152,7 @@ def overview(opened: Opened, *, of: str = "", split: str | None = None) -> Overv
             *_other_tokenizer(found, opened.tokens),
         ],
         packed=_packed(found),
+        packed_counts=_packed_counts(dataset, found),
         features=[
             {"name": name, "text": feature_text(spec)}
             for name, spec in (dataset.features or {}).items()
@@ -162,6 +163,18 @@ def overview(opened: Opened, *, of: str = "", split: str | None = None) -> Overv
         order=_order(opened.batches, opened.state_step) if same else None,
         tokenizer=None if opened.tokens is None else opened.tokens.name,
     )
+
+
+def _datasets(opened: Opened) -> list[dict[str, Any]]:
+    weights: list[float | None] = [None] * len(opened.datasets)
+    if opened.batches is not None and opened.batches.schedule.mixture is not None:
+        first = opened.batches.schedule.mixture.phases[0]
+        weights = list(map(float, first.weights))
+    named = zip(opened.datasets.items(), weights, strict=True)
+    return [
+        {"name": name, "path": one.path, "records": len(one), "weight": weight}
+        for (name, one), weight in named
+    ]
 
 
 def _stored(
@@ -215,6 +228,21 @@ def _packed(found: list[tuple[Dataset, Split]]) -> list[tuple[str, str]] | None:
     return lines
 
 
+def _packed_counts(
+    dataset: Dataset, found: list[tuple[Dataset, Split]]
+) -> dict[str, Any] | None:
+    counts = dataset.packed_counts()
+    if counts is None or not _all_packed(found):
+        return None
+    lengths = (
+        edition.packed["length"]
+        for _, split in found
+        for edition in split.parts
+        if edition.packed is not None
+    )
+    return {**counts.as_dict(), "length": max(lengths)}
+
+
 def _other_tokenizer(
     found: list[tuple[Dataset, Split]], tokens: TokenTexts | None
 ) -> list[str]:
@@ -246,6 +274,9 @@ def _order(batches: Batches | None, state_step: int | None) -> dict[str, Any] | 
         "state_step": state_step,
         "seed": first.seed,
         "shuffle": first.shuffle.kind,
+        "block_records": getattr(first.shuffle, "block_records", None),
+        "window_blocks": getattr(first.shuffle, "window_blocks", None),
+        "drop_remainder": schedule.drop_remainder,
         "epochs": first.epochs,
         "mixture": bool(batches.names),
     }

@@ -12,11 +12,12 @@ from gristmill.loader.dataset import Dataset, ShardInfo
 from gristmill.loader.indices import checked_count
 from gristmill.loader.provenance.chunk_sizes import cached_footer
 from gristmill.loader.provenance.packed_shard import packed_of
-from gristmill.pipelines.view.answers.fields import Field, fields_of
+from gristmill.pipelines.view.answers.fields import Field, fields_of, longest_text
 from gristmill.pipelines.view.answers.opened import Opened
 from gristmill.pipelines.view.answers.shard import size_of
 
 _TOKENS_SHOWN = 65_536
+_PREVIEW_TOKENS, _PREVIEW_CHARACTERS = 32, 80
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ class Record:
         records: How many there are.
         shard: The number of the shard that holds it.
         file: The file of that shard.
+        file_bytes: The size of that.
         position: Its number in the shard.
         offset_bytes: Where its chunk begins in the file.
         end_bytes: Where its chunk ends.
@@ -61,6 +63,7 @@ class Record:
     records: int
     shard: int
     file: str
+    file_bytes: int
     position: int
     offset_bytes: int
     end_bytes: int
@@ -92,6 +95,7 @@ def record(
         records=len(dataset),
         shard=shard,
         file=info.path,
+        file_bytes=size_of(info),
         position=position,
         **chunk_of(info, position),
         size_bytes=len(data),
@@ -129,6 +133,22 @@ def row_format_of(part: Dataset, info: ShardInfo) -> RowFormat | None:
     if packed is None:
         return None
     return RowFormat(packed.length, packed.id_bytes, cast(RowsKind, packed.rows))
+
+
+def preview_of(opened: Opened, data: bytes, row_format: RowFormat | None) -> str | None:
+    """Returns what a record begins with, in a line; None if it has no text."""
+    if row_format is not None:
+        row = decode_rows(row_format, [data])
+        first = row.tokens[: min(int(row.lengths[0]), _PREVIEW_TOKENS)].tolist()
+        texts = opened.texts(first)
+        shown = " ".join(map(str, first))
+        if None not in texts:
+            shown = "".join(map(str, texts))
+    elif (text := longest_text(data)) is None:
+        return None
+    else:
+        shown = text
+    return " ".join(shown.split())[:_PREVIEW_CHARACTERS]
 
 
 def _segments(data: bytes, row_format: RowFormat, opened: Opened) -> list[Segment]:

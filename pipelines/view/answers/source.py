@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 from gristmill.loader.provenance.locate import locate_record
@@ -78,9 +79,20 @@ def _place(place: SourcePlace, detail: Detail) -> dict[str, Any]:
     in_range = fields.pop("record_in_range")
     return {
         **fields,
+        "file_bytes": _file_bytes(place.source_path),
         "number_in_range": in_range,
         "begin_bytes": begin,
         "end_bytes": end,
         **detail._asdict(),
         "text": [line.strip() for line in source_lines(place, detail)],
     }
+
+
+def _file_bytes(path: str | None) -> int | None:
+    """Returns the size of a local file, None of another, or if it is not there."""
+    if path is None or "://" in path:
+        return None
+    try:
+        return os.stat(path).st_size
+    except (OSError, ValueError):
+        return None

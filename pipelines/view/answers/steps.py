@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.dataset import shards_of
 from gristmill.loader.indices import checked_count
 from gristmill.loader.order.schedule import by_dataset
 from gristmill.pipelines.view.answers.opened import Opened
-from gristmill.pipelines.view.answers.record import checked_record
+from gristmill.pipelines.view.answers.record import (
+    checked_record,
+    preview_of,
+    row_format_of,
+)
 
 _ROWS = 256
 _EPOCHS = 1000
@@ -26,6 +32,8 @@ class Row:
         record: Its record there.
         shard: The number of the shard that has the record.
         file: The file of that shard.
+        size_bytes: The size of the record; None if it was not read.
+        preview: Its first text, cut; None if it was not read, or has none.
     """
 
     row: int
@@ -34,6 +42,8 @@ class Row:
     record: int
     shard: int
     file: str
+    size_bytes: int | None = None
+    preview: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,8 +63,11 @@ class Step:
     rows: list[Row]
 
 
-def step(opened: Opened, *, step: int, first_row: int = 0) -> Step:
-    """Returns the rows of a step from one on, at most 256."""
+def step(opened: Opened, *, step: int, first_row: int = 0, previews: int = 0) -> Step:
+    """Returns the rows of a step from one on, at most 256.
+
+    With `previews` their records are read, from as many shards as they are in.
+    """
     schedule, names = opened.ordered().schedule, list(opened.datasets)
     num_rows = len(schedule.positions(step))
     first = checked_count(first_row, what="first_row", least=0, most=num_rows - 1)
@@ -87,8 +100,24 @@ def step(opened: Opened, *, step: int, first_row: int = 0) -> Step:
             )
             for row, place, record, shard in found
         ]
+    if previews:
+        rows = [
+            row
+            for _, some in itertools.groupby(rows, key=lambda row: row.of)
+            for row in _with_previews(opened, list(some))
+        ]
     rows.sort(key=lambda row: row.row)
     return Step(step=step, num_rows=num_rows, first_row=first, rows=rows)
+
+
+def _with_previews(opened: Opened, rows: list[Row]) -> Iterator[Row]:
+    """Yields rows of one dataset with what their records begin with."""
+    dataset = opened.datasets[rows[0].of]
+    records = dataset.read([row.record for row in rows])
+    for row, data in zip(rows, records, strict=True):
+        part, number = dataset.part_of(row.shard)
+        preview = preview_of(opened, data, row_format_of(part, part.shard(number)))
+        yield dataclasses.replace(row, size_bytes=len(data), preview=preview)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -34,3 +34,7 @@ def test_options_that_do_not_go_together(tmp_path: pathlib.Path) -> None:
     done = CliRunner().invoke(cli, ["view", dataset, "--seed", "3"])
     assert done.exit_code == 2
     assert "the batch size is missing" in done.output
+    nowhere = tmp_path / "none" / "page.html"
+    done = CliRunner().invoke(cli, ["view", dataset, "--html", str(nowhere)])
+    assert done.exit_code == 1
+    assert "the page cannot be written" in done.output

@@ -38,6 +38,15 @@ def test_counts_and_sizes_are_those_of_the_files(opened, dataset, records) -> No
     assert found["order"]["epoch_steps"] == -(-len(records) // 8)
 
 
+def test_counts_of_packed_rows(packed) -> None:
+    found = ask(packed, "api/overview")
+    counts = packed.datasets[""].packed_counts()
+    assert found["kind"] == "packed"
+    assert found["packed_counts"]["tokens"] == counts.tokens
+    assert found["packed_counts"]["length"] == 32
+    assert dict(found["packed"])["tokenizer"] == "not known"
+
+
 def test_a_chart_of_many_shards_has_a_median_of_each_bucket() -> None:
     values = np.random.default_rng(3).integers(0, 1000, 1203)
     chart = shards_chart(ShardColumns(values, values, None))

@@ -11,7 +11,7 @@ import pytest
 
 from gristmill.dataset.errors import InputError
 from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.fields import fields_of
+from gristmill.pipelines.view.answers.fields import fields_of, longest_text
 from tests.pipelines.view.conftest import FILES, png
 from tests.support.examples import tf_example
 
@@ -37,6 +37,14 @@ def test_a_record_has_its_place_and_its_fields(opened, records) -> None:
         assert base64.b64decode(data) == png(1 + number % 5)
     with pytest.raises(InputError, match="out of range"):
         ask(opened, f"api/record?record={len(records)}")
+
+
+def test_the_longest_text_is_found() -> None:
+    assert longest_text("é".encode() * 1000) == "é" * 500
+    assert longest_text(bytes(10)) is None
+    values = {"a": [b"short"], "b": ["longer ä".encode()], "c": [png(9)], "d": [1, 2]}
+    assert longest_text(tf_example(values)) == "longer ä"
+    assert longest_text(tf_example({"d": [1]})) is None
 
 
 def test_fields_are_cut_and_say_so() -> None:

@@ -25,6 +25,7 @@ def test_the_frame_of_a_record_is_at_its_place(opened, records) -> None:
         data = pathlib.Path(source["path"]).read_bytes()
         assert data[begin : begin + len(frame)] == frame
         assert source["format"] == "tfrecord"
+        assert source["file_bytes"] == len(data)
         assert source["text"][0] == f"source   {source['path']}"
 
 

@@ -41,7 +41,7 @@ def test_rows_are_those_of_the_feed(mixed: Opened) -> None:
     seen = collections.defaultdict(set)
     with batches.feed(process_index=0, process_count=1) as feed:
         for step in range(14):
-            found = ask(mixed, f"api/step?step={step}")
+            found = ask(mixed, f"api/step?step={step}&previews=1")
             rows = list(next(feed))
             assert found["num_rows"] == len(rows) == (6 if step >= 9 else 4)
             assert [row["row"] for row in found["rows"]] == list(range(len(rows)))
@@ -49,6 +49,8 @@ def test_rows_are_those_of_the_feed(mixed: Opened) -> None:
                 dataset = mixed.datasets[row["of"]]
                 assert dataset[row["record"]] == data
                 assert dataset.shard(row["shard"]).path == row["file"]
+                assert row["size_bytes"] == len(data)
+                assert row["preview"] == data.decode()
                 at = row["of"], row["record"]
                 seen[at].add((row["epoch"], step, row["row"]))
     assert {epoch for at in seen.values() for epoch, _, _ in at} == {0, 1}
@@ -67,8 +69,19 @@ def test_rows_come_some_at_a_time(opened) -> None:
     rows = [row for page in pages for row in page["rows"]]
     assert [row["row"] for row in rows] == list(range(600))
     assert [row["record"] for row in rows] == batches.indices(1).tolist()
+    assert {(row["size_bytes"], row["preview"]) for row in rows} == {(None, None)}
     with pytest.raises(InputError, match="first_row is out of range"):
         ask(large, "api/step?step=1&first_row=600")
+
+
+def test_a_preview_is_the_longest_text_or_the_first_tokens(opened, packed) -> None:
+    for row in ask(opened, "api/step?step=3&previews=1")["rows"]:
+        words = "word " * (row["record"] % 9)
+        assert row["preview"] == words.strip()
+    for row in ask(packed, "api/step?step=3&previews=1")["rows"]:
+        record = ask(packed, f"api/record?record={row['record']}")
+        tokens = record["segments"][0]["tokens"]
+        assert row["preview"] == " ".join(str(token) for token, _ in tokens)[:80]
 
 
 def test_what_is_out_of_range_is_told(opened) -> None:
@@ -102,6 +115,7 @@ def test_shares_of_a_mixture_are_counted(mixed: Opened) -> None:
     assert ask(mixed, "api/overview")["order"]["epoch_steps"] == found["steps"][-1]
     datasets = ask(mixed, "api/overview?of=code")["datasets"]
     assert [one["name"] for one in datasets] == ["web", "code"]
+    assert [one["weight"] for one in datasets] == [0.75, 0.25]
 
 
 def test_one_dataset_is_no_mixture(opened) -> None:
