@@ -20,7 +20,6 @@ _RENDERERS = {
     "load": "load_report.render_markdown",
     "maxtext": "maxtext.render",
     "plan": "plan.render",
-    "view": "view.render",
 }
 
 
