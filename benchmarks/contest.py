@@ -10,6 +10,7 @@ import os
 import pathlib
 import platform
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,6 +40,18 @@ def describe_environment(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": versions,
     }
+
+
+def commit_of(checkout: pathlib.Path | str) -> str:
+    """Returns the commit of a checkout, short, as the version of what is in it."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.check_output(command, text=True).strip()
+
+
+def version_in(python: pathlib.Path | str, package: str) -> str:
+    """Returns the version of a package in the environment of another Python."""
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return subprocess.check_output([str(python), "-c", code], text=True).strip()
 
 
 def describe_machine(environment: Mapping[str, Any]) -> str:
@@ -124,11 +137,19 @@ def write_between(path: pathlib.Path, marks: tuple[str, str], text: str) -> None
     Raises:
         ValueError: The document does not have both marks.
     """
+    path.write_text(replace_between(path, marks, text), encoding="utf-8")
+
+
+def replace_between(path: pathlib.Path, marks: tuple[str, str], text: str) -> str:
+    """Returns a document with another text between two marks.
+
+    Raises:
+        ValueError: The document does not have both marks.
+    """
     document = path.read_text(encoding="utf-8")
     begin = document.index(marks[0]) + len(marks[0])
     end = document.index(marks[1], begin)
-    document = f"{document[:begin]}\n{text.rstrip()}\n{document[end:]}"
-    path.write_text(document, encoding="utf-8")
+    return f"{document[:begin]}\n{text.rstrip()}\n{document[end:]}"
 
 
 def run_contest(

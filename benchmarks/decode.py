@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.contest import describe_environment
 from gristmill.loader import ExampleDecoder, FixedFeature, PaddedFeature
 
 
@@ -226,7 +227,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.markdown is not None:
         options.markdown.write_text(
             "# The cost of decoding\n\n"
-            "Microseconds of CPU per record, one core, the median of "
+            f"Measured on {describe_environment(())['date']}: microseconds of CPU "
+            "per record, one core, the median of "
             f"{rounds} rounds; made by\n"
             "`python -m benchmarks.decode --markdown docs/performance/decode.md`.\n\n"
             f"{text}\n"

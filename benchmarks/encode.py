@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.contest import describe_environment
 from gristmill.dataset import encode_example
 from gristmill.transforms.tables import encode_rows, features_of
 
@@ -110,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.markdown is not None:
         options.markdown.write_text(
             "# The cost of encoding\n\n"
-            "Microseconds of CPU per record, one core, the median of "
+            f"Measured on {describe_environment(())['date']}: microseconds of CPU "
+            "per record, one core, the median of "
             f"{rounds} rounds of {records}\nrecords; made by "
             "`python -m benchmarks.encode --markdown docs/performance/encode.md`.\n\n"
             f"{text}\n",

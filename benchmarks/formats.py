@@ -28,6 +28,7 @@ from typing import Any
 
 from benchmarks import c4_like, figures, process_cost
 from benchmarks.contest import (
+    commit_of,
     describe_environment,
     describe_machine,
     parse_contest,
@@ -340,7 +341,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             for key in ("jsonl", "parquet"):
                 benchmark.measure(key, 0)
             benchmark.clear()
-    results = {"environment": describe_environment(_PACKAGES), "runs": benchmark.runs}
+    environment = describe_environment(_PACKAGES)
+    if args.converter is not None:
+        environment["packages"]["arrayrecord-converter"] = commit_of(args.converter)
+    results = {"environment": environment, "runs": benchmark.runs}
     write_reports(args, "formats", results, render(results))
     return 0
 

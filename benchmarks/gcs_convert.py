@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import c4_like, process_cost
+from benchmarks.contest import describe_environment
 from benchmarks.rounds import take_turns
 from gristmill.dataset.storage.gcs import GcsStorage
 from tests.support.gcs_process import GcsProcess
@@ -210,7 +211,8 @@ def render_markdown(results: dict[str, Any]) -> str:
         "Written by `python -m benchmarks.gcs_convert`; see benchmarks/README.md.",
         "",
         f"{results['records']:,} records, {megabytes:,.0f} MB in {results['files']} "
-        f"files, one shard each; {results['rounds']} rounds on {results['machine']}. "
+        f"files, one shard each. Measured on {results['date']}; "
+        f"{results['rounds']} rounds on {results['machine']}. "
         "The bucket is a server on the same machine: it takes part of the processors "
         "that the local conversion has for itself. Medians of the rounds; in brackets "
         "the fastest.",
@@ -285,6 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         benchmark = Benchmark(args, pathlib.Path(work), server)
         results = {
+            "date": describe_environment(())["date"],
             "machine": f"{os.cpu_count()} processors, Python "
             f"{platform.python_version()}",
             "input_bytes": args.bytes,

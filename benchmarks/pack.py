@@ -36,7 +36,7 @@ from typing import Any
 
 from benchmarks import pack_report, pack_text, process_cost
 from benchmarks.c4_like import parse_size
-from benchmarks.contest import describe_environment, say
+from benchmarks.contest import commit_of, describe_environment, say, version_in
 from benchmarks.rounds import take_turns
 
 _PACKAGES = ("gigatoken", "numpy", "tokenizers", "zstandard")
@@ -201,6 +201,17 @@ def _counts(output: pathlib.Path) -> dict[str, Any]:
     }
 
 
+def _describe(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns what the numbers depend on, the versions of the peers among it."""
+    environment = describe_environment(_PACKAGES)
+    if args.datatrove:
+        packages = {"datatrove": version_in(args.datatrove, "datatrove")}
+        environment["packages"] |= packages
+    if args.megatron:
+        environment["packages"]["Megatron-LM"] = commit_of(args.megatron[0])
+    return environment
+
+
 def run_part(part: str, contest: Contest, args: argparse.Namespace) -> list[Any]:
     """Runs all rounds of a part; returns its runs."""
     runs = []
@@ -275,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         contest = Contest(pathlib.Path(work), args)
         for part in parts:
             results["parts"][part] = {
-                "environment": describe_environment(_PACKAGES),
+                "environment": _describe(args),
                 "real_text": args.c4 is not None,
                 "runs": run_part(part, contest, args),
             }

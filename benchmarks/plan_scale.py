@@ -26,6 +26,8 @@ import resource
 import subprocess
 import sys
 
+from benchmarks.contest import describe_environment
+
 _FEW_SHARDS = 8
 SHARDS = [10**3, 10**4, 10**5, 10**6, 4 * 10**6]
 _FIRST = ("total_seconds", "peak_bytes", "element_bytes", "gathered_shard_bytes")
@@ -145,7 +147,9 @@ def main() -> None:
             print(f"{path}\n\n{markdown(runs)}", flush=True)
         found[path] = runs
     if kept:
-        options.markdown.write_text(document(found), encoding="utf-8")
+        day = describe_environment(())["date"]
+        text = f"{document(found)}\nThe newest of these was measured on {day}.\n"
+        options.markdown.write_text(text, encoding="utf-8")
         kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -13,3 +13,9 @@ from benchmarks import reports
 def test_reports_are_those_of_the_runs(name: str, text: str) -> None:
     kept = (reports.FOLDER / name).read_text(encoding="utf-8")
     assert kept == text, "run `python -m benchmarks.reports`"
+
+
+def test_parts_of_pages_are_those_of_the_runs() -> None:
+    for path, text in reports.list_parts():
+        kept = path.read_text(encoding="utf-8")
+        assert kept == text, "run `python -m benchmarks.reports`"

@@ -1,0 +1,77 @@
+"""The pages of all comparisons: ratios of rounds, versions, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from benchmarks import reports
+from benchmarks.overview import PEERS, Overview
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    runs = [
+        {
+            "contestant": key,
+            "round": number,
+            "kind": kind,
+            "input_bytes": 10**8,
+            "cpu_seconds": seconds * number,
+            "wall_seconds": seconds,
+        }
+        for number in (1, 2, 3)
+        for kind in ("startup", "main")
+        for key, seconds in (
+            ("gristmill_2", 2.0 if kind == "main" else 7.0),
+            ("array_record_beam", 8.0 + number),
+            ("tfds", 5.0),
+        )
+    ]
+    environment = {
+        "date": "2026-01-02",
+        "cpu_count": 2,
+        "cpu": "x",
+        "packages": {"array-record": "1.2", "apache-beam": "3.4"},
+    }
+    results = {"environment": environment, "runs": runs}
+    (tmp_path / "convert.json").write_text(json.dumps(results))
+    (tmp_path / "convert.md").write_text("# Conversion\n")
+    return tmp_path
+
+
+def test_ratios_are_those_of_each_round(folder: pathlib.Path) -> None:
+    lines = Overview(folder).peers("docs/").splitlines()
+    assert lines[2] == (
+        "| `array_record.beam` | array-record 1.2, apache-beam 3.4 | TFRecords to "
+        "shards; 2 workers | 5.00\N{MULTIPLICATION SIGN} (4.50..5.50) | "
+        "5.00\N{MULTIPLICATION SIGN} (4.50..5.50) | [2026-01-02](docs/convert.md) |"
+    )
+
+
+def test_says_what_is_not_known(folder: pathlib.Path) -> None:
+    lines = Overview(folder).peers().splitlines()
+    assert len(lines) == 2 + len(PEERS)
+    assert lines[3].startswith("| `tfds convert_format` | ? | the same | 2.50")
+    assert "| not measured yet | not measured yet | not yet |" in lines[4]
+
+
+def test_lists_the_reports_that_are_there(folder: pathlib.Path) -> None:
+    assert Overview(folder).reports().splitlines() == [
+        "- [Conversion](convert.md): TFRecords to shards, whole processes beside peers "
+        "and bare loops: 5.00\N{MULTIPLICATION SIGN} (4.50..5.50) the MB per CPU "
+        "second of `array_record.beam`. Measured on 2026-01-02."
+    ]
+    (folder / "decode.md").write_text("# Decoding\n\nMeasured on 2026-03-04.\n")
+    assert Overview(folder).reports().endswith(". Measured on 2026-03-04.")
+    (folder / "encode.md").write_text("# Encoding\n")
+    with pytest.raises(ValueError, match=r"encode\.md does not say on which day"):
+        Overview(folder).reports()
+
+
+def test_every_report_is_listed() -> None:
+    listed = (reports.FOLDER / "index.md").read_text(encoding="utf-8")
+    for path in reports.FOLDER.glob("*.md"):
+        assert path.name == "index.md" or f"]({path.name})" in listed, path.name
