@@ -79,6 +79,11 @@ class Watched:
             self.page.goto(self.home + hash_)
         self.settle()
 
+    def arrive(self, pattern: str) -> None:
+        """Waits until the page is at an address, and shows what it says."""
+        self.page.wait_for_url(pattern)
+        self.settle()
+
     def settle(self) -> None:
         """Waits until the page shows what its address says, charts and all."""
         self.page.wait_for_function(

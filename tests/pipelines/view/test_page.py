@@ -79,9 +79,8 @@ def watched(browser: Any, home: str, **options: Any) -> Iterator[Watched]:
     context = browser.new_context(**{"viewport": LAPTOP, **options})
     found = Watched(context.new_page(), home)
     yield found
-    hurt = found.page.evaluate("window.hurt")
+    assert (found.faults, found.page.evaluate("window.hurt")) == ([], None)
     context.close()
-    assert (found.faults, hurt) == ([], None)
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +161,7 @@ def test_charts_have_their_numbers_units_and_words(
         # The numbers are there as a table, too.
         seen.page.locator("figure summary").first.click()
         rows = seen.page.locator("figure").first.locator("tbody tr")
+        rows.first.wait_for()
         assert rows.all_inner_texts() == ["0\t40", "1\t1", "2\t25", "3\t0", "4\t34"]
         # The colours follow the system while the page is open.
         seen.page.emulate_media(color_scheme="dark")
@@ -176,7 +176,7 @@ def test_charts_have_their_numbers_units_and_words(
         seen.page.mouse.click(
             box["x"] + box["width"] - 60, box["y"] + box["height"] / 2
         )
-        seen.page.wait_for_url("**/#/shard/4")
+        seen.arrive("**/#/shard/4")
         seen.go("#/order")
         found = charts(seen)
         points = ask(opened, "api/spread")["points"]
@@ -202,56 +202,50 @@ def test_from_a_step_to_the_byte_in_the_source_and_back(
         press, locator = seen.page.keyboard.press, seen.page.locator
         seen.go("#/dataset")
         press("3")  # The views have keys.
-        seen.page.wait_for_url("**/#/step")
-        seen.settle()
+        seen.arrive("**/#/step")
         # The slider, moved by the keyboard.
         locator("input[type=range]").focus()
         for _ in range(7):
             press("ArrowRight")
-        seen.page.wait_for_url("**/#/step/7")
-        seen.settle()
+        seen.arrive("**/#/step/7")
         assert locator("input[type=range]").get_attribute("aria-valuetext") == "step 7"
         rows = locator("main tbody tr")
         assert rows.count() == 8
         assert locator(".strip line").count() == 8
         rows.nth(5).locator("a").nth(1).click()
         at = f"#/record/{row['record']}"
-        seen.page.wait_for_url(f"**/{at}?step=7&row=5")
-        seen.settle()
+        seen.arrive(f"**/{at}?step=7&row=5")
         assert source["path"] in seen.text(".place")
         assert f"byte {source['offset_bytes']:,}" in seen.text(".source-place")
         assert re.match(r"Step 7 . row 5", seen.text(".trail"))
         # Where it is seen leads back to the row, and so does the history.
         locator(".seen a").first.click()
-        seen.page.wait_for_url("**/#/step/7?row=5")
-        seen.settle()
+        seen.arrive("**/#/step/7?row=5")
         assert locator("tr[aria-current]").inner_text().startswith("5\t")
         seen.page.go_back()
-        seen.page.wait_for_url(f"**/{at}?step=7&row=5")
+        seen.arrive(f"**/{at}?step=7&row=5")
         seen.page.go_back()
-        seen.page.wait_for_url("**/#/step/7")
+        seen.arrive("**/#/step/7")
         # A link of one record, opened anew, and the records beside it.
         seen.page.goto(f"{server.url}#/record/41")
         seen.page.reload()
         seen.settle()
         press("n")
-        seen.page.wait_for_url("**/#/record/42")
+        seen.arrive("**/#/record/42")
         press("ArrowLeft")
-        seen.page.wait_for_url("**/#/record/41")
+        seen.arrive("**/#/record/41")
         press("g")
         seen.page.keyboard.type("99")
         press("Enter")
-        seen.page.wait_for_url("**/#/record/99")
-        seen.settle()
+        seen.arrive("**/#/record/99")
         assert locator("a[data-key=next]").count() == 0
         locator(".place a").first.click()
-        seen.page.wait_for_url("**/#/shard/4")
-        seen.settle()
+        seen.arrive("**/#/shard/4")
         assert "in-train" in seen.text()
         press("?")
-        assert locator("dialog[open]").count() == 1
+        locator("dialog[open]").wait_for()
         press("Escape")
-        assert locator("dialog[open]").count() == 0
+        locator("dialog[open]").wait_for(state="detached")
         # All of it can be reached with Tab, and where one is can be seen.
         names = set()
         for _ in range(12):
@@ -352,8 +346,7 @@ def test_the_file_works_without_a_server(
         assert seen.asked == [""]  # The file itself.
         seen.go("#/step/7")
         seen.page.locator("main tbody tr").nth(5).locator("a").nth(1).click()
-        seen.page.wait_for_url("**?step=7&row=5")
-        seen.settle()
+        seen.arrive("**?step=7&row=5")
         assert re.search(r"byte [\d,]+", seen.text(".source-place"))
         seen.go("#/step/1000000")
         assert "not in the file" in seen.text(".bad")
