@@ -25,6 +25,7 @@ extensions = [
     "sphinx_copybutton",
     "site_pages",
     "site_api",
+    "site_errors",
     "site_llms",
 ]
 

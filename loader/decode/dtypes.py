@@ -15,14 +15,17 @@ _KINDS = {"b": INTS, "i": INTS, "u": INTS, "f": FLOATS, "O": BYTES}
 
 def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Returns the dtype of a feature's values, which must be one; bytes are objects."""
-    found = np.dtype(dtype)
-    if found.kind == "S" and not found.itemsize:
+    try:
+        found: np.dtype[Any] | None = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is not None and found.kind == "S" and not found.itemsize:
         return np.dtype(object)
-    if found.kind not in _KINDS:
+    if found is None or found.kind not in _KINDS:
         raise InputError(
             "no feature of a tf.train.Example has values of this type",
             expected="bytes, bool, an integer or a floating-point type",
-            got=found,
+            got=repr(dtype) if found is None else found,
         )
     return found
 

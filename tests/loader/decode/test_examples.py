@@ -381,6 +381,7 @@ def test_an_error_pickles_and_gets_the_name_of_its_record():
     [
         (lambda: Fixed("datetime64[s]", shape=(3,)), "no feature .* of this type"),
         (lambda: Fixed("complex64", shape=(3,)), "bytes, bool, an integer"),
+        (lambda: Fixed("int12"), "no feature .* of this type(.|\n)*'int12'"),
         (lambda: Fixed("int32", shape=(0,)), "dimension of shape"),
         (
             lambda: Fixed("int32", shape=5),
