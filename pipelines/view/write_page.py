@@ -154,7 +154,7 @@ class _Held:
     """The answers that go into a file, as long as there is room."""
 
     def __init__(self, opened: Opened, room_bytes: int):
-        self._opened, self._room_bytes = opened, room_bytes
+        self._opened, self.room_bytes = opened, room_bytes
         self.answers: dict[str, Any] = {}
         self.misses = 0
 
@@ -170,13 +170,17 @@ class _Held:
         except GristmillError as e:
             # The page shows what is wrong in its place, as it does with a server.
             answer = error_answer(e)
+        if name == "step" and "rows" in answer:
+            # The page shows the number of the shard: its path would take most room.
+            rows = [{**row, "file": None} for row in answer["rows"]]
+            answer = {**answer, "rows": rows}
         size_bytes = len(_json({address: answer}))
-        if size_bytes > min(self._room_bytes, _ANSWER_BYTES):
+        if size_bytes > min(self.room_bytes, _ANSWER_BYTES):
             self.misses += 1
             return {}
         self.misses = 0
         self.answers[address] = answer
-        self._room_bytes -= size_bytes
+        self.room_bytes -= size_bytes
         return {} if "error" in answer else answer
 
     def count(self, name: str) -> int:
@@ -191,10 +195,15 @@ def _add_steps(
     if not order:
         return iter(())
     stop = order["steps"] or order["epoch_steps"]
-    steps = _spread(stop, _STEPS)
+    first = held.add("step", step=0, previews=1)
+    # The records are to have as much room as the steps.
+    fitting = held.room_bytes // 2 // max(1, len(_json(first)))
+    steps = {*_spread(stop, max(2, min(_STEPS, fitting)))} - {0}
     if order["state_step"] is not None:
-        steps = sorted({*steps, order["state_step"]})
-    found = [held.add("step", step=step).get("rows", []) for step in steps]
+        steps.add(order["state_step"])
+    found = [first.get("rows", [])]
+    for step in sorted(steps):
+        found.append(held.add("step", step=step, previews=1).get("rows", []))
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*found))
     return ((row["of"], row["record"]) for row in in_turn if row is not None)
 

@@ -46,9 +46,14 @@ function warningsPart(o) {
 
 function tilesPart(o) {
   const thing = thingOf(o);
+  const packed = o.packed_counts;
   return element("div", { class: "tiles" },
     tile(thing === "row" ? "Packed rows" : "Records", count(o.records), o.raw_bytes !== null && o.records > 0
       ? `${sizeText(o.raw_bytes / o.records)} each, on average` : null),
+    packed ? tile("Documents", count(packed.documents), packed.documents > 0
+      ? `${count(Math.round(packed.tokens / packed.documents))} tokens each, on average` : null) : null,
+    packed ? tile("Tokens", shortCount(packed.tokens), packed.tokens + packed.padding_tokens > 0
+      ? `and ${percent(packed.padding_tokens / (packed.tokens + packed.padding_tokens))} padding` : null) : null,
     o.file_bytes === null ? null : tile("Stored", size(o.file_bytes), o.ratio ? ratioText(o.ratio, thing) : null),
     tile("Shards", count(o.shards), o.file_bytes !== null && o.shards > 0 ? `${sizeText(o.file_bytes / o.shards)} each, on average` : null),
     o.editions.length ? tile("Editions", count(o.editions.length), o.editions.length > 1 ? "the first, and appends" : null) : null,
@@ -59,11 +64,11 @@ function tilesPart(o) {
 function mixturePart(o) {
   if (o.datasets.length < 2) return null;
   return section("Datasets of the mixture", table(
-    [["Dataset", ""], ["Records", "number"], ["Path", "wide"]],
+    [["Dataset", ""], ["Weight", "number"], ["Records", "number"], ["Path", "wide"]],
     o.datasets.map((each, index) => [
       element("span", {}, swatch(index), each.name === o.of ? element("b", {}, aside(each.name))
         : link(`#/dataset/${encodeURIComponent(each.name)}`, aside(each.name))),
-      count(each.records), pathText(each.path)]),
+      known(each.weight) ? percent(each.weight) : "–", count(each.records), pathText(each.path)]),
     { label: "Datasets of the mixture" }));
 }
 

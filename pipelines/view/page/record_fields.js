@@ -167,7 +167,9 @@ function segmentParts(record) {
 function tokenSpan({ id, text, position }) {
   const hasText = text !== null && text !== undefined;
   const shown = hasText ? shownText(text).replaceAll("\n", "↵\n") : String(id);
-  return element("span", { class: hasText ? "token" : "token id", title: `token ${count(position)}, id ${id}` }, shown);
+  // A character of several tokens is in the last of them.
+  const kind = !hasText ? "token id" : text === "" ? "token part" : "token";
+  return element("span", { class: kind, title: `token ${count(position)}, id ${id}` }, shown);
 }
 
 // Shows one piece: the others fade until it is chosen again.

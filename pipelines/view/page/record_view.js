@@ -100,7 +100,7 @@ function placeParts(o, r, source) {
   fill(from, source, (answer) => sourceParts(o, r, answer));
   const chunk = known(r.end_bytes) ? element("span", {}, `bytes ${count(r.offset_bytes)} to ${count(r.end_bytes)}`,
     element("div", { class: "quiet" }, [sizeText(r.end_bytes - r.offset_bytes), known(r.chunk_records) ? plural(r.chunk_records, thing) : null].filter(Boolean).join(", ")),
-    rangeIn(r.offset_bytes, r.end_bytes, "shard", ask("shard", { shard: r.shard, of: r.of }).then(({ bytes }) => bytes)))
+    known(r.file_bytes) ? rangeBar(r.offset_bytes, r.end_bytes, r.file_bytes, `Place in the shard of ${sizeText(r.file_bytes)}`) : null)
     : known(r.offset_bytes) ? `at byte ${count(r.offset_bytes)}` : null;
   return [
     section("Where it is stored", facts([
@@ -132,25 +132,11 @@ function sourceParts(o, r, { source, pieces }) {
     ["file", source.path ? element("span", {}, pathText(source.path),
       element("div", { class: "quiet" }, [source.format, source.compression && source.compression !== "none" ? source.compression : null].filter(Boolean).map(shownText).join(", "))) : null],
     ["place", place ? element("span", { class: "source-place" }, place,
-      known(source.offset_bytes) && source.compression === "none"
-        ? rangeIn(source.offset_bytes, source.offset_bytes, "file", sourceBytes(r, source.path)) : null) : null],
+      known(source.offset_bytes) && known(source.file_bytes) && source.compression === "none"
+        ? rangeBar(source.offset_bytes, source.offset_bytes, source.file_bytes, `Place in the file of ${sizeText(source.file_bytes)}`) : null) : null],
     ["note", source.note ? aside(source.note) : null],
   ]),
   source.note && !embedded ? readSource(r) : null];
-}
-
-// A bar of a range in its file, once the size of the file is known, if ever.
-function rangeIn(begin, end, what, whole) {
-  const place = element("div", {});
-  whole.then((bytes) => {
-    if (known(bytes)) place.append(rangeBar(begin, end, bytes, `Place in the ${what} of ${sizeText(bytes)}`));
-  }, () => {});
-  return place;
-}
-
-async function sourceBytes(r, path) {
-  const { editions } = await ask("lineage", { of: r.of });
-  return editions.flatMap(({ files }) => files).find((file) => file.path === path)?.bytes;
 }
 
 // Reading the source can take long: only where it was asked for.

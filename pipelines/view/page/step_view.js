@@ -23,11 +23,13 @@ const stepView = {
       made(step);
       const row = query.has("row") ? wholeNumber(query.get("row")) : null;
       const page = Math.floor((row === null ? wholeNumber(query.get("from") || 0) : row) / ROWS_A_PAGE) * ROWS_A_PAGE;
-      const drawn = await fill(body, ask("step", { step, first_row: page || null }), (s) => stepParts(o, s, row));
-      if (drawn) {
-        say(`Step ${count(step)}`);
-        body.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
-      }
+      const asked = { step, first_row: page || null };
+      // What the rows begin with takes reads of many shards: it comes later.
+      const drawn = await fill(body, ask("step", embedded ? { ...asked, previews: 1 } : asked), (s) => stepParts(o, s, row));
+      if (!drawn) return;
+      say(`Step ${count(step)}`);
+      body.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+      if (!embedded) showPreviews(body, step, asked);
     };
   },
 };
@@ -89,12 +91,9 @@ function stepControls(place, o) {
 function stepParts(o, s, chosen) {
   const names = o.datasets.map(({ name }) => name);
   const many = names.length > 1;
-  const hosts = s.rows.some((each) => known(each.host));
-  const previews = s.rows.some((each) => each.preview);
-  const sizes = s.rows.some((each) => known(each.size_bytes));
-  const columns = [["Row", "number"], hosts ? ["Host", "number"] : null, many ? ["Dataset", ""] : null,
+  const columns = [["Row", "number"], many ? ["Dataset", ""] : null,
     many ? ["Epoch", "number"] : null, [o.kind === "packed" ? "Packed row" : "Record", "number"], ["Shard", "number"],
-    sizes ? ["Size", "number"] : null, previews ? ["Begins with", "preview"] : null].filter(Boolean);
+    ["Size", "number"], ["Begins with", "preview"]].filter(Boolean);
   const pages = Math.ceil(s.num_rows / ROWS_A_PAGE);
   const page = Math.floor(s.first_row / ROWS_A_PAGE);
   const shards = new Set(s.rows.map((each) => JSON.stringify([each.of, each.shard]))).size;
@@ -110,13 +109,11 @@ function stepParts(o, s, chosen) {
     section("Where its records are stored", ...o.datasets.map((each, index) => recordStrip(s, each, index, many))),
     section("Rows", table(columns, s.rows.map((each) => [
       link(`#/step/${s.step}?row=${each.row}`, count(each.row)),
-      hosts ? count(each.host) : null,
       many ? element("span", {}, swatch(names.indexOf(each.of)), aside(each.of)) : null,
       many ? count(each.epoch) : null,
       link(numberHash("record", each.of, each.record, `?step=${s.step}&row=${each.row}`), count(each.record)),
       link(numberHash("shard", each.of, each.shard), count(each.shard)),
-      sizes ? size(each.size_bytes) : null,
-      previews ? aside(each.preview || "") : null,
+      sizeCell(each), previewCell(each),
     ].filter((cell) => cell !== null)), {
       label: `Rows of step ${s.step}`,
       rowOf: (index) => ({ "aria-current": s.rows[index].row === chosen ? "true" : null }),
@@ -125,6 +122,30 @@ function stepParts(o, s, chosen) {
       element("span", {}, `Rows ${count(s.first_row)} to ${count(s.first_row + s.rows.length - 1)} of ${count(s.num_rows)}`),
       page < pages - 1 ? link(`#/step/${s.step}?from=${(page + 1) * ROWS_A_PAGE}`, "Later rows →") : null) : null),
   ];
+}
+
+function sizeCell(row) {
+  return known(row.size_bytes) ? size(row.size_bytes) : element("span", { class: "quiet" }, "…");
+}
+
+function previewCell(row) {
+  return known(row.preview) ? aside(row.preview) : "";
+}
+
+// Puts what the rows begin with into their cells, if they are still shown.
+function showPreviews(body, step, asked) {
+  const turn = body.turn;
+  const rows = body.querySelectorAll("section:last-of-type tbody tr");
+  ask("step", { ...asked, previews: 1 }).then((s) => {
+    if (body.turn !== turn) return;
+    s.rows.forEach((row, index) => {
+      rows[index].cells[rows[index].cells.length - 2].replaceChildren(sizeCell(row));
+      rows[index].cells[rows[index].cells.length - 1].replaceChildren(previewCell(row));
+    });
+    body.dataset.previews = step;
+  }, (error) => {
+    if (body.turn === turn) body.append(errorPanel(error));
+  });
 }
 
 // A strip of all records, with a line for each row of the step.

@@ -211,6 +211,12 @@ def test_from_a_step_to_the_byte_in_the_source_and_back(
         assert locator("input[type=range]").get_attribute("aria-valuetext") == "step 7"
         rows = locator("main tbody tr")
         assert rows.count() == 8
+        # What the rows begin with comes after their numbers.
+        previews = ask(opened, "api/step?step=7&previews=1")["rows"]
+        locator("[data-previews='7']").wait_for()
+        cells = rows.locator("td:last-child").all_inner_texts()
+        assert cells == [(each["preview"] or "").strip() for each in previews]
+        assert any(cells)
         assert locator(".strip line").count() == 8
         rows.nth(5).locator("a").nth(1).click()
         at = f"#/record/{row['record']}"

@@ -98,8 +98,10 @@ def test_a_file_holds_steps_of_the_whole_run_and_their_records(
     answers = held["answers"]
     assert answers["api/overview"]["records"] == 100
     # Step 12 has the last 4 records of the first epoch.
-    assert [n for n in range(20) if f"api/step?step={n}" in answers] == [*range(13)]
-    for row in answers["api/step?step=11"]["rows"]:
+    assert [n for n in range(20) if f"api/step?step={n}&previews=1" in answers] == [
+        *range(13)
+    ]
+    for row in answers["api/step?step=11&previews=1"]["rows"]:
         assert answers[f"api/record?record={row['record']}"]["fields"]
         assert f"api/source?record={row['record']}" in answers
         seen = answers[f"api/seen?record={row['record']}"]["sightings"]
