@@ -289,7 +289,9 @@ class ShardTable:
             "path_blob": blob,
             "path_ends": ends,
         }
-        np.savez_compressed(out, allow_pickle=False, **arrays, **self.columns)
+        # No `allow_pickle=`: older NumPy would take it for an array of the file.
+        arrays |= self.columns
+        np.savez_compressed(out, **arrays)
         return out.getvalue()
 
     @classmethod
