@@ -144,6 +144,8 @@ function histogram({ name, title, data, unit, thing }) {
   const { edges, counts } = data;
   const spread = edges[edges.length - 1] / edges[0];
   const isLog = edges[0] > 0 && spread > 50;
+  const least = edges[0], most = edges[edges.length - 1];
+  const step = niceStep(most - least, isSize);
   const summary = [`From ${shown(data.min)} to ${shown(data.max)}`, `${shown(Math.round(data.mean))} on average`,
     data.exact ? `all ${plural(data.of, thing)}` : `a sample of ${count(data.sampled)} of ${plural(data.of, thing)}`].join(", ");
   const between = (index) => `${shown(edges[index])} to ${shown(edges[index + 1])}`;
@@ -153,10 +155,9 @@ function histogram({ name, title, data, unit, thing }) {
     rows: () => counts.map((each, index) => [between(index), count(each)]),
     option: (c) => ({
       xAxis: {
-        ...(isLog ? { type: "log", logBase: isSize ? 2 : 10 }
-          : { type: "value", interval: niceStep(edges[edges.length - 1] - edges[0], isSize) }),
-        min: edges[0], max: edges[edges.length - 1],
-        axisLabel: { formatter: isSize ? shortSize : shortCount, showMinLabel: false, showMaxLabel: false },
+        ...(isLog ? { type: "log", logBase: isSize ? 2 : 10, min: least, max: most }
+          : { type: "value", interval: step, min: Math.floor(least / step) * step, max: Math.ceil(most / step) * step }),
+        axisLabel: { formatter: isSize ? shortSize : shortCount, ...(isLog ? { showMinLabel: false, showMaxLabel: false } : {}) },
         name: isSize ? `size of a ${thing}` : `length, ${unit}`, splitLine: { show: false },
       },
       yAxis: { ...axisTo(Math.max(...counts), false), name: `${thing}s` },
@@ -171,7 +172,7 @@ function histogram({ name, title, data, unit, thing }) {
         type: "line", step: "end", symbol: "none", lineStyle: { color: c.accent, width: 1.5 },
         areaStyle: { color: c.band, opacity: 1 },
         data: [...counts.map((each, index) => [edges[index], each]),
-          [edges[edges.length - 1], counts[counts.length - 1]]],
+          [most, counts[counts.length - 1]]],
         markLine: {
           silent: true, symbol: "none", lineStyle: { color: c.quiet, type: "dashed" },
           label: { formatter: "average", color: c.quiet, position: "end", distance: 2 },

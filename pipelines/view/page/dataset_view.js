@@ -131,7 +131,7 @@ function lineagePart(o, lineage) {
   const editions = lineage.editions;
   if (editions.length === 0) return emptyPanel("Not known: these files have no description of a dataset.");
   return element("div", { class: "stack" }, editions.map((each) => {
-    const flow = [["Source", each.source || plural(each.num_files, "file"), each.num_files ? plural(each.num_files, "file") : null]];
+    const flow = [["Source", each.source || plural(each.num_files, "file"), null]];
     if (o.map) flow.push(["Function", o.map, null]);
     const own = o.editions.find(({ number }) => number === each.number) || o;
     flow.push([editions.length > 1 ? `Edition ${count(each.number)}` : "Dataset",
@@ -139,7 +139,7 @@ function lineagePart(o, lineage) {
     return element("div", { class: "stack" },
       element("ol", { class: "flow" }, flow.map(([name, what, note]) => element("li", {},
         element("span", { class: "name" }, name), element("b", {}, aside(what)),
-        note && note !== what ? element("span", { class: "quiet" }, note) : null))),
+        note ? element("span", { class: "quiet" }, note) : null))),
       each.parents.length ? table([["Made from", "wide"], ["Split", ""], ["Records", "number"]], each.parents.map((parent) => [
         element("span", {}, pathText(parent.dataset), parent.function ? element("div", { class: "quiet" }, "with ", aside(parent.function)) : null),
         aside(parent.split || "–"), count(parent.records)]), { label: "Datasets that it was made from" }) : null,

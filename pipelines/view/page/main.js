@@ -74,6 +74,10 @@ async function go() {
 function showFrame() {
   document.getElementById("views").append(...TABS.map((view) =>
     element("a", { href: `#/${view}`, "data-view": view }, views[view].title)));
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // The address says which view is shown.
+    document.getElementById("main").focus();
+  });
   const dialog = document.getElementById("keys");
   dialog.append(element("h2", { id: "keys-title" }, "Keys"),
     facts(KEYS.map(([key, what]) => [element("kbd", {}, key), what])),

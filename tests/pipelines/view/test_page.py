@@ -253,6 +253,14 @@ def test_from_a_step_to_the_byte_in_the_source_and_back(
         press("Escape")
         locator("dialog[open]").wait_for(state="detached")
         # All of it can be reached with Tab, and where one is can be seen.
+        seen.page.reload()
+        seen.settle()
+        press("Tab")
+        press("Enter")  # Skips to the content, and stays at this shard.
+        assert seen.page.evaluate("document.activeElement.id") == "main"
+        seen.page.reload()
+        seen.settle()
+        assert "Shard 4" in seen.text("h1")
         names = set()
         for _ in range(12):
             press("Tab")
@@ -340,7 +348,7 @@ def test_hostile_records_do_nothing(browser, mixture: Opened, packed: Opened) ->
 
 @pytest.mark.slow
 def test_the_file_works_without_a_server(
-    browser, opened: Opened, tmp_path: pathlib.Path
+    browser, opened: Opened, mixture: Opened, tmp_path: pathlib.Path
 ) -> None:
     path = tmp_path / "out.html"
     write_html(opened, str(path))
@@ -358,3 +366,12 @@ def test_the_file_works_without_a_server(
         assert "not in the file" in seen.text(".bad")
         assert "gristmill view" in seen.text(".bad")
         assert "100 of 100 records" in seen.text("#foot")
+    hostile = tmp_path / "<b>out.html"
+    write_html(mixture, str(hostile))
+    assert hostile.stat().st_size <= 2_000_000
+    with watched(browser, hostile.as_uri(), offline=True) as seen:
+        for place in ("", "#/order", "#/step/5", "#/record/web/3"):
+            seen.go(place)
+            assert not seen.page.query_selector(".bad"), place
+        seen.go("#/record/%3Cb%3E%26x/0")
+        assert SCRIPT in seen.text(".content")
