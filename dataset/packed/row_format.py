@@ -301,23 +301,46 @@ def read_tokens(
 ) -> None:
     """Writes the tokens of "packed" rows into an array, each row's from its start on.
 
+    What is between rows, and behind the last, becomes 0.
+
     Args:
         row_format: Of the records.
         records: The rows.
         heads: Of the same records.
         into: [tokens], of an integer type of 32 bits or more.
-        starts: int64 [rows].
+        starts: int64 [rows], the first of them 0, each at or behind the end of the row
+            before.
     """
     counts, places = heads.token_counts, heads.token_bytes
-    rows = zip(records, places.tolist(), counts.tolist(), starts.tolist(), strict=True)
-    low_type = np.dtype("<u2")
-    if row_format.id_bytes == 2:
-        for record, at, count, start in rows:
-            into[start : start + count] = np.frombuffer(record, low_type, count, at)
-        return
-    high_type = np.dtype("u1" if row_format.id_bytes == 3 else "<u2")
-    for record, at, count, start in rows:
-        row = into[start : start + count]
-        row[:] = np.frombuffer(record, high_type, count, at + 2 * count)
-        row <<= 16
-        row |= np.frombuffer(record, low_type, count, at)
+    gaps = -counts
+    gaps[:-1] += starts[1:] - starts[:-1]
+    gaps[-1:] += len(into) - starts[-1:]
+    high_bytes = row_format.id_bytes - 2
+    # All rows at once: three short calls a row took three times as long.
+    low = _joined(records, places, counts, gaps, 2)
+    if high_bytes:
+        high_type = np.dtype("u1" if high_bytes == 1 else "<u2")
+        high = _joined(records, places + 2 * counts, counts, gaps, high_bytes)
+        into[:] = np.frombuffer(high, high_type)
+        into <<= 16
+        into |= np.frombuffer(low, "<u2")
+    else:
+        into[:] = np.frombuffer(low, "<u2")
+
+
+def _joined(
+    records: Sequence[bytes],
+    places: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+    gaps: npt.NDArray[np.int64],
+    size: int,
+) -> bytes:
+    """Joins the numbers of `size` bytes at a place in each row, zeros in gaps."""
+    stops = places + size * counts
+    spans = zip(records, places.tolist(), stops.tolist(), strict=True)
+    parts = [record[place:stop] for record, place, stop in spans]
+    short = np.flatnonzero(gaps)
+    # From the end, so that the places of the others stay.
+    for row, gap in zip(short[::-1].tolist(), gaps[short][::-1].tolist(), strict=True):
+        parts.insert(row + 1, bytes(size * gap))
+    return b"".join(parts)

@@ -21,7 +21,12 @@ from gristmill.dataset.packed.row_format import (
 )
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import checked_count
-from gristmill.loader.packed.row_arrays import Int32Array, RowLayout
+from gristmill.loader.packed.row_arrays import (
+    Int32Array,
+    RowLayout,
+    copy_of,
+    new_array,
+)
 
 ARRAYS = (
     "inputs",
@@ -156,12 +161,12 @@ class PackedRows:
             numbers = layout.positions(firsts if self.document_positions else None)
             out["inputs_position"] = numbers
             if self._has("targets_position"):
-                out["targets_position"] = numbers.copy()
+                out["targets_position"] = copy_of(numbers)
         if self._has("inputs_segmentation", "targets_segmentation"):
             numbers = layout.segments()
             out["inputs_segmentation"] = numbers
             if self._has("targets_segmentation"):
-                out["targets_segmentation"] = numbers = numbers.copy()
+                out["targets_segmentation"] = numbers = copy_of(numbers)
                 numbers.reshape(-1)[layout.last_tokens] = 0
         names = {name: self.names.get(name, name) for name in ARRAYS}
         return {key: out[name] for name, key in names.items() if key is not None}
@@ -177,7 +182,7 @@ class PackedRows:
         Raises DecodeError as `__call__` does.
         """
         row_format = RowFormat(self.length, self.id_bytes, self.rows)
-        tokens = np.empty((len(records), self.length), np.int32)
+        tokens = new_array((len(records), self.length))
         if self.rows == "packed":
             heads = read_heads(row_format, records)
             layout = RowLayout.of(
@@ -192,7 +197,7 @@ class PackedRows:
             counts = np.diff(sums[row_ends], prepend=0)
             layout = RowLayout.of(self.length, row_ends, lengths, counts)
             tokens.reshape(-1)[layout.is_token()] = ids.view(np.int32)
-        layout.clear_padding(tokens)
+            layout.clear_padding(tokens)
         # Beyond int32 they have become negative.
         if self.id_bytes >= _INT32_BYTES and (tokens < 0).any():
             row = int(np.argmax((tokens < 0).any(axis=1)))

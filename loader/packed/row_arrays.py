@@ -16,6 +16,25 @@ from gristmill.loader.indices import IntArray
 Int32Array = npt.NDArray[np.int32]
 
 
+# JAX takes arrays that begin at a multiple of this as they are, on CPUs.
+_ALIGNMENT_BYTES = 64
+
+
+def new_array(shape: tuple[int, int]) -> Int32Array:
+    """Returns an int32 array, aligned so that JAX needs no copy of it; not filled."""
+    size_bytes = 4 * shape[0] * shape[1]
+    memory = np.empty(size_bytes + _ALIGNMENT_BYTES, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT_BYTES
+    return memory[begin : begin + size_bytes].view(np.int32).reshape(shape)
+
+
+def copy_of(array: Int32Array) -> Int32Array:
+    """Returns a copy, aligned."""
+    out = new_array((array.shape[0], array.shape[1]))
+    out[:] = array
+    return out
+
+
 class RowLayout(NamedTuple):
     """The spans of an array [rows, length]: pieces, and the padding of each row.
 
@@ -25,6 +44,7 @@ class RowLayout(NamedTuple):
         stops: int64 [pieces + rows], where each ends in the flat array.
         pieces: int64 [pieces], which spans are pieces.
         row_ends: int64 [rows], where the pieces of each row end among all.
+        widths: int64 [rows], how many pieces each row has.
     """
 
     shape: tuple[int, int]
@@ -32,6 +52,7 @@ class RowLayout(NamedTuple):
     stops: IntArray
     pieces: IntArray
     row_ends: IntArray
+    widths: IntArray
 
     @classmethod
     def of(
@@ -50,11 +71,14 @@ class RowLayout(NamedTuple):
             token_counts: int64 [rows], tokens of each, at most `length`.
         """
         rows = np.arange(len(row_ends))
-        pieces = np.arange(len(lengths)) + np.repeat(rows, _widths(row_ends))
+        widths = row_ends.copy()
+        widths[1:] -= row_ends[:-1]
+        pieces = np.arange(len(lengths)) + np.repeat(rows, widths)
         spans = np.empty(len(lengths) + len(rows), np.int64)
         spans[pieces] = lengths
         spans[row_ends + rows] = length - token_counts
-        return cls((len(rows), length), spans, np.cumsum(spans), pieces, row_ends)
+        stops = np.cumsum(spans)
+        return cls((len(rows), length), spans, stops, pieces, row_ends, widths)
 
     @property
     def last_tokens(self) -> IntArray:
@@ -82,11 +106,9 @@ class RowLayout(NamedTuple):
     def segments(self) -> Int32Array:
         """Returns the number of each token's piece in its row, from 1 on."""
         numbers = np.zeros(len(self.spans), np.int32)
-        before = self.row_ends - _widths(self.row_ends)
-        numbers[self.pieces] = np.arange(1, len(self.pieces) + 1) - np.repeat(
-            before, _widths(self.row_ends)
-        )
-        return np.repeat(numbers, self.spans).reshape(self.shape)
+        before = np.repeat(self.row_ends - self.widths, self.widths)
+        numbers[self.pieces] = np.arange(1, len(self.pieces) + 1) - before
+        return copy_of(np.repeat(numbers, self.spans).reshape(self.shape))
 
     def positions(self, firsts: npt.NDArray[np.uint32] | None) -> Int32Array:
         """Returns the number of each token in its piece.
@@ -97,24 +119,20 @@ class RowLayout(NamedTuple):
         rows, length = self.shape
         # Of each span, the column where its positions begin: not below -2^31.
         begins = self.stops - self.spans
-        begins -= np.repeat(np.arange(rows) * length, 1 + _widths(self.row_ends))
+        begins -= np.repeat(np.arange(rows) * length, 1 + self.widths)
         if firsts is not None:
             begins[self.pieces] -= firsts
         columns = np.arange(length, dtype=np.int32)
-        out = np.repeat(begins.astype(np.int32), self.spans).reshape(self.shape)
-        np.subtract(columns, out, out=out)
+        spread = np.repeat(begins.astype(np.int32), self.spans).reshape(self.shape)
+        out = new_array(self.shape)
+        np.subtract(columns, spread, out=out)
         self.clear_padding(out)
         return out
 
     def successors(self, tokens: Int32Array) -> Int32Array:
         """Returns the token that follows each one in its piece, 0 for the last."""
-        out = np.empty(self.shape, np.int32)
+        out = new_array(self.shape)
         out[:, :-1] = tokens[:, 1:]
         out[:, -1:] = 0
         out.reshape(-1)[self.last_tokens] = 0
         return out
-
-
-def _widths(row_ends: IntArray) -> IntArray:
-    """Returns how many pieces each row has."""
-    return np.diff(row_ends, prepend=0)
