@@ -60,13 +60,22 @@ def global_arrays(batch: Any, sharding: Any, rows: RowsRead | None) -> Any:
         rows: Which rows these are. None if all processes have equally many, which
             follow each other in the order of the processes.
     """
-    leaves, tree = jax.tree_util.tree_flatten_with_path(batch)
+    named, tree = jax.tree_util.tree_flatten_with_path(batch)
     shardings = _spread(sharding, batch)
-    arrays = []
-    for (path, leaf), one in zip(leaves, shardings, strict=True):
+    leaves, shapes = [], []
+    for (path, leaf), one in zip(named, shardings, strict=True):
         where = f"batch{jax.tree_util.keystr(path)}"
         rows = rows or _rows_in_turn(leaf)
-        arrays.append(_global_array(leaf, one, rows, where))
+        shapes.append(_global_shape(leaf, one, rows, where))
+        leaves.append(leaf)
+    if jax.process_count() == 1:
+        # One call for all takes half of the time.
+        arrays = jax.device_put(leaves, shardings)
+    else:
+        arrays = [
+            jax.make_array_from_process_local_data(one, leaf, shape)
+            for one, leaf, shape in zip(shardings, leaves, shapes, strict=True)
+        ]
     return jax.tree.unflatten(tree, arrays)
 
 
@@ -95,7 +104,10 @@ def _spread(sharding: Any, batch: Any) -> list[Any]:
     return jax.tree.leaves(spread)
 
 
-def _global_array(array: Any, sharding: Any, rows: RowsRead, where: str) -> jax.Array:
+def _global_shape(
+    array: Any, sharding: Any, rows: RowsRead, where: str
+) -> tuple[int, ...]:
+    """Returns the shape of the global array of a leaf, which is checked."""
     _check_array(array, len(rows.read), where)
     if not isinstance(sharding, Sharding):
         raise InputError(
@@ -104,7 +116,7 @@ def _global_array(array: Any, sharding: Any, rows: RowsRead, where: str) -> jax.
             expected="a jax.sharding.Sharding, such as NamedSharding(mesh, spec)",
             got=repr(sharding),
         )
-    shape = (rows.batch_size, *array.shape[1:])
+    shape: tuple[int, ...] = (rows.batch_size, *array.shape[1:])
     held = _rows_held(sharding, shape, where)
     if not np.array_equal(held, rows.read):
         raise InputError(
@@ -116,8 +128,7 @@ def _global_array(array: Any, sharding: Any, rows: RowsRead, where: str) -> jax.
             cure="let the feed read the rows that the devices hold: "
             "feed(rows=loader.rows_of(sharding, batch_size=...))",
         )
-    out: jax.Array = jax.make_array_from_process_local_data(sharding, array, shape)
-    return out
+    return shape
 
 
 def _check_array(array: Any, rows: int, where: str) -> None:

@@ -58,9 +58,21 @@ def _packed_iterator(
     from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
     from maxtext.utils import max_logging
 
+    class PackedIterator(MultiHostDataLoadIterator):  # type: ignore[misc]  # Any.
+        """Makes all arrays of a batch in one call: MaxText's own takes twice as long.
+
+        A MaxText without such a method makes them by itself.
+        """
+
+        def _get_next_batch_sharded(self) -> Any:
+            if self.generate_padding_batch:
+                return super()._get_next_batch_sharded()
+            self.last_local_data = next(self.local_iterator)
+            return dataset.global_arrays(self.last_local_data)
+
     dataset = packed_batches(config, mesh, side, sources, options)
     max_logging.log(f"gristmill: {side.name} of packed rows: {dataset.batches!r}")
-    iterator = MultiHostDataLoadIterator(dataset, mesh, side.padded)
+    iterator = PackedIterator(dataset, mesh, side.padded)
     batches_of = functools.partial(sources.batches, side, options)
     iterator.gristmill_readers = [Reader(dataset, lambda rows: batches_of(rows=rows))]
     return iterator

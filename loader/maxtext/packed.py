@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -80,14 +81,14 @@ class PackedBatches:
     Attributes:
         batches: The global batches.
         decode: Makes the arrays of this host.
-        rows_of: The rows of this host, of a batch of so many.
+        sharding: Of the arrays.
         workers: Processes, 0 for threads.
         prefetch: Batches ahead.
     """
 
     batches: loader.GlobalBatches
     decode: MaxTextRows
-    rows_of: Callable[[int], npt.NDArray[np.int64]]
+    sharding: NamedSharding
     workers: int
     prefetch: int
 
@@ -98,6 +99,14 @@ class PackedBatches:
             workers=self.workers,
             prefetch=self.prefetch,
         )
+
+    def global_arrays(self, batch: Mapping[str, npt.NDArray[Any]]) -> Any:
+        """Returns the arrays of all hosts, of the rows of this one."""
+        return jax.make_array_from_process_local_data(self.sharding, dict(batch))
+
+    def rows_of(self, batch_size: int) -> npt.NDArray[np.int64]:
+        """Returns the rows of this host, of a batch of so many."""
+        return loader.rows_of(self.sharding, batch_size=batch_size)
 
 
 def packed_batches(
@@ -110,11 +119,7 @@ def packed_batches(
     """
     batches = sources.batches(side, options, rows=side.rows)
     on_all = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-
-    def rows_of(batch_size: int) -> npt.NDArray[np.int64]:
-        return loader.rows_of(on_all, batch_size=batch_size)
-
-    rows = rows_of(side.rows)
+    rows = loader.rows_of(on_all, batch_size=side.rows)
     datasets = [part.dataset for part in sources.parts]
     decode = loader.PackedRows.of(*datasets, length=config.max_target_length)
     most = config.max_segments_per_seq
@@ -129,7 +134,7 @@ def packed_batches(
             most_pieces=most if most is not None and most > 0 else None,
             vocabulary=config.vocab_size,
         ),
-        rows_of=rows_of,
+        sharding=on_all,
         workers=workers,
         prefetch=max(2, workers * side.worker_batches) if workers else ahead,
     )

@@ -69,7 +69,7 @@ def config_of(**changes: Any) -> types.SimpleNamespace:
 
 
 class MultiHostDataLoadIterator:
-    """As MaxText's, but it gives the arrays of this host."""
+    """As MaxText's, but it gives the arrays of this host as they are."""
 
     def __init__(
         self,
@@ -93,6 +93,9 @@ class MultiHostDataLoadIterator:
         return self.local_iterator
 
     def __next__(self) -> dict[str, Any]:
+        return self._get_next_batch_sharded()
+
+    def _get_next_batch_sharded(self) -> dict[str, Any]:
         return next(self.local_iterator)
 
 

@@ -5,8 +5,10 @@ Covers: loader/maxtext/packed.py, loader/maxtext/iterators.py, loader/maxtext/si
 
 import json
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
@@ -168,3 +170,20 @@ def test_tokens_that_were_not_added_are_told(long_rows, caplog):
         check_tokens(config_of(), long_rows, packed, source)
         assert ("add_bos is True" in caplog.text) == told
         assert "add_eos" not in caplog.text
+
+
+def test_the_arrays_of_a_batch_are_made_at_once_and_are_those_of_its_rows(rows, mesh):
+    iterator = made(mesh, config_of(grain_train_files=rows))
+    expected = next(iter(packed(mesh, config_of(grain_train_files=rows))))
+    batch = next(iterator)
+    on_all = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    for array in batch.values():
+        assert isinstance(array, jax.Array)
+        assert array.sharding.is_equivalent_to(on_all, array.ndim)
+    assert_same([batch], [expected])
+    assert iterator.last_local_data.keys() == batch.keys()
+    padded = made(
+        mesh, config_of(grain_train_files=rows, generate_padding_batch_train=True)
+    )
+    # MaxText's own then, which knows how to make a batch of padding.
+    assert isinstance(next(padded)["inputs"], np.ndarray)
