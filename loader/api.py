@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import grain
 
     from gristmill.loader.feed.feed import Feed, RowsOf
-    from gristmill.loader.feed.source import Decode
+    from gristmill.loader.feed.step_reads import Decode
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

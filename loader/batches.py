@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple, Self
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, SystemLimitError
 from gristmill.loader.content import Content
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray, checked_count
@@ -341,6 +341,17 @@ def describe_row(batches: Batches, step: int, row: int) -> str:
         f"{seen.name}, record {seen.record:,} (record {int(in_shard[0]):,} of "
         f"{seen.dataset.shard(int(shards[0])).path}), row {row:,} of step {step:,}"
     )
+
+
+def noted(error: BaseException, step: int) -> BaseException:
+    """Returns an error that says in which step it was."""
+    named: BaseException = error
+    if isinstance(error, Exception):
+        named = SystemLimitError.of(error) or error
+        if named is not error:
+            named.__cause__ = error
+    named.add_note(f"in the batch of step {step:,}")
+    return named
 
 
 def ordered_weights(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.batches import Batches
 from gristmill.loader.feed.feed import Feed
-from gristmill.loader.feed.source import BatchSource, Decode
+from gristmill.loader.feed.passes import Passes
+from gristmill.loader.feed.step_reads import Decode, StepReads
 from gristmill.loader.order.schedule import ALL_ROWS
 from gristmill.loader.stats.causes import Waiting, waits_for
 from gristmill.loader.stats.feed_stats import FeedStats, ReadBatch
@@ -108,16 +110,15 @@ def measure(
 
 
 def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> Alone:
-    source = BatchSource(
-        batches, rows=ALL_ROWS, decode=decode, start_step=0, packed=None
-    )
-    source[0]  # opens shards
+    reads = StepReads(batches, rows=ALL_ROWS, decode=decode, in_turn=(0, 1))
+    passes = Passes(reads.read, itertools.count(), threads=1)
+    _next_batches(passes)  # opens shards
     stored = _storage_bytes()
     started = time.perf_counter()
     read: list[ReadBatch] = []
     while len(read) < _LEAST_BATCHES or time.perf_counter() - started < seconds:
         # The records themselves are not kept.
-        read.append(dataclasses.replace(source[len(read) + 1], batch=None))
+        read += [dataclasses.replace(one, batch=None) for one in _next_batches(passes)]
     wall = sum(batch.read_seconds for batch in read)
     cpu = sum(batch.read_cpu_seconds for batch in read)
     queued = sum(batch.read_queued_seconds for batch in read)
@@ -135,6 +136,14 @@ def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> A
         if stored is None or stored_now is None
         else stored_now - stored,
     )
+
+
+def _next_batches(passes: Passes) -> list[ReadBatch]:
+    """Returns the batches of the next pass, or raises its error."""
+    batches, error = next(passes)
+    if error is not None:
+        raise error
+    return batches
 
 
 def _measure_feed(feed: Feed, step_seconds: float, seconds: float) -> FeedStats:

@@ -24,16 +24,13 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.system_limits import limits_named
 from gristmill.loader.batches import Batches
+from gristmill.loader.feed.passes import Passes
 from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
-from gristmill.loader.feed.source import BatchSource, Decode
+from gristmill.loader.feed.source import BatchSource
 from gristmill.loader.feed.state import batches_as_of, state_of, step_of
-from gristmill.loader.feed.workers import (
-    Workers,
-    explained,
-    iterate_in_threads,
-    iterate_in_workers,
-)
+from gristmill.loader.feed.step_reads import Decode, StepReads
+from gristmill.loader.feed.workers import Workers, explained, iterate_in_workers
 from gristmill.loader.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.notebook import table_html
 from gristmill.loader.order.schedule import Rows, RowsBySize
@@ -42,6 +39,9 @@ from gristmill.loader.stats.feed_stats import FeedStats, Meter, ReadBatch
 
 RowsOf: TypeAlias = Callable[[int], Rows]
 """Returns a host's rows of a batch of a size, or raises InputError."""
+
+# Batches as they come together, what closes their reader, and its processes.
+_Reading: TypeAlias = tuple[Iterator[list[ReadBatch]], Callable[[], None], Workers]
 
 _log = logging.getLogger(__name__)
 
@@ -166,30 +166,15 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         steps = self.batches.steps
         if self._reading is not None or (steps is not None and self._step >= steps):
             return
-        prefix = new_prefix() if self._workers else None
-        source = BatchSource(
-            self.batches,
-            rows=self.rows,
-            decode=self._decode,
-            start_step=self._step,
-            every=self._every,
-            packed=prefix,
-            mask=self.mask,
-        )
-        if self._workers:
-            iterator, workers = iterate_in_workers(
-                source, workers=self._workers, silent_seconds=self._silent_seconds
-            )
-        else:
-            iterator = iterate_in_threads(source, threads=self._prefetch)
-            workers = Workers()
         numbers: Iterator[int] = itertools.count(self._step, self._every)
         if steps is not None:
             numbers = iter(range(self._step, steps, self._every))
+        made = self._read_in_workers if self._workers else self._read_in_threads
+        batches, close, workers = made(numbers)
         reading = ReadAhead(
-            _read_batches(iterator, numbers, packed=prefix is not None),
+            batches,
             depth=self._prefetch,
-            close=functools.partial(_close, iterator, prefix),
+            close=close,
             check=workers.check,
             kill=workers.kill,
         )
@@ -198,6 +183,36 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         if self._closed:  # By another thread, which found nothing to stop.
             self._stop_reading()
             self._check_open()
+
+    def _read_in_threads(self, steps: Iterator[int]) -> _Reading:
+        reads = self._reads(in_turn=(self._step, self._every))
+        passes = Passes(reads.read, steps, threads=self._prefetch)
+        return _read_passes(passes), passes.close, Workers()
+
+    def _read_in_workers(self, steps: Iterator[int]) -> _Reading:
+        prefix = new_prefix()
+        source = BatchSource(
+            # Each worker has every n-th step: it would prepare others' as well.
+            self._reads(in_turn=None).read,
+            start_step=self._step,
+            every=self._every,
+            steps=self.batches.steps,
+            prefix=prefix,
+        )
+        iterator, workers = iterate_in_workers(
+            source, workers=self._workers, silent_seconds=self._silent_seconds
+        )
+        close = functools.partial(_close, iterator, prefix)
+        return _read_elements(iterator, steps), close, workers
+
+    def _reads(self, *, in_turn: tuple[int, int] | None) -> StepReads:
+        return StepReads(
+            self.batches,
+            rows=self.rows,
+            decode=self._decode,
+            in_turn=in_turn,
+            mask=self.mask,
+        )
 
     def get_state(self) -> dict[str, Any]:
         """Returns the next step and what determines the order, as JSON values.
@@ -300,36 +315,42 @@ def _describe_rows(rows: RowsBySize, batch_size: int) -> str:
     return f"host {begin // max(end - begin, 1)} of {hosts}, rows [{begin:,}, {end:,})"
 
 
-def _close(iterator: Any, prefix: str | None) -> None:
+def _close(iterator: Any, prefix: str) -> None:
     iterator.close()
-    if prefix is not None:
-        remove_leftovers(prefix)
+    remove_leftovers(prefix)
 
 
-def _read_batches(
-    iterator: Any, steps: Iterator[int], *, packed: bool
-) -> Iterator[ReadBatch]:
-    # Hold no reference to a batch while waiting, so that the caller can free it.
+# These hold no reference to a batch while they wait, so that the caller can free it.
+
+
+def _read_passes(passes: Passes) -> Iterator[list[ReadBatch]]:
+    for batches, error in passes:
+        yield batches
+        del batches
+        if error is not None:
+            raise error
+
+
+def _read_elements(iterator: Any, steps: Iterator[int]) -> Iterator[list[ReadBatch]]:
     for step in steps:
-        yield _next_batch(iterator, step, packed=packed)
+        yield [_next_batch(iterator, step)]
 
 
-def _next_batch(iterator: Any, step: int, *, packed: bool) -> ReadBatch:
+def _next_batch(iterator: Any, step: int) -> ReadBatch:
     try:
         element = next(iterator)
     except Exception as e:
-        if packed:
-            # The error's traceback would keep Grain's iterators until Python exits,
-            # when they fail with errors of their own.
-            del iterator
-            traceback.clear_frames(e.__traceback__)
+        # The error's traceback would keep Grain's iterators until Python exits, when
+        # they fail with errors of their own.
+        del iterator
+        traceback.clear_frames(e.__traceback__)
         error = SystemLimitError.of(e) or explained(e)
         if error is e:
             raise
         raise error from None
     try:
         with limits_named():
-            batch: ReadBatch = unpack(element) if packed else element
+            batch: ReadBatch = unpack(element)
     except GristmillError as e:
         e.add_note(f"in the batch of step {step:,}")
         raise

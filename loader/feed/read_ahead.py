@@ -19,10 +19,11 @@ _LAST_SECONDS = 2
 
 
 class ReadAhead(Generic[T]):
-    """The items of an iterator, at most `depth` of them read ahead by a thread.
+    """The items of an iterator, read ahead by a thread while fewer than `depth` wait.
 
     Args:
-        iterator: Used and closed by the thread alone, as it may be unsafe to share.
+        iterator: Gives lists of items, those that come together. It is used and closed
+            by the thread alone, as it may be unsafe to share.
         close: Closes the iterator. It is called once.
         check: Raises if a process behind the iterator has died; its argument is how
             many seconds the caller of `get` has waited.
@@ -31,7 +32,7 @@ class ReadAhead(Generic[T]):
 
     def __init__(
         self,
-        iterator: Iterator[T],
+        iterator: Iterator[list[T]],
         *,
         depth: int,
         close: Callable[[], None],
@@ -70,8 +71,11 @@ class ReadAhead(Generic[T]):
                 if not self._ended:  # Even if items are ready: fail early.
                     self._check_life(time.monotonic() - asked_at)
                 if self._ready:
-                    self._changed.notify_all()
-                    return self._ready.popleft()
+                    item = self._ready.popleft()
+                    # To wake the thread for nothing would cost more than the rest.
+                    if len(self._ready) < self._depth:
+                        self._changed.notify_all()
+                    return item
                 if self._error is not None:
                     raise self._error
                 if self._ended:
@@ -102,17 +106,17 @@ class ReadAhead(Generic[T]):
             self._dead = True
             raise
 
-    def _run(self, iterator: Iterator[T], close: Callable[[], None]) -> None:
+    def _run(self, iterator: Iterator[list[T]], close: Callable[[], None]) -> None:
         try:
-            for item in iterator:
+            for items in iterator:
                 with self._changed:
                     self._begun = True
                     while len(self._ready) >= self._depth and not self._stop:
                         self._changed.wait()
                     if self._stop:
                         break
-                    self._ready.append(item)
-                    del item  # From here on only the caller has it.
+                    self._ready.extend(items)
+                    items.clear()  # From here on only the caller has them.
                     self._changed.notify_all()
         except BaseException as e:  # Panics of Rust code are not Exceptions.
             self._error = e

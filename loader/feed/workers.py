@@ -1,4 +1,4 @@
-"""Grain's threads and worker processes, and how they end.
+"""Grain's worker processes, and how they end.
 
 Workers are fresh interpreters. They never see an accelerator, leave Ctrl-C to their
 parent, and do not outlive it.
@@ -63,16 +63,6 @@ class Workers:
         """Kills the workers that are left."""
         for process in self._processes:
             process.kill()
-
-
-def iterate_in_threads(
-    source: grain.sources.RandomAccessDataSource, *, threads: int
-) -> Any:
-    """Returns Grain's iterator of a source, read by threads of this process."""
-    dataset = grain.MapDataset.source(source).to_iter_dataset(
-        grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)
-    )
-    return iter(dataset)
 
 
 def iterate_in_workers(

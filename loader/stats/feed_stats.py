@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
 
@@ -32,6 +32,13 @@ class ReadBatch:
     decode_queued_seconds: float = 0.0
     transfer_seconds: float = 0.0
     cache: CacheCounts = NOT_CACHED
+
+
+class BatchesRead(NamedTuple):
+    """Batches of consecutive steps, and the error of the one behind them, if any."""
+
+    batches: list[ReadBatch]
+    error: BaseException | None = None
 
 
 # What a batch and the stats of a feed both have.
@@ -77,7 +84,8 @@ class FeedStats:
         current_wait_seconds: How long the trainer has waited for a batch now; 0 while
             it works.
         ready_batches: Batches that are ready now.
-        prefetch: Most batches that can be ready.
+        prefetch: Batches that are kept ready; of small ones that were read together
+            more can be.
         workers: Processes that read and decode; 0 for threads.
         makers: Workers or threads that read and decode, each a batch at a time.
         processors: Those that the feed's process may use at a time.

@@ -20,7 +20,7 @@ from gristmill.pipelines.console.messages import next_step
 
 if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
-    from gristmill.loader.feed.source import Decode
+    from gristmill.loader.feed.step_reads import Decode
     from gristmill.loader.order import ShuffleName
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from gristmill import loader
-from gristmill.loader.feed.source import Decode
+from gristmill.loader.feed.step_reads import Decode
 
 
 def run_hosts(

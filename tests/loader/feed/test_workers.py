@@ -35,6 +35,7 @@ from gristmill.loader.feed import shared_memory as shared_batch
 from gristmill.loader.feed import workers as feed_workers
 from gristmill.loader.feed.feed import Feed
 from gristmill.loader.feed.source import BatchSource
+from gristmill.loader.feed.step_reads import StepReads
 from tests.support import decoders
 from tests.support.datasets import convert
 from tests.support.records import text_records
@@ -62,6 +63,11 @@ def test_a_feed_has_no_parent_and_may_be_asked(batches):
     # MaxText asks when it drops its iterators; Grain's own property asserts there.
     with feed_of(batches) as feed:
         assert not hasattr(feed, "_parent")
+
+
+def source_of(batches, decode, **options) -> BatchSource:
+    reads = StepReads(batches, rows=slice(None), decode=decode)
+    return BatchSource(reads.read, steps=batches.steps, **options)
 
 
 def exhaust(feed):
@@ -245,9 +251,7 @@ def test_whatever_decode_raises_says_its_step(
                 next(feed)
             assert "in the batch of step 1" in raised.value.__notes__
         assert feed.get_state()["step"] == 1
-    source = BatchSource(
-        batches, rows=slice(None), decode=decode, start_step=0, packed="unused"
-    )
+    source = source_of(batches, decode, start_step=0, prefix="unused")
     with pytest.raises(in_worker, match=message) as raised:
         source[1]
     sent = pickle.loads(pickle.dumps(raised.value))
@@ -353,9 +357,7 @@ def test_what_does_not_pickle_is_refused_before_workers_start(batches):
 def test_a_batch_that_does_not_pickle_says_its_step_and_what_to_do(
     batches, decode, got
 ):
-    source = BatchSource(
-        batches, rows=slice(None), decode=decode, start_step=3, packed="unused-"
-    )
+    source = source_of(batches, decode, start_step=3, prefix="unused-")
     with pytest.raises(UserFunctionError, match="does not pickle") as raised:
         source[2]
     sent = pickle.loads(pickle.dumps(raised.value))
@@ -442,7 +444,7 @@ def test_a_panic_below_the_feed_is_no_end_of_it(batches, monkeypatch):
     def panic(*args):
         decoders.Failing(b"", "panic").panic()
 
-    monkeypatch.setattr(BatchSource, "_read", panic)
+    monkeypatch.setattr(StepReads, "_read", panic)
     with feed_of(batches) as feed, pytest.raises(BaseException, match="out of bounds"):
         next(feed)
 

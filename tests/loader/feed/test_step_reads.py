@@ -1,0 +1,192 @@
+"""Steps read together are those of the schedule, with the same errors.
+
+Covers: loader/feed/source.py.
+"""
+
+import functools
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset.errors import CorruptShardError, DecodeError, OutOfRangeError
+from gristmill.loader.feed.step_reads import BatchesAhead, StepReads
+from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.schedule import Schedule
+from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from tests.support.datasets import convert
+from tests.support.records import text_records
+
+_RECORDS = 99
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> str:
+    files = [text_records(40, seed=1), text_records(59, seed=2)]
+    return convert(tmp_path_factory.mktemp("data"), files)
+
+
+@pytest.fixture(scope="module")
+def damaged(good, tmp_path_factory) -> str:
+    """The same, but for some bytes of a record."""
+    copy = str(tmp_path_factory.mktemp("damaged") / "data")
+    shutil.copytree(good, copy)
+    dataset = loader.open(copy)
+    shards, _ = dataset.find([70])
+    path = pathlib.Path(dataset.shard(int(shards[0])).path)
+    data = bytearray(path.read_bytes())
+    at = dataset.offset_bytes(70) + 60
+    data[at : at + 8] = bytes(byte ^ 0xFF for byte in data[at : at + 8])
+    path.write_bytes(data)
+    return copy
+
+
+def fail_at(bad: bytes, records: list[bytes]) -> list[int]:
+    if bad in records:
+        raise DecodeError("no good", row=records.index(bad))
+    return [len(record) for record in records]
+
+
+@given(
+    cuts=st.lists(st.integers(1, 20), min_size=1, max_size=12),
+    start=st.integers(0, 3),
+    every=st.integers(1, 3),
+    mixed=st.booleans(),
+    shuffle=st.sampled_from(["global", "none"]),
+    bad=st.none() | st.integers(0, _RECORDS - 1),
+    is_damaged=st.booleans(),
+    hosts=st.sampled_from([1, 3]),
+)
+@settings(max_examples=60, deadline=None)
+def test_however_steps_are_put_together_batches_and_the_error_are_the_same(
+    good, damaged, cuts, start, every, mixed, shuffle, bad, is_damaged, hosts
+) -> None:
+    dataset = loader.open(damaged if is_damaged else good)
+    parts = {"a": dataset, "b": loader.open(good)} if mixed else dataset
+    batches = loader.global_batches(
+        parts,
+        batch_size=6,
+        seed=3,
+        epochs=1,
+        shuffle=shuffle,
+        drop_remainder=False,
+        **({"weights": {"a": 2, "b": 1}} if mixed else {}),
+    )
+    decode = None
+    if bad is not None:
+        decode = functools.partial(fail_at, loader.open(good)[bad])
+    options = {"rows": slice(0, 6 // hosts), "decode": decode}
+    expected, error = [], None
+    alone = StepReads(batches, **options)
+    for step in range(start, batches.steps, every):
+        read = alone.read([step])
+        expected += read.batches
+        error = read.error
+        if error is not None:
+            break
+    reads = StepReads(batches, **options, in_turn=(start, every))
+    got, found, left = [], None, list(range(start, batches.steps, every))
+    for number in range(len(left)):
+        count = cuts[number % len(cuts)]
+        if not left or found is not None:
+            break
+        read = reads.read(left[:count])
+        assert len(read.batches) == len(left[:count]) or read.error is not None
+        got += read.batches
+        found, left = read.error, left[count:]
+    names = ("step", "batch", "records", "record_bytes")
+    for one, other in zip(got, expected, strict=True):
+        for name in names:
+            assert getattr(one, name) == getattr(other, name)
+        assert one.read_cpu_seconds > 0
+    assert type(found) is type(error)
+    if error is not None:
+        assert isinstance(error, CorruptShardError | DecodeError)
+        assert str(found) == str(error)
+        assert found.__notes__ == error.__notes__
+        step = start + len(expected) * every
+        assert found.__notes__[0] == f"in the batch of step {step:,}"
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    epochs=st.sampled_from([1, 3, None]),
+    batch_size=st.integers(1, 25),
+    shuffle=st.sampled_from(
+        [GlobalShuffle(), NoShuffle(), BlockShuffle(block_records=4, window_blocks=3)]
+    ),
+    drop_remainder=st.booleans(),
+    rows=st.sampled_from([slice(None), slice(0, 1), slice(3, 7), slice(24, 25)]),
+    asked=st.lists(st.integers(0, 40), max_size=40),
+    at_once=st.sampled_from([1, 30, 8192]),
+)
+@settings(max_examples=50, deadline=None)
+def test_they_are_the_schedule_s(
+    lengths, epochs, batch_size, shuffle, drop_remainder, rows, asked, at_once
+) -> None:
+    orders = tuple(
+        DatasetOrder(num_records=length, shuffle=shuffle, epochs=epochs, name=str(i))
+        for i, length in enumerate(lengths)
+    )
+    schedule = Schedule(
+        orders=orders,
+        mixture=Mixture.of(lengths) if len(lengths) > 1 else None,
+        batch_size=batch_size,
+        drop_remainder=drop_remainder,
+    )
+    ahead = BatchesAhead(schedule, rows, rows_at_once=at_once)
+    for step in [*asked, *range(12)]:
+        try:
+            expected = schedule.batch(step, rows)
+        except OutOfRangeError:
+            with pytest.raises(OutOfRangeError):
+                ahead.batch(step)
+            continue
+        got = ahead.batch(step)
+        for own, theirs in zip(got, expected, strict=True):
+            assert own.dtype == np.int64
+            assert own.tolist() == theirs.tolist()
+
+
+def test_rows_by_their_numbers() -> None:
+    schedule = Schedule(orders=(DatasetOrder(num_records=100),), batch_size=10)
+    rows = np.array([7, 2, 9])
+    ahead = BatchesAhead(schedule, rows)
+    for step in (0, 3, 12, 11):
+        found = ahead.batch(step).records
+        assert found.tolist() == schedule.batch(step, rows).records.tolist()
+
+
+@pytest.mark.parametrize("mixture", [None, Mixture.of([1])])
+def test_the_last_steps_below_the_limit_of_positions(mixture) -> None:
+    order = DatasetOrder(num_records=100)
+    schedule = Schedule(orders=(order,), mixture=mixture, batch_size=8)
+    last = schedule.stop // 8 - 1
+    for step in (last - 1, last):
+        found = BatchesAhead(schedule, slice(None)).batch(step)
+        assert found.records.tolist() == schedule.batch(step).records.tolist()
+    with pytest.raises(OutOfRangeError):
+        BatchesAhead(schedule, slice(None)).batch(last + 1)
+
+
+def test_the_shuffle_is_asked_once_for_several_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order = DatasetOrder(num_records=10_000)
+    asked = []
+    records = DatasetOrder.records_unchecked
+
+    def counted(self, positions):
+        asked.append(len(positions))
+        return records(self, positions)
+
+    monkeypatch.setattr(DatasetOrder, "records_unchecked", counted)
+    ahead = BatchesAhead(Schedule(orders=(order,), batch_size=1024), slice(0, 512))
+    for step in range(32):
+        ahead.batch(step)
+    assert asked == [8192, 8192]
