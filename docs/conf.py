@@ -77,6 +77,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "gristmill"
 html_static_path = ["site_style"]
 html_css_files = ["site.css"]
+html_favicon = "site_style/favicon.svg"
 html_copy_source = False
 html_show_sphinx = False
 html_baseurl = ""

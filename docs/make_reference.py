@@ -137,8 +137,9 @@ _ABOUT_METRICS = """\
 What a feed counts: `feed.stats` has the fields,
 [`export_stats`](../train/waiting.md#exported) gives them to Prometheus and
 `export_to_opentelemetry` to OpenTelemetry. Each has a label `feed`, the name that was
-given. Times are added up over all threads and workers of a host, so they can exceed the
-time that passed.
+given. Names for Prometheus have underscores, those for OpenTelemetry dots. Times are
+added up over all threads and workers of a host, so they can exceed the time that
+passed.
 
 """
 
@@ -152,7 +153,7 @@ def metrics_page() -> str:
         lines.append(
             [
                 "" if field == WAITS_FOR else f"`{field}`",
-                f"`gristmill_feed_{field.replace('.', '_')}{'_total' * counter}`",
+                f"`gristmill_feed_{field.replace('.', '_')}{'_total' * counter}` "
                 f"`gristmill.feed.{field.removesuffix(ending)}`",
                 "counter" if counter else "gauge",
                 _UNITS.get(ending, ""),
@@ -172,7 +173,7 @@ def metrics_page() -> str:
     return (
         _ABOUT_METRICS
         + rows(
-            "field of `stats` | Prometheus | OpenTelemetry | kind | unit | meaning",
+            "field of `stats` | exported as | kind | unit | meaning",
             lines,
         )
         + "\n\nOpenTelemetry has units beside names: `s`, and `By` for bytes.\n\n"

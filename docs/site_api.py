@@ -108,7 +108,9 @@ def describe(face: str) -> str:
             continue
         rows.append(f"| `{name}` | {first_sentence(value)} |")
         if inspect.isclass(value):
-            rst += [f".. autoclass:: {home}", "   :show-inheritance:"]
+            rst.append(f".. autoclass:: {home}")
+            if value.__bases__ != (object,):
+                rst.append("   :show-inheritance:")
             if members := list(members_of(value)):
                 rst.append(f"   :members: {', '.join(members)}")
                 special = [each for each in members if each.startswith("__")]
@@ -215,6 +217,9 @@ class LinkNames(SphinxPostTransform):
         del kwargs
         in_api = self.env.docname.startswith("docs/reference/api/")
         sure = r"\w" if in_api else r"[A-Z][a-z]+[A-Z]|\w+_\w"
+        for text in list(self.document.findall(nodes.Text)) if in_api else ():
+            if text == " -- ":  # Between an argument and what it is.
+                text.parent.replace(text, nodes.Text(": "))
         for node in list(self.document.findall(nodes.literal)):
             text = node.astext()
             if not re.fullmatch(r"[A-Za-z_.]+(\(\))?", text) or self.is_linked(node):

@@ -35,6 +35,8 @@ _NOT_BEGUN = "its `with` statement has not begun"
 class Writer:
     """Writes records one by one, and commits them as a split of a dataset.
 
+    ::
+
         with Writer("c4", split="train") as writer:
             for record in records:
                 writer.write(record)
