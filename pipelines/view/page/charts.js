@@ -143,7 +143,8 @@ function histogram({ name, title, data, unit, thing }) {
   const shown = isSize ? sizeText : (number) => `${count(number)} ${unit}`;
   const { edges, counts } = data;
   const spread = edges[edges.length - 1] / edges[0];
-  const isLog = edges[0] > 0 && spread > 50;
+  // Bins that grow are drawn as wide as each other, where the axis has ticks then.
+  const isLog = edges[0] > 0 && spread > 4 && edges[edges.length - 1] - edges[edges.length - 2] > 1.5 * (edges[1] - edges[0]);
   const least = edges[0], most = edges[edges.length - 1];
   const step = niceStep(most - least, isSize);
   const summary = [`From ${shown(data.min)} to ${shown(data.max)}`, `${shown(Math.round(data.mean))} on average`,
@@ -155,7 +156,7 @@ function histogram({ name, title, data, unit, thing }) {
     rows: () => counts.map((each, index) => [between(index), count(each)]),
     option: (c) => ({
       xAxis: {
-        ...(isLog ? { type: "log", logBase: isSize ? 2 : 10, min: least, max: most }
+        ...(isLog ? { type: "log", logBase: isSize || spread < 500 ? 2 : 10, min: least, max: most }
           : { type: "value", interval: step, min: Math.floor(least / step) * step, max: Math.ceil(most / step) * step }),
         axisLabel: { formatter: isSize ? shortSize : shortCount, ...(isLog ? { showMinLabel: false, showMaxLabel: false } : {}) },
         name: isSize ? `size of a ${thing}` : `length, ${unit}`, splitLine: { show: false },

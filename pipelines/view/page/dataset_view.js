@@ -176,7 +176,7 @@ function quarantinePart(o) {
   }
   const place = element("div", { class: "later" });
   fill(place, ask("lineage", { of: o.of }), ({ quarantine }) => (quarantine ? [table(
-    [["File", "wide"], ["From", "number"], ["To", "number"], ["Why", "wide"], ["In shard", "number"]],
+    [["File", "wide"], ["From", "number"], ["To", "number"], ["Damaged", "wide"], ["In shard", "number"]],
     quarantine.shown.map((each) => [pathText(each.file),
       each.begin_row === null ? `byte ${count(each.begin_bytes)}` : `row ${count(each.begin_row)}`,
       each.end_row === null ? `byte ${count(each.end_bytes)}` : `row ${count(each.end_row)}`,

@@ -67,7 +67,7 @@ function spreadParts(s) {
       name: "spread", title: "Which record is seen at which step",
       summary: `${plural(s.points.length, "row")} of the epoch. An even cloud is a good shuffle; stripes are blocks that stay together; a line is no shuffle.`,
       columns: [["Step", "number"], ["Record", "number"]],
-      rows: () => s.points.slice(0, 500).map(([step, record]) => [link(`#/step/${step}`, count(step)), count(record)]),
+      rows: () => s.points.map(([step, record]) => [link(`#/step/${step}`, count(step)), count(record)]),
       act: ([x]) => { location.hash = `#/step/${Math.min(last, Math.max(first, Math.round(x)))}`; },
       option: (c) => ({
         xAxis: { ...axisUntil(last), min: first, name: "step", splitLine: { show: false } },

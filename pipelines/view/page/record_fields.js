@@ -35,6 +35,9 @@ function fieldType(field) {
 
 function fieldValue(field) {
   if (field.kind === "numbers") return numbersValue(field.shown);
+  if (field.kind === "text" && field.shown.length > 1 && field.shown.every((text) => text !== "" && text.length < 60 && !text.includes("\n"))) {
+    return element("ul", { class: "chips" }, field.shown.map((text) => element("li", {}, aside(text))));
+  }
   const one = { text: textValue, image: (url) => imageValue(field.name, url), bytes: hexValue }[field.kind];
   return element("div", { class: "stack" }, field.shown.map(one));
 }

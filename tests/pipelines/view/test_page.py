@@ -61,6 +61,16 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
+def test_a_missing_browser_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match=r"CONTRIBUTING\.md"):
+        chromium().__enter__()
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match=r"CONTRIBUTING\.md"):
+        chromium().__enter__()
+
+
 @contextlib.contextmanager
 def served(opened: Opened) -> Iterator[PageServer]:
     with PageServer(opened, page) as server:
