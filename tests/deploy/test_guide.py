@@ -50,8 +50,8 @@ exec {real} "$@"
 """
 
 
-def blocks(document: str) -> list[str]:
-    text = (DEPLOY / document).read_text(encoding="utf-8")
+def blocks(document: str, folder: pathlib.Path = DEPLOY) -> list[str]:
+    text = (folder / document).read_text(encoding="utf-8")
     return [block.text for block in blocks_of(text) if block.language == "bash"]
 
 
@@ -175,6 +175,32 @@ def test_guide_word_by_word(tmp_path):
         (job,) = cloud.dataflow.jobs.values()
         (pool,) = job["environment"]["workerPools"]
         assert pool["workerHarnessContainerImage"] == image
+
+
+@pytest.mark.slow
+def test_how_to_of_a_first_job(tmp_path):
+    _, project, plan, _, submit, status, verify = blocks(
+        "dataflow.md", ROOT / "docs" / "prepare"
+    )
+    # No worker runs: what the job would have made is made here, before it is verified.
+    (made,) = [line for line in plan.splitlines() if line.startswith("gristmill plan")]
+    made = made.replace("plan", "convert", 1).replace("--output ", "")
+    with running() as cloud:
+        storage = cloud.storage.objects
+        for part in range(2):
+            data = frames_of(text_records(20, seed=part))
+            storage.put("raw", f"c4/{part}.tfrecord", data)
+        script = [project, plan, submit, status, made, verify]
+        done, asked = walk(script, cloud, tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert [job["name"].split("-")[1] for job in cloud.dataflow.jobs.values()] == [
+            "convert",
+            "verify",
+        ]
+    assert "gs://data/c4: committed" in done.stdout
+    assert "gristmill convert 'gs://raw/c4/*.tfrecord' gs://data/c4" in done.stdout
+    for command in asked:
+        check_known(command)
 
 
 @pytest.mark.slow
