@@ -76,6 +76,18 @@ _GCS = {
     "tensorstore": ("floor", "TensorStore"),
     "obstore": ("floor", "obstore"),
 }
+_STREAMING_WRITE = {
+    "convert": ("ours", "gristmill convert, zstd:3"),
+    "convert_plain": ("ours", "the same, uncompressed"),
+    "mds_zstd": ("peer", "MDSWriter, zstd:3"),
+    "mds": ("peer", "MDSWriter, uncompressed"),
+}
+_STREAMING_READ = {
+    "feed": ("ours", "batches.feed, zstd:3"),
+    "feed_plain": ("ours", "the same, uncompressed"),
+    "mds_read": ("peer", "StreamingDataset"),
+    "mds_getitem": ("peer", "StreamingDataset[i]"),
+}
 _MAXTEXT = {
     "": {
         "own": ("peer", "MaxText's own"),
@@ -179,6 +191,20 @@ def _gcs(results: Results) -> Iterator[Panel]:
         )
 
 
+def _streaming(results: Results) -> Iterator[Panel]:
+    for title, names, reference, amount, unit in (
+        ("Writing, per CPU second", _STREAMING_WRITE, "mds_zstd", "bytes", "MB"),
+        (
+            *("Reading in random order, per CPU second", _STREAMING_READ),
+            *("mds_read", "records", "records"),
+        ),
+    ):
+        scale = 1e-6 if amount == "bytes" else 1
+        values = _values(results["runs"], names, _speeds(amount, scale)[0])
+        unit = f"{unit} per CPU second"
+        yield from compare(title, values, names, reference=reference, unit=unit)
+
+
 def _maxtext(results: Results) -> Iterator[Panel]:
     for title, names in _MAXTEXT.items():
         values = _values(results["runs"], names, _speeds("tokens", 1e-6)[0])
@@ -228,6 +254,7 @@ FIGURES: dict[str, tuple[str, str, Callable[[Results], Iterator[Panel]]]] = {
     ),
     "maxtext": ("maxtext", "MaxText's input", _maxtext),
     "pack": ("pack", "Packing text to rows of tokens", _pack),
+    "streaming": ("streaming", "MosaicML Streaming", _streaming),
     "plan": ("plan", "What gristmill plan predicted", _plan),
 }
 

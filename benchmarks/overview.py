@@ -379,7 +379,8 @@ same data, and ratios are computed round by round. Above 1 gristmill is faster. 
   What each peer checks, and where it does less or more, is in the report.
 - Megatron-LM and datatrove use Hugging Face's tokenizers. With these,
   `gristmill pack` is compared with a bare pool of tokenizers in [pack.md](pack.md).
-- A version that is "?" was not recorded by the benchmark at that time.
+- A version that is "?" was not recorded by the benchmark at that time. What is "not
+  measured yet" has a benchmark, and no run of it on a quiet machine.
 - Megatron-LM and datatrove have a tenth of gristmill's text, for the time that they
   take; what is compared is text for a second.
 

@@ -22,6 +22,7 @@ _RENDERERS = {
     "load": "load_report.render_markdown",
     "maxtext": "maxtext.render",
     "plan": "plan.render",
+    "streaming": "streaming.render",
 }
 
 
@@ -30,6 +31,8 @@ def render_all(folder: pathlib.Path = FOLDER) -> Iterator[tuple[str, str]]:
     from benchmarks import figures, overview, pack_report
 
     for name, renderer in _RENDERERS.items():
+        if not (folder / f"{name}.json").exists():
+            continue  # Not measured yet.
         module, function = renderer.split(".")
         render = getattr(importlib.import_module(f"benchmarks.{module}"), function)
         results = json.loads((folder / f"{name}.json").read_text())
