@@ -52,10 +52,6 @@ function ask(name, parameters) {
   return answer;
 }
 
-function isHere(name, parameters) {
-  return embedded === null || embedded.byPath.has(plain(request(name, parameters)));
-}
-
 // Numbers, in order, for which this file holds answers: of steps, or of records.
 function numbersHere(name, of = "") {
   const found = [];

@@ -8,8 +8,12 @@ function colours() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(`--${name}`).trim();
   return {
-    text: of("text"), quiet: of("quiet"), line: of("line"), panel: of("panel"),
-    accent: of("accent"), band: of("band"),
+    text: of("text"),
+    quiet: of("quiet"),
+    line: of("line"),
+    panel: of("panel"),
+    accent: of("accent"),
+    band: of("band"),
     series: Array.from({ length: SERIES }, (_, index) => of(`series-${index}`)),
     font: getComputedStyle(document.body).fontFamily,
   };
@@ -18,7 +22,10 @@ function colours() {
 // Makes a figure; `option` makes ECharts' from the colours, `rows` are its numbers.
 function figure({ title, summary, columns, rows, option, name, act }) {
   const place = element("div", {
-    class: "chart", role: "img", "aria-label": `${title}. ${summary}`, "data-chart": name,
+    class: "chart",
+    role: "img",
+    "aria-label": `${title}. ${summary}`,
+    "data-chart": name,
   });
   const numbers = element("details", {}, element("summary", {}, "Numbers"));
   numbers.addEventListener("toggle", () => {
@@ -27,8 +34,13 @@ function figure({ title, summary, columns, rows, option, name, act }) {
     }
   });
   new ResizeObserver(() => draw(place, option, act)).observe(place);
-  return element("figure", {}, element("figcaption", {}, element("h3", {}, title),
-    element("p", { class: "quiet" }, summary)), place, numbers);
+  return element(
+    "figure",
+    {},
+    element("figcaption", {}, element("h3", {}, title), element("p", { class: "quiet" }, summary)),
+    place,
+    numbers,
+  );
 }
 
 function draw(place, option, act) {
@@ -73,7 +85,8 @@ function withStyle(option) {
   const made = option(c);
   const text = { color: c.quiet, fontFamily: c.font, fontSize: 12 };
   const axis = (own, isValue) => ({
-    nameLocation: "middle", nameTextStyle: text,
+    nameLocation: "middle",
+    nameTextStyle: text,
     axisLabel: { ...text, hideOverlap: true, ...(own.axisLabel || {}) },
     axisLine: { show: !isValue, lineStyle: { color: c.line } },
     axisTick: { show: !isValue, lineStyle: { color: c.line } },
@@ -86,14 +99,22 @@ function withStyle(option) {
     ...made,
     grid: { left: 8, right: 16, top: 30, bottom: 26, containLabel: true, ...made.grid },
     xAxis: axis({ nameGap: 26, ...made.xAxis }, false),
-    yAxis: axis({
-      nameLocation: "end", nameGap: 12,
-      ...made.yAxis,
-      nameTextStyle: { ...text, align: "left", padding: [0, 0, 0, -30] },
-    }, true),
+    yAxis: axis(
+      {
+        nameLocation: "end",
+        nameGap: 12,
+        ...made.yAxis,
+        nameTextStyle: { ...text, align: "left", padding: [0, 0, 0, -30] },
+      },
+      true,
+    ),
     tooltip: {
-      renderMode: "richText", confine: true, backgroundColor: c.panel,
-      borderColor: c.line, borderWidth: 1, padding: [6, 10],
+      renderMode: "richText",
+      confine: true,
+      backgroundColor: c.panel,
+      borderColor: c.line,
+      borderWidth: 1,
+      padding: [6, 10],
       textStyle: { ...text, color: c.text },
       axisPointer: { lineStyle: { color: c.quiet }, snap: true },
       ...made.tooltip,
@@ -114,7 +135,10 @@ function niceStep(span, isSize) {
 function axisTo(top, isSize) {
   const step = niceStep(Math.max(top, 1), isSize);
   return {
-    type: "value", min: 0, max: Math.ceil(Math.max(top, 1) / step) * step, interval: step,
+    type: "value",
+    min: 0,
+    max: Math.ceil(Math.max(top, 1) / step) * step,
+    interval: step,
     axisLabel: { formatter: isSize ? shortSize : shortCount },
   };
 }
@@ -132,7 +156,10 @@ function shortCount(number) {
 function axisUntil(stop) {
   const step = Math.max(1, niceStep(stop, false));
   return {
-    type: "value", min: 0, max: Math.max(1, stop), interval: step,
+    type: "value",
+    min: 0,
+    max: Math.max(1, stop),
+    interval: step,
     axisLabel: { formatter: shortCount, showMaxLabel: stop % step === 0 },
   };
 }
@@ -144,22 +171,46 @@ function histogram({ name, title, data, unit, thing }) {
   const { edges, counts } = data;
   const spread = edges[edges.length - 1] / edges[0];
   // Bins that grow are drawn as wide as each other, where the axis has ticks then.
-  const isLog = edges[0] > 0 && spread > 4 && edges[edges.length - 1] - edges[edges.length - 2] > 1.5 * (edges[1] - edges[0]);
-  const least = edges[0], most = edges[edges.length - 1];
+  const isLog =
+    edges[0] > 0 &&
+    spread > 4 &&
+    edges[edges.length - 1] - edges[edges.length - 2] > 1.5 * (edges[1] - edges[0]);
+  const least = edges[0],
+    most = edges[edges.length - 1];
   const step = niceStep(most - least, isSize);
-  const summary = [`From ${shown(data.min)} to ${shown(data.max)}`, `${shown(Math.round(data.mean))} on average`,
-    data.exact ? `all ${plural(data.of, thing)}` : `a sample of ${count(data.sampled)} of ${plural(data.of, thing)}`].join(", ");
+  const summary = [
+    `From ${shown(data.min)} to ${shown(data.max)}`,
+    `${shown(Math.round(data.mean))} on average`,
+    data.exact
+      ? `all ${plural(data.of, thing)}`
+      : `a sample of ${count(data.sampled)} of ${plural(data.of, thing)}`,
+  ].join(", ");
   const between = (index) => `${shown(edges[index])} to ${shown(edges[index + 1])}`;
   return figure({
-    name, title, summary: `${summary}.`,
-    columns: [[isSize ? "Size" : `Length, ${unit}`, "number"], [`${thing}s`, "number"]],
+    name,
+    title,
+    summary: `${summary}.`,
+    columns: [
+      [isSize ? "Size" : `Length, ${unit}`, "number"],
+      [`${thing}s`, "number"],
+    ],
     rows: () => counts.map((each, index) => [between(index), count(each)]),
     option: (c) => ({
       xAxis: {
-        ...(isLog ? { type: "log", logBase: isSize || spread < 500 ? 2 : 10, min: least, max: most }
-          : { type: "value", interval: step, min: Math.floor(least / step) * step, max: Math.ceil(most / step) * step }),
-        axisLabel: { formatter: isSize ? shortSize : shortCount, ...(isLog ? { showMinLabel: false, showMaxLabel: false } : {}) },
-        name: isSize ? `size of a ${thing}` : `length, ${unit}`, splitLine: { show: false },
+        ...(isLog
+          ? { type: "log", logBase: isSize || spread < 500 ? 2 : 10, min: least, max: most }
+          : {
+              type: "value",
+              interval: step,
+              min: Math.floor(least / step) * step,
+              max: Math.ceil(most / step) * step,
+            }),
+        axisLabel: {
+          formatter: isSize ? shortSize : shortCount,
+          ...(isLog ? { showMinLabel: false, showMaxLabel: false } : {}),
+        },
+        name: isSize ? `size of a ${thing}` : `length, ${unit}`,
+        splitLine: { show: false },
       },
       yAxis: { ...axisTo(Math.max(...counts), false), name: `${thing}s` },
       tooltip: {
@@ -169,17 +220,26 @@ function histogram({ name, title, data, unit, thing }) {
           return `${between(index)}\n${plural(counts[index], thing)}`;
         },
       },
-      series: [{
-        type: "line", step: "end", symbol: "none", lineStyle: { color: c.accent, width: 1.5 },
-        areaStyle: { color: c.band, opacity: 1 },
-        data: [...counts.map((each, index) => [edges[index], each]),
-          [most, counts[counts.length - 1]]],
-        markLine: {
-          silent: true, symbol: "none", lineStyle: { color: c.quiet, type: "dashed" },
-          label: { formatter: "average", color: c.quiet, position: "end", distance: 2 },
-          data: [{ xAxis: data.mean }],
+      series: [
+        {
+          type: "line",
+          step: "end",
+          symbol: "none",
+          lineStyle: { color: c.accent, width: 1.5 },
+          areaStyle: { color: c.band, opacity: 1 },
+          data: [
+            ...counts.map((each, index) => [edges[index], each]),
+            [most, counts[counts.length - 1]],
+          ],
+          markLine: {
+            silent: true,
+            symbol: "none",
+            lineStyle: { color: c.quiet, type: "dashed" },
+            label: { formatter: "average", color: c.quiet, position: "end", distance: 2 },
+            data: [{ xAxis: data.mean }],
+          },
         },
-      }],
+      ],
     }),
   });
 }
@@ -188,24 +248,45 @@ function histogram({ name, title, data, unit, thing }) {
 function shardsFigure({ name, title, chart, values, unit }) {
   const isSize = unit === "bytes";
   const shown = isSize ? sizeText : (number) => plural(number, unit.slice(0, -1));
-  const least = Math.min(...values.min), most = Math.max(...values.max);
+  const least = Math.min(...values.min),
+    most = Math.max(...values.max);
   const each = chart.per_bucket === 1;
   const spread = most > 0 ? (most - least) / most : 0;
   const which = (index) => {
     const first = chart.first[index];
-    return each ? `Shard ${count(first)}`
+    return each
+      ? `Shard ${count(first)}`
       : `Shards ${count(first)} to ${count(first + chart.per_bucket - 1)}`;
   };
   const flat = (list) => list.map((value, index) => [chart.first[index], value]);
   return figure({
-    name, title,
-    summary: `From ${shown(least)} to ${shown(most)}: ` + (spread === 0 ? "all are equal."
-      : `the smallest is ${percent(spread)} below the largest.`),
-    columns: each ? [["Shard", "number"], [unit, "number"]]
-      : [["Shards", ""], ["least", "number"], ["median", "number"], ["most", "number"]],
-    rows: () => chart.first.map((first, index) => (each
-      ? [link(numberHash("shard", chart.of, first), count(first)), count(values.median[index])]
-      : [which(index), count(values.min[index]), count(values.median[index]), count(values.max[index])])),
+    name,
+    title,
+    summary:
+      `From ${shown(least)} to ${shown(most)}: ` +
+      (spread === 0 ? "all are equal." : `the smallest is ${percent(spread)} below the largest.`),
+    columns: each
+      ? [
+          ["Shard", "number"],
+          [unit, "number"],
+        ]
+      : [
+          ["Shards", ""],
+          ["least", "number"],
+          ["median", "number"],
+          ["most", "number"],
+        ],
+    rows: () =>
+      chart.first.map((first, index) =>
+        each
+          ? [link(numberHash("shard", chart.of, first), count(first)), count(values.median[index])]
+          : [
+              which(index),
+              count(values.min[index]),
+              count(values.median[index]),
+              count(values.max[index]),
+            ],
+      ),
     act: ([x]) => {
       const past = chart.first.findIndex((first) => first > x);
       const index = each ? Math.round(x) : (past === -1 ? chart.first.length : past) - 1;
@@ -214,26 +295,60 @@ function shardsFigure({ name, title, chart, values, unit }) {
     },
     option: (c) => ({
       xAxis: each
-        ? { type: "category", data: chart.first.map(String), name: "shard", axisLabel: { formatter: (text) => count(Number(text)) } }
+        ? {
+            type: "category",
+            data: chart.first.map(String),
+            name: "shard",
+            axisLabel: { formatter: (text) => count(Number(text)) },
+          }
         : { ...axisUntil(chart.total), name: "shard", splitLine: { show: false } },
       yAxis: { ...axisTo(most, isSize), name: isSize ? "stored size" : unit },
       tooltip: {
-        trigger: "axis", axisPointer: { type: each ? "shadow" : "line", shadowStyle: { color: c.line, opacity: 0.4 } },
-        formatter: ([{ dataIndex: index }]) => (each
-          ? `${which(index)}\n${shown(values.median[index])}`
-          : `${which(index)}\nmost ${shown(values.max[index])}\nmedian ${shown(values.median[index])}\nleast ${shown(values.min[index])}`),
+        trigger: "axis",
+        axisPointer: {
+          type: each ? "shadow" : "line",
+          shadowStyle: { color: c.line, opacity: 0.4 },
+        },
+        formatter: ([{ dataIndex: index }]) =>
+          each
+            ? `${which(index)}\n${shown(values.median[index])}`
+            : `${which(index)}\nmost ${shown(values.max[index])}\nmedian ${shown(values.median[index])}\nleast ${shown(values.min[index])}`,
       },
       series: each
-        ? [{ type: "bar", data: values.median, itemStyle: { color: c.accent }, barMaxWidth: 28, barCategoryGap: "25%" }]
+        ? [
+            {
+              type: "bar",
+              data: values.median,
+              itemStyle: { color: c.accent },
+              barMaxWidth: 28,
+              barCategoryGap: "25%",
+            },
+          ]
         : [
-          { type: "line", stack: "band", symbol: "none", silent: true, lineStyle: { width: 0 }, data: flat(values.min) },
-          {
-            type: "line", stack: "band", symbol: "none", silent: true, lineStyle: { width: 0 },
-            areaStyle: { color: c.band, opacity: 1 },
-            data: flat(values.max.map((value, index) => value - values.min[index])),
-          },
-          { type: "line", symbol: "none", lineStyle: { color: c.accent, width: 1.5 }, data: flat(values.median) },
-        ],
+            {
+              type: "line",
+              stack: "band",
+              symbol: "none",
+              silent: true,
+              lineStyle: { width: 0 },
+              data: flat(values.min),
+            },
+            {
+              type: "line",
+              stack: "band",
+              symbol: "none",
+              silent: true,
+              lineStyle: { width: 0 },
+              areaStyle: { color: c.band, opacity: 1 },
+              data: flat(values.max.map((value, index) => value - values.min[index])),
+            },
+            {
+              type: "line",
+              symbol: "none",
+              lineStyle: { color: c.accent, width: 1.5 },
+              data: flat(values.median),
+            },
+          ],
     }),
   });
 }

@@ -63,7 +63,8 @@ function pathText(path) {
 function shownText(text) {
   return String(text)
     .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, (c) =>
-      String.fromCharCode(0x2400 + c.charCodeAt(0)))
+      String.fromCharCode(0x2400 + c.charCodeAt(0)),
+    )
     .replaceAll("\u007f", "\u2421");
 }
 
@@ -82,48 +83,74 @@ function section(title, ...children) {
 // Columns are [title, kind]: kind is "number", "wide" or nothing.
 function table(columns, rows, { label, rowOf } = {}) {
   const head = columns.map(([title, kind]) =>
-    element("th", { scope: "col", class: kind || null }, title));
+    element("th", { scope: "col", class: kind || null }, title),
+  );
   const body = rows.map((cells, index) => {
     const attributes = rowOf ? rowOf(index) : {};
-    return element("tr", attributes, cells.map((cell, column) =>
-      element("td", { class: columns[column][1] || null }, cell)));
+    return element(
+      "tr",
+      attributes,
+      cells.map((cell, column) => element("td", { class: columns[column][1] || null }, cell)),
+    );
   });
   const fits = columns.every(([, kind]) => !["wide", "preview", "meter"].includes(kind));
-  return element("div", { class: fits ? "scroll fits" : "scroll", tabindex: 0, role: "region", "aria-label": label },
-    element("table", {}, element("thead", {}, element("tr", {}, head)),
-      element("tbody", {}, body)));
+  return element(
+    "div",
+    { class: fits ? "scroll fits" : "scroll", tabindex: 0, role: "region", "aria-label": label },
+    element("table", {}, element("thead", {}, element("tr", {}, head)), element("tbody", {}, body)),
+  );
 }
 
 // Pairs of a name and a value; those without a value are left out.
 function facts(pairs) {
   const known = pairs.filter(([, value]) => value !== null && value !== undefined);
-  return element("dl", { class: "facts" }, known.flatMap(([name, value]) =>
-    [element("dt", {}, name), element("dd", {}, value)]));
+  return element(
+    "dl",
+    { class: "facts" },
+    known.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
+  );
 }
 
 function tile(name, value, note) {
-  return element("div", { class: "tile" }, element("span", { class: "name" }, name),
+  return element(
+    "div",
+    { class: "tile" },
+    element("span", { class: "name" }, name),
     element("span", { class: "value" }, value),
-    note ? element("span", { class: "note" }, note) : null);
+    note ? element("span", { class: "note" }, note) : null,
+  );
 }
 
 // A range of a whole, as a bar: where in a file a record is.
 function rangeBar(begin, end, whole, label) {
   const left = whole > 0 ? Math.min(100, (100 * begin) / whole) : 0;
   const width = whole > 0 ? Math.min(100 - left, (100 * (end - begin)) / whole) : 0;
-  return element("div", { class: "range", role: "img", "aria-label": label },
-    element("span", { style: { left: `min(${left}%, 100% - 3px)`, width: `max(3px, ${width}%)` } }));
+  return element(
+    "div",
+    { class: "range", role: "img", "aria-label": label },
+    element("span", { style: { left: `min(${left}%, 100% - 3px)`, width: `max(3px, ${width}%)` } }),
+  );
 }
 
 function errorPanel(error) {
-  const known = error instanceof AnswerError ? error.facts
-    : { what: "This page has a mistake", got: String(error) };
+  const known =
+    error instanceof AnswerError
+      ? error.facts
+      : { what: "This page has a mistake", got: String(error) };
   if (!(error instanceof AnswerError)) console.error(error);
-  return element("div", { class: "panel bad", role: "alert" },
+  return element(
+    "div",
+    { class: "panel bad", role: "alert" },
     element("p", { class: "what" }, shownText(known.what)),
-    facts([
-      ["where", known.where], ["expected", known.expected], ["got", known.got], ["to do", known.cure],
-    ].map(([name, value]) => [name, value ? aside(value) : null])));
+    facts(
+      [
+        ["where", known.where],
+        ["expected", known.expected],
+        ["got", known.got],
+        ["to do", known.cure],
+      ].map(([name, value]) => [name, value ? aside(value) : null]),
+    ),
+  );
 }
 
 function emptyPanel(...children) {

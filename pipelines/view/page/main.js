@@ -1,11 +1,20 @@
 // Goes where the address says, and lets the keyboard go there.
 "use strict";
 
-const views = { dataset: datasetView, record: recordView, step: stepView, order: orderView, shard: shardView };
+const views = {
+  dataset: datasetView,
+  record: recordView,
+  step: stepView,
+  order: orderView,
+  shard: shardView,
+};
 const TABS = ["dataset", "record", "step", "order"];
 const KEYS = [
-  ["1 to 4", "the views"], ["← and →, or p and n", "previous and next record, step or shard"],
-  ["g", "go to a number"], ["?", "this list"], ["Esc", "close"],
+  ["1 to 4", "the views"],
+  ["← and →, or p and n", "previous and next record, step or shard"],
+  ["g", "go to a number"],
+  ["?", "this list"],
+  ["Esc", "close"],
 ];
 
 let current = null;
@@ -18,8 +27,15 @@ function overview(of = "") {
 // "#/record/train/17?step=3" -> a view, its parts and its query.
 function destination(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
-  const [view, ...parts] = path.split("/").filter((part) => part !== "").map(decoded);
-  return { view: Object.hasOwn(views, view) ? view : "dataset", parts, query: new URLSearchParams(query) };
+  const [view, ...parts] = path
+    .split("/")
+    .filter((part) => part !== "")
+    .map(decoded);
+  return {
+    view: Object.hasOwn(views, view) ? view : "dataset",
+    parts,
+    query: new URLSearchParams(query),
+  };
 }
 
 function decoded(text) {
@@ -59,12 +75,15 @@ async function go() {
     each.toggleAttribute("aria-current", false);
     if (each.dataset.view === tab) each.setAttribute("aria-current", "page");
   }
-  const mine = current, hash = location.hash;
+  const mine = current,
+    hash = location.hash;
   try {
     await mine.update(place);
     const o = await overview();
     if (mine !== current || hash !== location.hash) return;
-    document.title = [place.parts.join(" "), views[place.view].title, shownText(o.name)].filter(Boolean).join(" · ");
+    document.title = [place.parts.join(" "), views[place.view].title, shownText(o.name)]
+      .filter(Boolean)
+      .join(" · ");
   } catch (error) {
     if (mine === current) main.replaceChildren(errorPanel(error));
   }
@@ -72,27 +91,49 @@ async function go() {
 }
 
 function showFrame() {
-  document.getElementById("views").append(...TABS.map((view) =>
-    element("a", { href: `#/${view}`, "data-view": view }, views[view].title)));
+  document
+    .getElementById("views")
+    .append(
+      ...TABS.map((view) =>
+        element("a", { href: `#/${view}`, "data-view": view }, views[view].title),
+      ),
+    );
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault(); // The address says which view is shown.
     document.getElementById("main").focus();
   });
   const dialog = document.getElementById("keys");
-  dialog.append(element("h2", { id: "keys-title" }, "Keys"),
+  dialog.append(
+    element("h2", { id: "keys-title" }, "Keys"),
     facts(KEYS.map(([key, what]) => [element("kbd", {}, key), what])),
-    button("Close", () => dialog.close()));
+    button("Close", () => dialog.close()),
+  );
   const help = button("Keys", () => dialog.showModal(), { class: "plain", title: "Press ?" });
   const foot = document.getElementById("foot");
   foot.append(help);
-  overview().then((o) => {
-    const many = o.datasets.length > 1;
-    document.getElementById("which").append(aside(many ? o.datasets.map(({ name }) => name).join(" + ") : o.name),
-      o.split && !many ? element("span", { class: "soft" }, " / ", aside(o.split)) : "");
-    foot.prepend(element("span", {}, `gristmill ${shownText(o.gristmill)}`),
-      embedded ? element("span", {}, `A file of ${shownText(embedded.about.made || "a dataset")}. `,
-        embedded.about.left_out ? shownText(embedded.about.left_out) : "") : "");
-  }, () => {}); // The view says what is wrong.
+  overview().then(
+    (o) => {
+      const many = o.datasets.length > 1;
+      document
+        .getElementById("which")
+        .append(
+          aside(many ? o.datasets.map(({ name }) => name).join(" + ") : o.name),
+          o.split && !many ? element("span", { class: "soft" }, " / ", aside(o.split)) : "",
+        );
+      foot.prepend(
+        element("span", {}, `gristmill ${shownText(o.gristmill)}`),
+        embedded
+          ? element(
+              "span",
+              {},
+              `A file of ${shownText(embedded.about.made || "a dataset")}. `,
+              embedded.about.left_out ? shownText(embedded.about.left_out) : "",
+            )
+          : "",
+      );
+    },
+    () => {},
+  ); // The view says what is wrong.
 }
 
 function onKey(event) {

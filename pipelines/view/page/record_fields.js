@@ -13,32 +13,56 @@ function fieldParts(record) {
   const others = record.fields.filter((field) => !single.includes(field));
   others.sort((a, b) => KINDS.indexOf(a.kind) - KINDS.indexOf(b.kind));
   return [
-    single.length ? facts(single.map((field) => [element("code", {}, aside(field.name)),
-      element("span", { title: field.dtype }, numberText(field.shown[0]))])) : null,
+    single.length
+      ? facts(
+          single.map((field) => [
+            element("code", {}, aside(field.name)),
+            element("span", { title: field.dtype }, numberText(field.shown[0])),
+          ]),
+        )
+      : null,
     ...others.map(fieldPart),
   ].filter(Boolean);
 }
 
 function fieldPart(field) {
-  return element("article", { class: "field" },
-    element("header", {}, element("h3", {}, field.name === "" ? "bytes of the record" : aside(field.name)),
-      element("span", { class: "quiet" }, fieldType(field))),
+  return element(
+    "article",
+    { class: "field" },
+    element(
+      "header",
+      {},
+      element("h3", {}, field.name === "" ? "bytes of the record" : aside(field.name)),
+      element("span", { class: "quiet" }, fieldType(field)),
+    ),
     field.shown.length === 0 ? element("p", { class: "quiet" }, "No value.") : fieldValue(field),
-    field.cut ? element("p", { class: "quiet note" }, `Not shown: ${shownText(field.cut)}.`) : null);
+    field.cut ? element("p", { class: "quiet note" }, `Not shown: ${shownText(field.cut)}.`) : null,
+  );
 }
 
 function fieldType(field) {
   const type = field.kind === "text" || field.kind === "image" ? `${field.kind}s` : field.dtype;
-  if (field.values > 1) return `${count(field.values)} ${field.kind === "numbers" ? `values, ${type}` : type}`;
+  if (field.values > 1)
+    return `${count(field.values)} ${field.kind === "numbers" ? `values, ${type}` : type}`;
   return field.kind === "bytes" ? "not text" : "";
 }
 
 function fieldValue(field) {
   if (field.kind === "numbers") return numbersValue(field.shown);
-  if (field.kind === "text" && field.shown.length > 1 && field.shown.every((text) => text !== "" && text.length < 60 && !text.includes("\n"))) {
-    return element("ul", { class: "chips" }, field.shown.map((text) => element("li", {}, aside(text))));
+  if (
+    field.kind === "text" &&
+    field.shown.length > 1 &&
+    field.shown.every((text) => text !== "" && text.length < 60 && !text.includes("\n"))
+  ) {
+    return element(
+      "ul",
+      { class: "chips" },
+      field.shown.map((text) => element("li", {}, aside(text))),
+    );
   }
-  const one = { text: textValue, image: (url) => imageValue(field.name, url), bytes: hexValue }[field.kind];
+  const one = { text: textValue, image: (url) => imageValue(field.name, url), bytes: hexValue }[
+    field.kind
+  ];
   return element("div", { class: "stack" }, field.shown.map(one));
 }
 
@@ -57,9 +81,14 @@ function textValue(text) {
     if (end < text.length && (text.charCodeAt(end - 1) & 0xfc00) === 0xd800) end += 1;
     shown.append(shownText(text.slice(at, end)));
     at = end;
-    left.replaceChildren(...(at === text.length ? [] : [
-      `${count(at)} of ${plural(text.length, "character")}. `,
-      button(`Show ${count(Math.min(TEXT_SHOWN, text.length - at))} more`, more)]));
+    left.replaceChildren(
+      ...(at === text.length
+        ? []
+        : [
+            `${count(at)} of ${plural(text.length, "character")}. `,
+            button(`Show ${count(Math.min(TEXT_SHOWN, text.length - at))} more`, more),
+          ]),
+    );
   };
   more();
   return place;
@@ -67,7 +96,11 @@ function textValue(text) {
 
 function imageValue(name, url) {
   if (url === null || !SAFE_IMAGE.test(url)) {
-    return element("p", { class: "quiet" }, url === null ? "Too large to show." : "Not shown: it is not a PNG, JPEG, GIF or WebP image.");
+    return element(
+      "p",
+      { class: "quiet" },
+      url === null ? "Too large to show." : "Not shown: it is not a PNG, JPEG, GIF or WebP image.",
+    );
   }
   const note = element("p", { class: "quiet" });
   const image = element("img", { alt: `Image in the field ${name}`, src: url, decoding: "async" });
@@ -100,10 +133,21 @@ function numbersValue(values) {
   const least = numbers.reduce((a, b) => Math.min(a, b), Infinity);
   const most = numbers.reduce((a, b) => Math.max(a, b), -Infinity);
   const shown = values.slice(0, VALUES_SHOWN);
-  const texts = shown.every((value) => typeof value === "number") ? alignedTexts(shown) : shown.map(numberText);
-  return element("div", {},
-    element("div", { class: "values number" }, shown.map((value, index) => element("span", { title: numberText(value) }, texts[index]))),
-    numbers.length ? element("p", { class: "quiet note" }, `From ${numberText(least)} to ${numberText(most)}.`) : null);
+  const texts = shown.every((value) => typeof value === "number")
+    ? alignedTexts(shown)
+    : shown.map(numberText);
+  return element(
+    "div",
+    {},
+    element(
+      "div",
+      { class: "values number" },
+      shown.map((value, index) => element("span", { title: numberText(value) }, texts[index])),
+    ),
+    numbers.length
+      ? element("p", { class: "quiet note" }, `From ${numberText(least)} to ${numberText(most)}.`)
+      : null,
+  );
 }
 
 // As hexdump -C: offset, bytes, and what of them is ASCII.
@@ -113,14 +157,20 @@ function hexValue(spaced) {
   const lines = [];
   for (let at = 0; at < hex.length; at += 32) {
     const bytes = hex.slice(at, at + 32).match(/../g) || [];
-    const ascii = bytes.map((byte) => {
-      const code = parseInt(byte, 16);
-      return code >= 32 && code < 127 ? String.fromCharCode(code) : "·";
-    }).join("");
+    const ascii = bytes
+      .map((byte) => {
+        const code = parseInt(byte, 16);
+        return code >= 32 && code < 127 ? String.fromCharCode(code) : "·";
+      })
+      .join("");
     const offset = (at / 2).toString(16).padStart(6, "0");
     lines.push(`${offset}  ${bytes.join(" ").padEnd(47)}  ${ascii}`);
   }
-  return element("pre", { class: "hex", tabindex: 0, "aria-label": "Bytes in hexadecimal" }, lines.join("\n"));
+  return element(
+    "pre",
+    { class: "hex", tabindex: 0, "aria-label": "Bytes in hexadecimal" },
+    lines.join("\n"),
+  );
 }
 
 // Tokens of a packed row: a colour for each document, in a legend and in the row.
@@ -128,42 +178,94 @@ function segmentParts(record) {
   const segments = record.segments;
   const used = segments.reduce((sum, each) => sum + each.num_tokens, 0);
   const whole = record.length ?? used;
-  const tokens = element("div", { class: "tokens", dir: "auto", role: "region", "aria-label": "Tokens", tabindex: 0 });
+  const tokens = element("div", {
+    class: "tokens",
+    dir: "auto",
+    role: "region",
+    "aria-label": "Tokens",
+    tabindex: 0,
+  });
   const left = element("p", { class: "quiet" });
   const legend = table(
-    [["Piece", ""], ["Tokens", "number"], ["Row from", "number"], ["Document", "number"], ["Document from", "number"], ["Source", "preview"]],
+    [
+      ["Piece", ""],
+      ["Tokens", "number"],
+      ["Row from", "number"],
+      ["Document", "number"],
+      ["Document from", "number"],
+      ["Source", "preview"],
+    ],
     segments.map((each, index) => [
-      button([swatch(index), count(index)], () => showSegment(tokens, index), { class: "plain", "aria-label": `Show piece ${index}` }),
-      count(each.num_tokens), count(each.begin_token), "–", count(each.first_token), "–"]),
-    { label: "Pieces of documents", rowOf: (index) => ({ "data-begin": segments[index].begin_token }) });
+      button([swatch(index), count(index)], () => showSegment(tokens, index), {
+        class: "plain",
+        "aria-label": `Show piece ${index}`,
+      }),
+      count(each.num_tokens),
+      count(each.begin_token),
+      "–",
+      count(each.first_token),
+      "–",
+    ]),
+    {
+      label: "Pieces of documents",
+      rowOf: (index) => ({ "data-begin": segments[index].begin_token }),
+    },
+  );
   legend.classList.add("legend");
-  const map = element("div", { class: "rowmap", role: "img",
-    "aria-label": `${plural(segments.length, "piece")} fill ${count(used)} of ${plural(whole, "token")}` },
-  segments.map((each, index) => element("span", {
-    class: `series-${index % SERIES}`, style: { width: `${(100 * each.num_tokens) / Math.max(1, whole)}%` } })));
+  const map = element(
+    "div",
+    {
+      class: "rowmap",
+      role: "img",
+      "aria-label": `${plural(segments.length, "piece")} fill ${count(used)} of ${plural(whole, "token")}`,
+    },
+    segments.map((each, index) =>
+      element("span", {
+        class: `series-${index % SERIES}`,
+        style: { width: `${(100 * each.num_tokens) / Math.max(1, whole)}%` },
+      }),
+    ),
+  );
   const all = segments.flatMap((each, index) =>
-    each.tokens.map(([id, text], at) => ({ id, text, index, position: each.begin_token + at })));
+    each.tokens.map(([id, text], at) => ({ id, text, index, position: each.begin_token + at })),
+  );
   let at = 0;
   const more = () => {
     const part = all.slice(at, at + TOKENS_SHOWN);
     let group = null;
     for (const token of part) {
       if (group === null || group.dataset.segment !== String(token.index)) {
-        group = element("span", { class: `segment series-${token.index % SERIES}`, "data-segment": token.index });
+        group = element("span", {
+          class: `segment series-${token.index % SERIES}`,
+          "data-segment": token.index,
+        });
         tokens.append(group);
       }
       group.append(tokenSpan(token));
     }
     at += part.length;
-    left.replaceChildren(...(at >= all.length ? [] : [`${count(at)} of ${plural(all.length, "token")}. `, button("Show more", more)]));
+    left.replaceChildren(
+      ...(at >= all.length
+        ? []
+        : [`${count(at)} of ${plural(all.length, "token")}. `, button("Show more", more)]),
+    );
   };
   more();
   const hasText = all.some(({ text }) => text !== null && text !== undefined);
   return [
-    element("p", { class: "quiet" }, `${plural(segments.length, "piece")} of documents in a row of ${plural(whole, "token")}`,
-      whole > used ? `, of which ${count(whole - used)} are padding (${percent((whole - used) / whole)}).` : ", without padding.",
-      hasText ? "" : " Start gristmill view with --tokenizer to see text."),
-    map, legend, tokens, left,
+    element(
+      "p",
+      { class: "quiet" },
+      `${plural(segments.length, "piece")} of documents in a row of ${plural(whole, "token")}`,
+      whole > used
+        ? `, of which ${count(whole - used)} are padding (${percent((whole - used) / whole)}).`
+        : ", without padding.",
+      hasText ? "" : " Start gristmill view with --tokenizer to see text.",
+    ),
+    map,
+    legend,
+    tokens,
+    left,
   ];
 }
 
@@ -180,7 +282,8 @@ function showSegment(tokens, index) {
   const chosen = [...tokens.children].filter((each) => each.dataset.segment === String(index));
   const again = tokens.dataset.chosen === String(index);
   tokens.dataset.chosen = again ? "" : index;
-  for (const each of tokens.children) each.classList.toggle("dim", !again && !chosen.includes(each));
+  for (const each of tokens.children)
+    each.classList.toggle("dim", !again && !chosen.includes(each));
   if (chosen.length) tokens.scrollTop = chosen[0].offsetTop - tokens.offsetTop - 12;
 }
 
@@ -201,11 +304,19 @@ function fillLegend(content, pieces) {
 function placeOf(s) {
   const compressed = s.compression && s.compression !== "none" ? " of the decompressed file" : "";
   if (known(s.line)) return `line ${count(s.line)}, byte ${count(s.offset_bytes)}${compressed}`;
-  if (known(s.row_group)) return `row ${count(s.record)}, row ${count(s.row_in_group)} of row group ${count(s.row_group)}`;
+  if (known(s.row_group))
+    return `row ${count(s.record)}, row ${count(s.row_in_group)} of row group ${count(s.row_group)}`;
   if (known(s.record)) return `${s.format === "parquet" ? "row" : "record"} ${count(s.record)}`;
-  if (known(s.offset_bytes)) return (s.sample ? `sample ${shownText(s.sample)} at ` : "") + `byte ${count(s.offset_bytes)}${compressed}`;
+  if (known(s.offset_bytes))
+    return (
+      (s.sample ? `sample ${shownText(s.sample)} at ` : "") +
+      `byte ${count(s.offset_bytes)}${compressed}`
+    );
   if (known(s.begin_bytes) && known(s.end_bytes)) {
-    return (known(s.number_in_range) ? `record ${count(s.number_in_range)} ` : "") + `in the bytes ${count(s.begin_bytes)} to ${count(s.end_bytes)}${compressed}`;
+    return (
+      (known(s.number_in_range) ? `record ${count(s.number_in_range)} ` : "") +
+      `in the bytes ${count(s.begin_bytes)} to ${count(s.end_bytes)}${compressed}`
+    );
   }
   return null;
 }

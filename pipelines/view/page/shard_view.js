@@ -14,8 +14,13 @@ const shardView = {
       head.replaceChildren(
         element("h1", {}, "Shard ", element("span", { class: "number" }, count(shard))),
         element("span", { class: "soft" }, o.shards > 0 ? `of 0 to ${count(o.shards - 1)}` : ""),
-        element("span", { class: "pushed" }, stepLink("previous", shard > 0 ? numberHash("shard", of, shard - 1) : null),
-          stepLink("next", shard < o.shards - 1 ? numberHash("shard", of, shard + 1) : null)));
+        element(
+          "span",
+          { class: "pushed" },
+          stepLink("previous", shard > 0 ? numberHash("shard", of, shard - 1) : null),
+          stepLink("next", shard < o.shards - 1 ? numberHash("shard", of, shard + 1) : null),
+        ),
+      );
       await fill(body, ask("shard", { shard, of }), (s) => shardParts(o, s));
     };
   },
@@ -44,22 +49,66 @@ function shardParts(o, s) {
   const hasBytes = s.sources.some((each) => each.begin_bytes !== null);
   return [
     element("p", { class: "quiet" }, pathText(s.file)),
-    element("div", { class: "tiles" },
+    element(
+      "div",
+      { class: "tiles" },
       tile(thing === "row" ? "Packed rows" : "Records", count(s.records)),
-      s.bytes === null ? null : tile("Stored", size(s.bytes), s.raw_bytes && s.bytes > 0
-        ? ratioText(s.raw_bytes / s.bytes, thing) : null),
-      s.chunks ? tile("Chunks", count(s.chunks), `${(s.records / s.chunks).toFixed(1)} ${thing}s each, on average`) : null,
-      s.edition === null ? null : tile("Edition", count(s.edition))),
+      s.bytes === null
+        ? null
+        : tile(
+            "Stored",
+            size(s.bytes),
+            s.raw_bytes && s.bytes > 0 ? ratioText(s.raw_bytes / s.bytes, thing) : null,
+          ),
+      s.chunks
+        ? tile(
+            "Chunks",
+            count(s.chunks),
+            `${(s.records / s.chunks).toFixed(1)} ${thing}s each, on average`,
+          )
+        : null,
+      s.edition === null ? null : tile("Edition", count(s.edition)),
+    ),
     facts([
-      [`${thing}s`, s.records > 0 ? element("span", {}, link(numberHash("record", s.of, s.first_record), count(s.first_record)), " to ",
-        link(numberHash("record", s.of, last), count(last))) : "none"],
+      [
+        `${thing}s`,
+        s.records > 0
+          ? element(
+              "span",
+              {},
+              link(numberHash("record", s.of, s.first_record), count(s.first_record)),
+              " to ",
+              link(numberHash("record", s.of, last), count(last)),
+            )
+          : "none",
+      ],
       ["digest", s.digest ? element("code", {}, aside(s.digest)) : null],
     ]),
-    s.sources.length ? section("Sources", table(
-      [["File", "wide"], ...(hasBytes ? [["From byte", "number"], ["To byte", "number"]] : []), ["Records", "number"]],
-      s.sources.map((each) => [pathText(each.path),
-        ...(hasBytes ? [count(each.begin_bytes), count(each.end_bytes)] : []), count(each.records)]),
-      { label: "Ranges of the inputs in this shard" }),
-    hidden > 0 ? element("p", { class: "quiet" }, `And ${plural(hidden, "range")} more.`) : null) : null,
+    s.sources.length
+      ? section(
+          "Sources",
+          table(
+            [
+              ["File", "wide"],
+              ...(hasBytes
+                ? [
+                    ["From byte", "number"],
+                    ["To byte", "number"],
+                  ]
+                : []),
+              ["Records", "number"],
+            ],
+            s.sources.map((each) => [
+              pathText(each.path),
+              ...(hasBytes ? [count(each.begin_bytes), count(each.end_bytes)] : []),
+              count(each.records),
+            ]),
+            { label: "Ranges of the inputs in this shard" },
+          ),
+          hidden > 0
+            ? element("p", { class: "quiet" }, `And ${plural(hidden, "range")} more.`)
+            : null,
+        )
+      : null,
   ];
 }

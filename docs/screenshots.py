@@ -1,0 +1,189 @@
+"""Makes the pictures of docs/prepare/view.md: the page of `gristmill view`.
+
+    python docs/screenshots.py [NAME ...]
+
+The datasets are made here of this project's own text: paragraphs of its documents, and
+functions of its code. It needs Chromium, and what `pip install -e '.[dev]'` installs.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gristmill.dataset.example import encode_example
+from gristmill.dataset.tfrecord.frames import encode_frame
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+FOLDER = ROOT / "docs" / "prepare"
+_LAPTOP, _PHONE = (1280, 860), (390, 780)
+_COLOURS = 256
+
+
+class Shot(NamedTuple):
+    """A picture.
+
+    Attributes:
+        name: Of its file, without `view_`.
+        dataset: Which of the datasets it shows.
+        place: Where in the page.
+        size: Of the window, in pixels.
+        scheme: `light` or `dark`.
+    """
+
+    name: str
+    dataset: str
+    place: str
+    size: tuple[int, int] = _LAPTOP
+    scheme: str = "light"
+
+
+SHOTS = (
+    Shot("dataset", "code", "#/dataset", size=(1280, 1180)),
+    Shot("step", "mixture", "#/step/40?row=3", scheme="dark"),
+    Shot("record", "mixture", "#/record/code/412"),
+    Shot("row", "packed", "#/record/5"),
+    Shot("order", "mixture", "#/order"),
+    Shot("phone", "packed", "#/record/5", size=_PHONE, scheme="dark"),
+)
+
+
+def paragraphs() -> list[str]:
+    """Returns the paragraphs of the documents."""
+    files = sorted((ROOT / "docs").rglob("*.md"))
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    parts = [part.strip() for text in texts for part in text.split("\n\n")]
+    return [part for part in parts if len(part) > 60 and not part.startswith("|")]
+
+
+def functions() -> list[str]:
+    """Returns the functions and classes of the code."""
+    found = []
+    for folder in ("dataset", "loader", "transforms", "pipelines"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            found += [
+                ast.get_source_segment(text, node) or ""
+                for node in ast.parse(text).body
+                if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            ]
+    return found
+
+
+def run(*arguments: str) -> None:
+    """Runs a gristmill command."""
+    command = [sys.executable, "-m", "gristmill", *arguments, "--quiet"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def write_inputs(folder: pathlib.Path, texts: Sequence[str], files: int) -> str:
+    """Writes TFRecord files of texts; returns their pattern."""
+    folder.mkdir()
+    for number in range(files):
+        part = texts[number * len(texts) // files : (number + 1) * len(texts) // files]
+        frames = [
+            encode_frame(encode_example({"text": text, "words": len(text.split())}))
+            for text in part
+        ]
+        name = f"{folder.name}.tfrecord-{number:05d}-of-{files:05d}"
+        (folder / name).write_bytes(b"".join(frames))
+    return str(folder / "*.tfrecord-*")
+
+
+def train_tokenizer(path: pathlib.Path, texts: Sequence[str]) -> None:
+    """Writes a tokenizer of bytes and pairs, trained on these texts."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=4096,
+        special_tokens=["</s>"],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    made.train_from_iterator(texts, trainer)
+    made.save(str(path))
+
+
+def make_datasets(folder: pathlib.Path) -> dict[str, tuple[str, ...]]:
+    """Makes the datasets; returns what `gristmill view` is given for each."""
+    texts, code = paragraphs(), functions()
+    inputs = write_inputs(folder / "text-in", texts, 6)
+    run("convert", inputs, "text", "--num-shards=2", "--group-size=8")
+    inputs_code = write_inputs(folder / "code-in", code, 4)
+    run("convert", inputs_code, "code", "--num-shards=6", "--group-size=4")
+    train_tokenizer(folder / "tokenizer.json", [*texts, *code])
+    tokens = ("--tokenizer", "tokenizer.json")
+    run("pack", inputs, "packed", *tokens, "--length=512", "--eos=</s>")
+    mixture = ("text=text", "code=code", "--weights=text=0.7,code=0.3", "--epochs=2")
+    return {
+        "code": ("code", "--batch-size=32"),
+        "mixture": (*mixture, "--batch-size=32"),
+        "packed": ("packed", "--batch-size=8", *tokens),
+    }
+
+
+@contextlib.contextmanager
+def served(arguments: Sequence[str]) -> Iterator[str]:
+    """Runs `gristmill view`; yields the address of its page."""
+    command = [sys.executable, "-m", "gristmill", "view", *arguments, "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def save(data: bytes, path: pathlib.Path) -> None:
+    """Writes a picture with few colours: a fifth of the size."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    few = image.quantize(_COLOURS, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+    print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
+
+
+def main(names: Sequence[str]) -> None:
+    """Makes the pictures of these names, or all."""
+    from tests.support.browser import Watched, chromium
+
+    shots = [shot for shot in SHOTS if not names or shot.name in names]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        chromium() as browser,
+    ):
+        datasets = make_datasets(pathlib.Path("."))
+        for shot in shots:
+            width, height = shot.size
+            context = browser.new_context(
+                viewport={"width": width, "height": height},
+                color_scheme=shot.scheme,
+                device_scale_factor=1.5 if shot.size == _PHONE else 1,
+            )
+            with served(datasets[shot.dataset]) as url:
+                watched = Watched(context.new_page(), url)
+                watched.go(shot.place)
+                # What comes after the numbers: previews of rows.
+                watched.page.wait_for_load_state("networkidle")
+                data = watched.page.screenshot()
+                context.close()
+            save(data, FOLDER / f"view_{shot.name}.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
