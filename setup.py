@@ -215,7 +215,8 @@ setup(
             *(*BEAM, *DEV, *DOCS, *GCS, *GIGATOKEN, *LOADER),
             *(*METRICS, *OTHERS, *PARQUET, *TF),
         ],
-        "docs": DOCS,
+        # Describing the API imports it.
+        "docs": [*BEAM, *DOCS, *LOADER, *METRICS],
         "gcs": GCS,
         "gigatoken": GIGATOKEN,
         "loader": LOADER,
