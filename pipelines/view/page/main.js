@@ -85,7 +85,11 @@ async function go() {
       .filter(Boolean)
       .join(" · ");
   } catch (error) {
-    if (mine === current) main.replaceChildren(errorPanel(error));
+    if (mine === current && hash === location.hash) {
+      dropCharts(main);
+      main.replaceChildren(errorPanel(error));
+      current = null; // What the view had made is gone: it is made anew.
+    }
   }
   main.dataset.shown = hash;
 }

@@ -285,7 +285,10 @@ def test_errors_say_what_to_do(browser, opened: Opened, empty: Opened) -> None:
         assert "an integer from 0 to 99" in seen.text(".bad")
         seen.go("#/nowhere")
         assert "Shards" in seen.text()
+        seen.go("#/record/nobody/1")
+        assert "there is no such dataset" in seen.text(".bad")
         seen.go("#/record/nonsense")
+        assert not seen.page.query_selector(".bad")
         assert seen.page.input_value("#number") == "0"
         # What was answered stays; what is asked for now is not.
         seen.page.context.set_offline(True)
