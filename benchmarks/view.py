@@ -133,7 +133,9 @@ def _link(old: pathlib.Path, names: Sequence[pathlib.Path]) -> None:
 def questions(overview: dict[str, Any], chance: random.Random) -> dict[str, str]:
     """Returns what is asked after the overview, and the address of each."""
     records, shards = overview["records"], overview["shards"]
-    steps = overview["order"]["epoch_steps"]
+    first_step, other_step = (
+        chance.randrange(overview["order"]["epoch_steps"]) for _ in range(2)
+    )
     numbers = [chance.randrange(records) for _ in range(4)]
     return {
         "histograms": "sizes",
@@ -142,7 +144,8 @@ def questions(overview: dict[str, Any], chance: random.Random) -> dict[str, str]
         "the first record": f"record?record={numbers[0]}",
         "another record": f"record?record={numbers[1]}",
         "its source": f"source?record={numbers[1]}",
-        "rows of a step": f"step?step={chance.randrange(steps)}",
+        "256 rows of a step": f"step?step={first_step}",
+        "256 others, each read": f"step?step={other_step}&previews=1",
         "where a record is seen": f"seen?record={numbers[2]}",
         "the same, in 1,000 epochs": f"seen?record={numbers[3]}&stop_epoch=1000",
         "the spread of the shuffle": "spread",

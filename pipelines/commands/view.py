@@ -15,7 +15,8 @@ from gristmill.pipelines.commands.order import (
     order_options,
     read_state,
 )
-from gristmill.pipelines.console.messages import note
+from gristmill.pipelines.console.common_options import command_line
+from gristmill.pipelines.console.messages import next_step, note
 
 
 @click.command("view", epilog=EPILOG)
@@ -83,6 +84,7 @@ def view(
     if html is not None:
         _write(opened, html)
         click.echo(html)
+        next_step(*command_line(ctx, without=("html",)))
         return
     _serve(opened, port, browser=not no_browser)
 

@@ -19,7 +19,7 @@ from gristmill.loader.order.quality import (
 from gristmill.pipelines.view.answers.opened import Opened
 
 _POINTS = 4000
-_EXACT_RECORDS = 1 << 17
+_EXACT_RECORDS = 1 << 16
 """Of an epoch with more records, some batches are measured."""
 _SIZES = 10_000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import urllib.request
 
 from click.testing import CliRunner
 
+from gristmill import loader
 from gristmill.pipelines.commands.main import cli
 from tests.support.datasets import convert
 
@@ -34,7 +36,46 @@ def test_options_that_do_not_go_together(tmp_path: pathlib.Path) -> None:
     done = CliRunner().invoke(cli, ["view", dataset, "--seed", "3"])
     assert done.exit_code == 2
     assert "the batch size is missing" in done.output
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(cli, ["view", dataset, "--html", str(page)])
+    assert done.stdout == f"{page}\n"
+    assert done.stderr == f"next: gristmill view {dataset}\n"
     nowhere = tmp_path / "none" / "page.html"
     done = CliRunner().invoke(cli, ["view", dataset, "--html", str(nowhere)])
     assert done.exit_code == 1
     assert "the page cannot be written" in done.output
+
+
+def test_the_order_of_a_state_and_of_a_mixture(tmp_path: pathlib.Path) -> None:
+    records = [b"%d" % number for number in range(20)]
+    paths = {
+        name: convert(tmp_path / name, [records], name=name) for name in ("web", "code")
+    }
+    datasets = {name: loader.open(path) for name, path in paths.items()}
+    weights = {"web": 3, "code": 1}
+    batches = loader.global_batches(datasets, batch_size=4, seed=9, weights=weights)
+    with batches.feed(process_index=0, process_count=1) as feed:
+        for _ in range(3):
+            next(feed)
+        (tmp_path / "state.json").write_text(json.dumps(feed.get_state()))
+    named = [f"{name}={path}" for name, path in paths.items()]
+    for order, step in (
+        (["--state", tmp_path / "state.json"], 3),
+        (["--batch-size", 4, "--seed", 9, "--weights", "web=3,code=1"], None),
+    ):
+        page = tmp_path / "page.html"
+        arguments = ["view", *named, *order, "--html", page]
+        done = CliRunner().invoke(cli, [*map(str, arguments)])
+        assert done.exit_code == 0, done.output
+        found = re.search(r'id="answers">(.*?)</script>', page.read_text())
+        assert found is not None
+        answers = json.loads(found[1])["answers"]
+        about = answers["api/overview"]["order"]
+        assert about["state_step"] == step
+        assert (about["mixture"], about["batch_size"], about["seed"]) == (True, 4, 9)
+        rows = answers["api/step?step=3"]["rows"]
+        seen = batches.indices(3)
+        assert [row["record"] for row in rows] == seen.records.tolist()
+        assert [row["of"] for row in rows] == [
+            batches.names[number] for number in seen.datasets.tolist()
+        ]
