@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from gristmill.dataset.errors import GristmillError, InputError
-from gristmill.pipelines.view.answers.ask import (
-    PREFIX,
-    ask,
-    error_answer,
-    status_of,
-)
+from gristmill.dataset.errors import GristmillError, InputError, StorageError
+from gristmill.dataset.lazy_names import packages_named
+from gristmill.dataset.system_limits import limits_named
+from gristmill.pipelines.view.answers.ask import ask, error_answer, status_of
 from gristmill.pipelines.view.answers.opened import Opened
 
 _log = logging.getLogger(__name__)
@@ -89,19 +86,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Sends the page, an answer or an error."""
         if not self._is_local():
-            self._send_json(
-                {
-                    "error": {
-                        "type": "InputError",
-                        "what": "the page is for browsers of this machine",
-                        "where": None,
-                        "expected": f"a Host of {', '.join(_NAMES)}",
-                        "got": f"{self.headers.get('Host')}",
-                        "cure": f"open {self.server.url}",
-                    }
-                },
-                HTTPStatus.FORBIDDEN,
+            error = InputError(
+                "the page is for browsers of this machine",
+                expected=f"a Host of {', '.join(_NAMES)}",
+                got=self.headers.get("Host"),
+                cure=f"open {self.server.url}",
             )
+            self._send_json(error_answer(error), HTTPStatus.FORBIDDEN)
             return
         path = self.path.partition("#")[0]
         if path.partition("?")[0] == "/":
@@ -144,21 +135,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def answered(opened: Opened, address: str) -> tuple[int, dict[str, Any]]:
     """Returns the HTTP status and the answer of an address, also of a wrong one."""
     try:
-        return HTTPStatus.OK, ask(opened, address)
+        with packages_named(), limits_named():
+            return HTTPStatus.OK, ask(opened, address)
     except GristmillError as e:
         return status_of(e), error_answer(e)
+    except OSError as e:
+        error = StorageError(
+            "a file cannot be read",
+            where=None if e.filename is None else str(e.filename),
+            got=e.strerror or e,
+            cure="see that it is there, and that this user may read it",
+        )
+        return status_of(error), error_answer(error)
     except Exception as e:  # The server goes on, and the page says that it is a bug.
-        _log.exception("%s%s", PREFIX, address)
-        return HTTPStatus.INTERNAL_SERVER_ERROR, {
-            "error": {
-                "type": type(e).__name__,
-                "what": "this cannot be answered",
-                "where": address,
-                "expected": None,
-                "got": f"{type(e).__name__}: {e}",
-                "cure": "please report it, with what gristmill view printed",
-            }
-        }
+        _log.exception("%s cannot be answered", address)
+        failed = GristmillError(
+            "this cannot be answered",
+            where=address,
+            got=f"{type(e).__name__}: {e}",
+            cure="please report it, with what gristmill view printed",
+        )
+        return HTTPStatus.INTERNAL_SERVER_ERROR, error_answer(failed)
 
 
 def _without_port(host: str) -> str:

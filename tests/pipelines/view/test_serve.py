@@ -71,3 +71,25 @@ def test_only_get_is_answered(server, method: str) -> None:
 def test_a_port_that_is_taken_is_refused(server, opened) -> None:
     with pytest.raises(InputError, match="the port cannot be used"):
         PageServer(opened, page, port=server.server_port)
+
+
+def test_what_fails_is_told_and_the_server_goes_on(server, monkeypatch) -> None:
+    dataset = server.opened.datasets[""]
+    failures: dict[str, Exception] = {
+        "/a/shard": PermissionError(13, "Permission denied", "/a/shard"),
+        "api/record?record=7": KeyError("a bug"),
+    }
+    for where, failure in failures.items():
+
+        def read(*_: object, failure: Exception = failure) -> None:
+            raise failure
+
+        with monkeypatch.context() as patch:
+            patch.setattr(dataset, "read", read)
+            status, _, data = asked(server, "/api/record?record=7")
+        error = json.loads(data)["error"]
+        assert status == 500
+        assert "Traceback" not in str(error)
+        assert error["cure"]
+        assert error["where"] == where
+        assert asked(server, "/api/record?record=7")[0] == 200
