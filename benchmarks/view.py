@@ -196,7 +196,9 @@ def _get(url: str) -> bytes:
     return data
 
 
-def measure(folder: pathlib.Path, *, shards: int, rounds: int) -> list[dict[str, Any]]:
+def measure(
+    folder: pathlib.Path, *, shards: int, rounds: int, nice: int
+) -> list[dict[str, Any]]:
     """Makes the datasets, and looks at each in every round."""
     _gristmill("demo", folder / "demo")
     for kind in KINDS:
@@ -209,6 +211,7 @@ def measure(folder: pathlib.Path, *, shards: int, rounds: int) -> list[dict[str,
         maker.join()
         if maker.exitcode:
             raise RuntimeError(f"{kind}: exit code {maker.exitcode}")
+    os.nice(nice)
     runs = []
     for number, kind in take_turns(KINDS, rounds):
         run = look(folder / kind, number, folder / "demo/tokenizer.json")
@@ -278,7 +281,7 @@ Histograms are of all records of a small dataset, and of a sample of these.
 
 {describe_machine(results["environment"])}
 Other processes took part of the processors meanwhile: the load average was
-{load.show(1)}.
+{load.show(1)}. What is measured had the niceness {results["nice"]}, and those 0.
 """
 
 
@@ -289,6 +292,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--shards", type=int, help=f"of each dataset ({_SHARDS:,})")
     parser.add_argument("--rounds", type=int, help="how often each is started (5)")
+    parser.add_argument(
+        "--nice", type=int, default=0, help="priority of what is measured (0)"
+    )
     parser.add_argument("--quick", action="store_true", help="only show that it runs")
     parser.add_argument("--json", type=pathlib.Path, help="write every run here")
     parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
@@ -297,11 +303,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     shards = args.shards or (100 if args.quick else _SHARDS)
     rounds = args.rounds or (1 if args.quick else 5)
     with tempfile.TemporaryDirectory(prefix="gristmill-", dir=args.work_dir) as name:
-        runs = measure(pathlib.Path(name), shards=shards, rounds=rounds)
+        runs = measure(pathlib.Path(name), shards=shards, rounds=rounds, nice=args.nice)
     results: dict[str, Any] = {
         "environment": describe_environment(("numpy", "tokenizers")),
         "shards": shards,
         "rounds": rounds,
+        "nice": args.nice,
         "runs": runs,
     }
     write_reports(args, "view", results, render(results))
