@@ -22,4 +22,5 @@ _RENDERERS = {
     "load": "load_report.render_markdown",
     "maxtext": "maxtext.render",
     "plan": "plan.render",
+    "streaming": "streaming.render",
     "view": "view.render",
