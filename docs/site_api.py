@@ -32,6 +32,14 @@ FACES = (
 )
 # What follows the comment is for those who read the page without the site.
 MARK = re.compile(r"^<!-- api: ([\w.]+) -->$.*\Z", re.MULTILINE | re.DOTALL)
+# How code names a package that it has imported.
+_OF_PACKAGE = re.compile(
+    r"^(?:(?:loader\.)?(?:order|maxtext)|loader|dataset|transforms|pipelines)\."
+)
+# Grain has one, too: only with its package is it known to be ours.
+_OTHERS_TOO = {"ArrayRecordDataSource"}
+# Names that can be no other word: `ReadRecords`, `global_batches`.
+_SURE = re.compile(r"[A-Z][a-z]+[A-Z]|\w+_\w")
 # What Beam calls.
 _BEAMS = ("display_data", "expand")
 # Methods by which a class is used, though their names are Python's.
@@ -163,25 +171,32 @@ def add_names(app: Sphinx, docname: str, source: list[str]) -> None:
 # --- Links to the names.
 
 
-def described_as(target: str, env: BuildEnvironment) -> str | None:
+def described_as(
+    target: str, env: BuildEnvironment, *, in_modules: bool = False
+) -> str | None:
     """Returns the full name under which a target is described, None if it is not.
 
     Args:
-        target: As code and texts write it: `Feed`, `loader.Feed`, `Feed.close`, or
-            `gristmill.loader.feed.feed.Feed`.
+        target: As texts write it: `Feed`, `loader.Feed`, `Feed.close`.
         env: Knows what has been described.
+        in_modules: Whether it may be in a module of its package, as types are:
+            `gristmill.loader.feed.feed.Feed`.
     """
     target = target.removesuffix("()")
     objects = env.domains.python_domain.objects
     if target in objects:
         return target
-    parts = target.removeprefix("gristmill.").split(".")
-    for first in range(len(parts)):
+    parts = target.split(".")
+    if parts[0] == "gristmill" and in_modules:
+        names = [".".join(parts[first:]) for first in range(1, len(parts))]
+    else:
+        names = [_OF_PACKAGE.sub("", target.removeprefix("gristmill."))]
+    for name in names:
+        first, _, rest = name.partition(".")
         for face in FACES:
-            name, *rest = parts[first:]
-            home = homes().get(f"{face}.{name}")
-            full = ".".join([home, *rest]) if home else ""
-            if full in objects:
+            home = homes().get(f"{face}.{first}")
+            full = f"{home}.{rest}".rstrip(".")
+            if home and full in objects:
                 return full
     return None
 
@@ -192,7 +207,7 @@ def resolve(
     """Links a type to where it is described; leaves those of other projects as text."""
     if node.get("refdomain") != "py":
         return None
-    full = described_as(node["reftarget"], env)
+    full = described_as(node["reftarget"], env, in_modules=True)
     short = nodes.literal if isinstance(content, nodes.literal) else nodes.inline
     content = short("", node["reftarget"].rpartition(".")[2])
     if full is None:
@@ -216,7 +231,6 @@ class LinkNames(SphinxPostTransform):
         """Called by Sphinx for each page."""
         del kwargs
         in_api = self.env.docname.startswith("docs/reference/api/")
-        sure = r"\w" if in_api else r"[A-Z][a-z]+[A-Z]|\w+_\w"
         for text in list(self.document.findall(nodes.Text)) if in_api else ():
             if text == " -- ":  # Between an argument and what it is.
                 text.parent.replace(text, nodes.Text(": "))
@@ -224,7 +238,9 @@ class LinkNames(SphinxPostTransform):
             text = node.astext()
             if not re.fullmatch(r"[A-Za-z_.]+(\(\))?", text) or self.is_linked(node):
                 continue
-            if "." not in text and not re.match(sure, text):
+            if "." not in text and not (in_api or re.match(_SURE, text)):
+                continue
+            if text in _OTHERS_TOO and not in_api:
                 continue
             full = described_as(text, self.env)
             if full is None:

@@ -211,6 +211,20 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
     api = (site / "docs/train/loader.html").read_text(encoding="utf-8")
     assert 'href="../reference/api/loader.html#gristmill.loader.global_batches"' in api
 
+    # What is linked is ours: `tf.data.Dataset` is another.
+    pattern = re.compile(
+        r'<a class="reference internal" href="[^"]*#(gristmill\.[^"]+)"[^>]*>'
+        r'<code[^>]*><span class="pre">([^<]+)</span>'
+    )
+    packages = re.compile(r"(gristmill\.)?((loader|order|dataset|transforms)\.)*")
+    linked = 0
+    for path in pages:
+        for anchor, name in pattern.findall(path.read_text(encoding="utf-8")):
+            linked += 1
+            name = packages.sub("", name.removesuffix("()"), count=1)
+            assert f"{anchor}.".endswith(f".{name}."), (path, anchor, name)
+    assert linked > 300
+
     # Language models get each page as text.
     listed = (site / "llms.txt").read_text(encoding="utf-8")
     whole = (site / "llms-full.txt").read_text(encoding="utf-8")
