@@ -121,14 +121,22 @@ def write_reports(
 ) -> None:
     """Prints the report, and writes it and every run where the options say.
 
-    The figures of the report, which `name` says, go beside it.
+    The figures of the report, which `name` says, go beside it. Where both go to
+    docs/performance, the pages of all reports are made again.
     """
+    from benchmarks import reports
+
     print(text)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
     if args.markdown:
         args.markdown.write_text(text)
         figures.write(name, results, args.markdown.parent)
+    folders = {path.parent for path in (args.json, args.markdown) if path}
+    if args.json and args.markdown and len(folders) == 1:
+        (folder,) = folders
+        if (folder / "peers.md").exists():
+            reports.write_all(folder)
 
 
 def write_between(path: pathlib.Path, marks: tuple[str, str], text: str) -> None:

@@ -52,18 +52,18 @@ def list_parts(folder: pathlib.Path = FOLDER) -> Iterator[tuple[pathlib.Path, st
     made, index = overview.Overview(folder), folder / "index.md"
     yield index, replace_between(index, overview.REPORT_MARKS, made.reports())
     readme = folder.parents[1] / "README.md"
-    if overview.PEER_MARKS[0] in readme.read_text(encoding="utf-8"):
+    if readme.exists() and overview.PEER_MARKS[0] in readme.read_text("utf-8"):
         table = made.peers("docs/performance/")
         yield readme, replace_between(readme, overview.PEER_MARKS, table)
 
 
-def main() -> None:
+def write_all(folder: pathlib.Path = FOLDER) -> None:
     """Writes all of them."""
-    for name, text in render_all():
-        (FOLDER / name).write_text(text, encoding="utf-8")
-    for path, text in list_parts():
+    for name, text in render_all(folder):
+        (folder / name).write_text(text, encoding="utf-8")
+    for path, text in list_parts(folder):
         path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write_all()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import pathlib
+import shutil
+
 import pytest
 
-from benchmarks import reports
+from benchmarks import maxtext, reports
+from benchmarks.contest import write_reports
 
 
 @pytest.mark.parametrize(
@@ -19,3 +25,22 @@ def test_parts_of_pages_are_those_of_the_runs() -> None:
     for path, text in reports.list_parts():
         kept = path.read_text(encoding="utf-8")
         assert kept == text, "run `python -m benchmarks.reports`"
+
+
+def test_a_new_run_gets_into_the_pages_of_all(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "docs" / "performance"
+    shutil.copytree(reports.FOLDER, folder)
+    path = folder / "maxtext.json"
+    results = json.loads(path.read_text())
+    results["environment"]["date"] = "2030-01-02"
+    args = argparse.Namespace(json=path, markdown=path.with_suffix(".md"))
+    write_reports(args, "maxtext", results, maxtext.render(results))
+    assert "Measured on 2030-01-02;" in args.markdown.read_text()
+    assert "| [2030-01-02](maxtext.md) |" in (folder / "peers.md").read_text()
+    assert "with records. Measured on 2030-01-02." in (folder / "index.md").read_text()
+    changed = {
+        each.name
+        for each in folder.iterdir()
+        if each.read_bytes() != (reports.FOLDER / each.name).read_bytes()
+    }
+    assert changed == {"maxtext.json", "maxtext.md", "peers.md", "index.md"}
