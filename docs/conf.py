@@ -38,6 +38,7 @@ include_patterns = [
     "deploy/*.md",
     "deploy/kubernetes/*.md",
     "benchmarks/README.md",
+    "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
 ]

@@ -16,7 +16,7 @@ from tests.support import shared
 from tests.test_docs import ROOT
 from tests.test_faces import FACES, public_names
 
-BESIDE = ["CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+BESIDE = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
 # What the site shows, and what links to it.
 PAGES = sorted(
     [
@@ -57,6 +57,8 @@ def broken_links(page: pathlib.Path) -> list[str]:
         name, _, heading = link.partition("#")
         target = (page.parent / name).resolve() if name else page
         exists = target.exists() and target.is_relative_to(ROOT)
+        if target.suffix == ".md" and target not in PAGES:
+            exists = False  # It is no page of the site.
         if not exists or (heading and heading not in headings(target)):
             broken.append(link)
     return broken
@@ -65,7 +67,7 @@ def broken_links(page: pathlib.Path) -> list[str]:
 def test_links_of_pages_lead_somewhere() -> None:
     found = {
         str(page.relative_to(ROOT)): links
-        for page in [*PAGES, ROOT / "README.md"]
+        for page in PAGES
         if (links := broken_links(page))
     }
     assert found == {}
