@@ -263,8 +263,9 @@ function shardsFigure({ name, title, chart, values, unit }) {
     name,
     title,
     summary:
-      `From ${shown(least)} to ${shown(most)}: ` +
-      (spread === 0 ? "all are equal." : `the smallest is ${percent(spread)} below the largest.`),
+      spread === 0
+        ? `${chart.total === 1 ? "It has" : "Each has"} ${shown(most)}.`
+        : `From ${shown(least)} to ${shown(most)}: the smallest is ${percent(spread)} below the largest.`,
     columns: each
       ? [
           ["Shard", "number"],

@@ -110,7 +110,7 @@ function tilesPart(o) {
           o.editions.length > 1 ? "the first, and appends" : null,
         )
       : null,
-    o.order
+    o.order && !o.order.mixture
       ? tile(
           "First epoch",
           plural(o.order.epoch_steps, "step"),

@@ -41,14 +41,15 @@ function orderTiles(order) {
     ),
     known(order.seed) ? tile("Seed", String(order.seed)) : null,
     tile("Global batch", count(order.batch_size), "rows"),
-    tile("First epoch", count(order.epoch_steps), "steps"),
+    // The datasets of a mixture have epochs of their own.
+    order.mixture ? null : tile("First epoch", count(order.epoch_steps), "steps"),
     tile(
       "Run",
       order.steps === null ? "no end" : count(order.steps),
       order.steps === null
         ? "epochs follow one another"
         : known(order.epochs)
-          ? `steps, ${plural(order.epochs, "epoch")}`
+          ? `steps, ${order.mixture ? "at most " : ""}${plural(order.epochs, "epoch")}`
           : "steps",
     ),
   );
