@@ -25,7 +25,7 @@ from gristmill.dataset.tfrecord.frames import encode_frame
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 FOLDER = ROOT / "docs" / "prepare"
-_LAPTOP, _PHONE = (1280, 860), (390, 780)
+_LAPTOP = (1280, 860)
 _COLOURS = 256
 
 
@@ -53,7 +53,6 @@ SHOTS = (
     Shot("record", "mixture", "#/record/code/412"),
     Shot("row", "packed", "#/record/5"),
     Shot("order", "mixture", "#/order"),
-    Shot("phone", "packed", "#/record/5", size=_PHONE, scheme="dark"),
 )
 
 
@@ -173,7 +172,6 @@ def main(names: Sequence[str]) -> None:
             context = browser.new_context(
                 viewport={"width": width, "height": height},
                 color_scheme=shot.scheme,
-                device_scale_factor=1.5 if shot.size == _PHONE else 1,
             )
             with served(datasets[shot.dataset]) as url:
                 watched = Watched(context.new_page(), url)

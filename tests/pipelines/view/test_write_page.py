@@ -80,6 +80,17 @@ def test_every_script_is_in_the_page() -> None:
     assert listed[0] == "echarts/echarts.common.min.js"
 
 
+def test_the_pictures_are_small_and_made_by_the_script() -> None:
+    folder = pathlib.Path(__file__).parents[3] / "docs" / "prepare"
+    text = (folder / "view.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]+\]\((view_\w+\.png)\)", text)
+    assert sorted(shown) == sorted(path.name for path in folder.glob("view_*.png"))
+    script = (folder.parent / "screenshots.py").read_text(encoding="utf-8")
+    for name in shown:
+        assert (folder / name).stat().st_size < 150_000
+        assert f'Shot("{name[5:-4]}"' in script
+
+
 def test_what_an_answer_holds_cannot_end_its_element() -> None:
     hostile = "</script><script>alert(1)</script><!-- \u2028 \ud83d and \U0001f600"
     data = page({"api/record?record=0": {"text": hostile}}, {"made": "now"})
