@@ -81,6 +81,7 @@ def ask(opened: Opened, address: str) -> dict[str, Any]:
             "there is no answer at this address",
             expected=f"one of {', '.join(PREFIX + known for known in _QUESTIONS)}",
             got=name,
+            cure="open the page at /, which knows them",
         )
     arguments = _arguments(question, query, name)
 
@@ -105,16 +106,22 @@ def _arguments(question: _Question, query: str, where: str) -> dict[str, Any]:
                 where=where,
                 expected=f"one of {', '.join(question.parameters)}",
                 got=name,
+                cure="leave it out",
             )
         try:
             arguments[name] = kind(text)
         except ValueError:
             raise InputError(
-                f"{name} is not a number", where=where, got=f"{text:.100}"
+                f"{name} is not a number",
+                where=where,
+                got=f"{text:.100}",
+                cure=f"give a whole number, such as {name}=0",
             ) from None
     for name in question.needed:
         if name not in arguments:
-            raise InputError(f"{name} is missing", where=where)
+            raise InputError(
+                f"{name} is missing", where=where, cure=f"give it: {where}?{name}=0"
+            )
     return arguments
 
 

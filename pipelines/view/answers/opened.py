@@ -15,6 +15,25 @@ _KEPT = 64
 """Answers and splits. A thousand epochs may be looked at."""
 
 
+def checked_number(
+    number: int, stop: int, *, what: str, where: str | None = None
+) -> int:
+    """Returns a number of [0, stop).
+
+    Raises:
+        InputError: It is another one.
+    """
+    if 0 <= number < stop:
+        return number
+    raise InputError(
+        f"there is no such {what}",
+        where=where,
+        expected=f"0 to {stop - 1:,}" if stop else "none: it is empty",
+        got=number,
+        cure="give a number of that range" if stop else "look at another dataset",
+    )
+
+
 class TokenTexts(Protocol):
     """What shows tokens as text."""
 

@@ -8,12 +8,11 @@ from typing import Any, cast
 import numpy as np
 
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
-from gristmill.loader.dataset import Dataset, ShardInfo
-from gristmill.loader.indices import checked_count
+from gristmill.loader.dataset import Dataset, ShardInfo, shards_of
 from gristmill.loader.provenance.chunk_sizes import cached_footer
 from gristmill.loader.provenance.packed_shard import packed_of
 from gristmill.pipelines.view.answers.fields import Field, fields_of, longest_text
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.opened import Opened, checked_number
 from gristmill.pipelines.view.answers.shard import size_of
 
 _TOKENS_SHOWN = 65_536
@@ -111,7 +110,8 @@ def checked_record(dataset: Dataset, record: int) -> int:
     Raises:
         InputError: There is no such record.
     """
-    return checked_count(record, what="record", least=0, most=len(dataset) - 1)
+    name = shards_of(dataset).name
+    return checked_number(record, len(dataset), what="record", where=name)
 
 
 def chunk_of(info: ShardInfo, position: int) -> dict[str, int]:

@@ -7,10 +7,9 @@ from typing import Any
 
 from gristmill.dataset.metadata.provenance import read_source_files
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.dataset import Dataset, ShardInfo, table_of
-from gristmill.loader.indices import checked_count
+from gristmill.loader.dataset import Dataset, ShardInfo, shards_of, table_of
 from gristmill.loader.provenance.chunk_sizes import cached_footer
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.opened import Opened, checked_number
 
 _SOURCES = 200
 
@@ -53,7 +52,8 @@ def shard(
 ) -> Shard:
     """Returns what is known of a shard; reads its footer."""
     dataset = opened.dataset(of, split)
-    number = checked_count(shard, what="shard", least=0, most=dataset.num_shards - 1)
+    name = shards_of(dataset).name
+    number = checked_number(shard, dataset.num_shards, what="shard", where=name)
     part, in_part = dataset.part_of(number)
     info, table = part.shard(in_part), table_of(part)
     size = size_of(info)

@@ -134,6 +134,7 @@ def _checked_epoch(order: DatasetOrder, epoch: int) -> int:
             "there is no such epoch",
             expected=f"below {order.epochs:,}" if order.epochs else "an earlier one",
             got=epoch,
+            cure="give an earlier one",
         )
     return epoch
 

@@ -10,7 +10,7 @@ from gristmill.dataset.errors import InputError
 from gristmill.loader.dataset import shards_of
 from gristmill.loader.indices import checked_count
 from gristmill.loader.order.schedule import by_dataset
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.opened import Opened, checked_number
 from gristmill.pipelines.view.answers.record import (
     checked_record,
     preview_of,
@@ -69,8 +69,9 @@ def step(opened: Opened, *, step: int, first_row: int = 0, previews: int = 0) ->
     With `previews` their records are read, from as many shards as they are in.
     """
     schedule, names = opened.ordered().schedule, list(opened.datasets)
+    step = checked_number(step, schedule.step_limit, what="step")
     num_rows = len(schedule.positions(step))
-    first = checked_count(first_row, what="first_row", least=0, most=num_rows - 1)
+    first = checked_number(first_row, num_rows, what="row", where=f"step {step:,}")
     positions = schedule.positions(step, slice(first, first + _ROWS))
     numbers, places = schedule.locate_unchecked(positions)
     rows = []
@@ -157,6 +158,7 @@ def seen(
             "stop_epoch is out of range",
             expected=f"{first + 1:,} to {first + _EPOCHS:,}",
             got=stop,
+            cure="look in fewer epochs at a time",
         )
     found = batches.find(number, name or None, first_epoch=first, stop_epoch=stop)
     return Seen(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.errors import InputError
-from gristmill.pipelines.view.answers.ask import ask
+from gristmill.pipelines.view.answers.ask import ask, error_answer, status_of
 from gristmill.pipelines.view.answers.plain import plain
 
 
@@ -24,11 +24,20 @@ from gristmill.pipelines.view.answers.plain import plain
         ("api/record?record=1&more=2", "unknown parameter"),
         ("api/record?record=1&of=web", "there is no such dataset"),
         ("api/overview?split=test", "no such split"),
+        ("api/record?record=-1", "there is no such record"),
+        ("api/shard?shard=99", "there is no such shard"),
+        ("api/step?step=-1", "there is no such step"),
+        ("api/step?step=0&first_row=8", "there is no such row"),
+        ("api/spread?epoch=999999999999999999", "there is no such epoch"),
     ],
 )
 def test_a_wrong_address_is_told(opened, address: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         ask(opened, address)
+    assert caught.value.cure
+    told = error_answer(caught.value)["error"]
+    assert (told["what"], told["cure"]) == (caught.value.what, caught.value.cure)
+    assert status_of(caught.value) == (404 if "no answer" in message else 400)
 
 
 def test_javascript_loses_nothing() -> None:

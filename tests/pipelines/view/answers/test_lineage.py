@@ -47,7 +47,7 @@ def test_a_shard_has_its_sources(opened, dataset) -> None:
             (source,) = found["sources"]
             assert source["path"] == input_path(dataset, number)
             assert source["records"] == records
-    with pytest.raises(InputError, match="shard is out of range"):
+    with pytest.raises(InputError, match="no such shard"):
         ask(opened, f"api/shard?shard={len(FILES)}")
 
 

@@ -35,7 +35,7 @@ def test_a_record_has_its_place_and_its_fields(opened, records) -> None:
         head, _, data = fields["image"]["shown"][0].partition(",")
         assert head == "data:image/png;base64"
         assert base64.b64decode(data) == png(1 + number % 5)
-    with pytest.raises(InputError, match="out of range"):
+    with pytest.raises(InputError, match="no such record"):
         ask(opened, f"api/record?record={len(records)}")
 
 
