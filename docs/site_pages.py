@@ -21,7 +21,7 @@ _ENTRY = re.compile(
 def entries_of(markdown: str) -> list[tuple[str, str, str]]:
     """Returns what an index page lists: titles, pages and what they are for."""
     return [
-        (title, page, " ".join(text.split()))
+        (title.replace("`", ""), page, " ".join(text.split()))
         for title, page, text in _ENTRY.findall(markdown)
     ]
 

@@ -101,9 +101,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 
 def test_entries_of_an_index() -> None:
-    text = (
-        "[other](x.md)\n- [A](a.md): one\n  line.\n- [B](../b.md)\n- **x** [c](c.md)\n"
-    )
+    text = "[o](x.md)\n- [`A`](a.md): one\n  line.\n- [B](../b.md)\n- **x** [c](c.md)\n"
     assert entries_of(text) == [("A", "a.md", "one line."), ("B", "../b.md", "")]
 
 
