@@ -89,6 +89,8 @@ class Killer:
 
 def _main() -> None:
     import google.cloud.storage  # noqa: F401
+    import numpy.ma  # noqa: F401
+    import rich.progress  # noqa: F401
     import urllib3.connectionpool  # noqa: F401
 
     import gristmill.dataset.storage.gcs
