@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gristmill import loader
+from gristmill.dataset.errors import GristmillError
 from gristmill.pipelines.view.answers.ask import ask
 from gristmill.pipelines.view.answers.opened import Opened
 from gristmill.pipelines.view.serve import PageServer
@@ -282,7 +283,12 @@ def test_from_a_step_to_the_byte_in_the_source_and_back(
 def test_errors_say_what_to_do(browser, opened: Opened, empty: Opened) -> None:
     with served(opened) as server, watched(browser, server.url) as seen:
         seen.go("#/record/1000000")
-        assert "an integer from 0 to 99" in seen.text(".bad")
+        shown = seen.text(".bad")
+        with pytest.raises(GristmillError) as caught:
+            ask(opened, "api/record?record=1000000")
+        facts = caught.value.facts()
+        assert {"what", "expected", "got", "cure"} <= set(facts)
+        assert [text for text in facts.values() if text not in shown] == []
         seen.go("#/nowhere")
         assert "Shards" in seen.text()
         seen.go("#/record/nobody/1")
