@@ -6,6 +6,7 @@ Readers of one machine share the maps, and records that are not needed are not r
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
@@ -150,12 +151,17 @@ def _disk_errors(path: str) -> Iterator[None]:
     except OSError as e:
         if isinstance(e, StorageError) or e.errno is None:
             raise
+        if e.errno == errno.EISDIR:
+            cure = "give the files in it, or open a dataset's directory by loader.open"
+        else:
+            cure = SystemLimitError.CURES.get(e.errno) or (
+                "restore the file from a copy, or check the path and its permissions"
+            )
         raise StorageError(
             "cannot open a file of the dataset",
             where=path,
             got=os.strerror(e.errno),
-            cure=SystemLimitError.CURES.get(e.errno)
-            or "restore the file from a copy, or check the path and its permissions",
+            cure=cure,
         ) from e
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.errors import CorruptShardError, InputError, StorageError
 from tests.support.datasets import convert
 from tests.support.records import text_records, write_array_records
 
@@ -126,6 +126,11 @@ def test_what_is_no_path(given: object) -> None:
 def test_reader_options_are_a_mapping(paths: list[str], options: object) -> None:
     with pytest.raises(InputError, match="reader_options"):
         loader.ArrayRecordDataSource(paths, options)
+
+
+def test_a_directory_is_no_file(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(StorageError, match="a dataset's directory by"):
+        loader.ArrayRecordDataSource(tmp_path)
 
 
 def test_backward_range() -> None:
