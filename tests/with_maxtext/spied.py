@@ -22,7 +22,7 @@ def spy(folder: pathlib.Path) -> None:
     from maxtext.input_pipeline import multihost_dataloading
 
     iterator = multihost_dataloading.MultiHostDataLoadIterator
-    make, give = iterator.__init__, iterator._get_next_batch_sharded
+    make, give = iterator.__init__, iterator.__next__
     made: list[Any] = []
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -39,7 +39,7 @@ def spy(folder: pathlib.Path) -> None:
         given.append(name)
         return batch
 
-    iterator.__init__, iterator._get_next_batch_sharded = init, next_batch
+    iterator.__init__, iterator.__next__ = init, next_batch
 
 
 def _here(array: Any) -> np.ndarray:
