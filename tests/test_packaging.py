@@ -220,6 +220,7 @@ def test_metadata() -> None:
     assert set(metadata.get_all("Provides-Extra", [])) == {
         "beam",
         "dev",
+        "docs",
         "gcs",
         "gigatoken",
         "jsonl",
