@@ -282,13 +282,16 @@ def _order(batches: Batches | None, state_step: int | None) -> dict[str, Any] | 
     }
 
 
-def epoch_steps(batches: Batches, number: int | None = None) -> int:
-    """Returns after how many steps the first epoch of a dataset is over.
+def epoch_steps(batches: Batches) -> int:
+    """Returns after how many steps the first epoch of each dataset is over.
 
-    Args:
-        batches: The batches.
-        number: The dataset; by default the one whose first epoch takes longest.
+    At most the steps that there are. Without an end, a dataset of a mixture whose
+    weight became 0 does not count: its epoch is never over.
     """
     schedule = batches.schedule
-    numbers = range(len(batches.datasets)) if number is None else [number]
-    return max(schedule.steps_until(each, epoch=1) for each in numbers)
+    found = [
+        schedule.steps_until(each, epoch=1) for each in range(len(batches.datasets))
+    ]
+    if schedule.steps is None:
+        found = [steps for steps in found if steps < schedule.step_limit]
+    return max(found, default=schedule.step_limit)

@@ -143,3 +143,17 @@ def test_a_file_has_a_limit(tmp_path: pathlib.Path) -> None:
 def test_an_unwritable_file_is_an_error(opened: Opened, tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_html(opened, str(tmp_path / "missing" / "out.html"))
+
+
+def test_a_mixture_in_which_a_dataset_loses_its_weight(tmp_path) -> None:
+    opened = Opened({"": loader.open(convert(tmp_path, [[b"a"] * 40]))})
+    parts = dict.fromkeys(("web", "code"), opened.datasets[""])
+    batches = loader.global_batches(parts, batch_size=4)
+    batches = batches.with_weights({"web": 1, "code": 0}, step=3)
+    write_html(Opened(parts, batches), str(tmp_path / "page.html"))
+    answers = answers_in((tmp_path / "page.html").read_bytes())["answers"]
+    steps = batches.schedule.steps_until(0, epoch=1)
+    assert answers["api/overview"]["order"]["epoch_steps"] == steps
+    mixture = answers["api/mixture"]
+    assert mixture["steps"] == list(range(steps + 1))
+    assert mixture["shares"]["code"][3:] == [0] * (steps - 3)
