@@ -29,8 +29,8 @@ CORE = [
     "brotli>=1.1,<2",
     "click>=8.1,<9",
     "cramjam>=2.8,<3",
-    "google-crc32c>=1.5,<2",
-    "numpy>=1.26,<3",
+    "google-crc32c>=1.6,<2",
+    "numpy>=2,<3",
     # Compares versions with ranges; it has no dependencies, and most packages bring it.
     "packaging>=23,<27",
     "rich>=13.7,<16",

@@ -268,6 +268,47 @@ def test_installation_imports_and_starts(kind: str, tmp_path: pathlib.Path) -> N
     assert version.splitlines()[-1] == setup_arguments()["version"]
 
 
+READ_ALL = """\
+from gristmill import loader
+
+dataset = loader.open("data/demo")
+batches = loader.global_batches(dataset, batch_size=64)
+decode = loader.ExampleDecoder({"id": loader.FixedFeature("int32")})
+with batches.feed(decode=decode, process_index=0, process_count=1) as feed:
+    print(len(next(feed)["id"]))
+"""
+
+
+@pytest.mark.slow
+def test_oldest_versions_that_are_admitted(tmp_path: pathlib.Path) -> None:
+    """NumPy 1.26 was admitted for long, and packed rows wrongly with it."""
+    python = tmp_path / "oldest" / "bin" / "python"
+    uv = (sys.executable, "-m", "uv")
+    source = tmp_path / "source"
+    source.mkdir()
+    copy_source(source)
+    checked(*uv, "venv", "--python", sys.executable, "oldest", cwd=tmp_path)
+    checked(
+        *(*uv, "pip", "install", "--python", python),
+        *("--resolution", "lowest-direct"),
+        *(f"gristmill[loader,tokenizers] @ {source.as_uri()}",),
+        cwd=tmp_path,
+    )
+    commands = [
+        ["demo", "data"],
+        ["verify", "data/demo"],
+        [
+            *("pack", "data/demo", "data/rows", "--tokenizer", "data/tokenizer.json"),
+            *("--eos", "</s>", "--length", "512"),
+        ],
+        ["verify", "data/rows"],
+        ["view", "data/rows", "--html", "view.html"],
+    ]
+    for command in commands:
+        checked(python, "-m", "gristmill", *command, cwd=tmp_path)
+    assert checked(python, "-c", READ_ALL, cwd=tmp_path).split()[-1] == "64"
+
+
 SNIPPET = """\
 from gristmill import __version__
 
