@@ -1,13 +1,14 @@
 """What the pages of docs/performance say of all comparisons, from the runs of each.
 
 `benchmarks.reports` writes the list of reports into index.md, the table of peers to
-peers.md, and into README.md where it has the marks `<!-- peers: begin -->` and
+peers.md, and a short one into README.md, between the marks `<!-- peers: begin -->` and
 `<!-- peers: end -->`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -162,6 +163,13 @@ PEERS = {
         "maxtext", "packed_worker", "own_worker", "tokens", _timed,
     ),
 }  # fmt: skip
+
+# Those of the README, by what is made: datasets, tokens, batches.
+_IN_SHORT = (
+    ("beam", "tfds", "converter", "mds_write"),
+    ("megatron", "datatrove"),
+    ("guide", "bucket", "tf_data", "mds_read", "packing", "maxtext_records", "maxtext"),
+)
 
 # Bounds, which are no peers.
 _BOUNDS = {
@@ -333,12 +341,8 @@ class Overview:
                 lines.append(f"- [{title}]({report}.md): {said}. Measured on {day}.")
         return "\n".join(lines)
 
-    def peers(self, folder: str = "") -> str:
-        """Returns the table of peers.
-
-        Args:
-            folder: Of the reports, seen from the page, with a slash.
-        """
+    def peers(self) -> str:
+        """Returns the table of peers, for a page beside the reports."""
         header = "peer|version|compared|speed by CPU time|by wall time|measured"
         lines = [
             f"| {' | '.join(header.split('|'))} |",
@@ -351,10 +355,32 @@ class Overview:
             version = ", ".join(named) if {*one.packages} <= {*versions} else "?"
             day = "not yet"
             if known:
-                day = f"[{known['date']}]({folder}{one.report}.md)"
+                day = f"[{known['date']}]({one.report}.md)"
             shown = [self.times(key, unit) for unit in ("cpu_seconds", "wall_seconds")]
             cells = [one.peer, version, one.compared, *shown, day]
             lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
+
+    def peers_in_short(self, folder: str) -> str:
+        """Returns the table of the README: one row a comparison that was measured.
+
+        Args:
+            folder: Of the reports, seen from the page, with a slash.
+        """
+        lines = [
+            "| peer | compared | by CPU time | by wall time | measured |",
+            "| --- | --- | ---: | ---: | --- |",
+        ]
+        for key in itertools.chain.from_iterable(_IN_SHORT):
+            one = PEERS[key]
+            results = self._results(one.report)
+            if results is not None:
+                both = (
+                    show(one.times(results, unit))[0]
+                    for unit in ("cpu_seconds", "wall_seconds")
+                )
+                day = f"[{self._date_of(one.report)}]({folder}{one.report}.md)"
+                lines.append(f"| {' | '.join([one.peer, one.compared, *both, day])} |")
         return "\n".join(lines)
 
     def peer_page(self) -> str:

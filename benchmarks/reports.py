@@ -53,7 +53,7 @@ def list_parts(folder: pathlib.Path = FOLDER) -> Iterator[tuple[pathlib.Path, st
     yield index, replace_between(index, overview.REPORT_MARKS, made.reports())
     readme = folder.parents[1] / "README.md"
     if readme.exists() and overview.PEER_MARKS[0] in readme.read_text("utf-8"):
-        table = made.peers("docs/performance/")
+        table = made.peers_in_short("docs/performance/")
         yield readme, replace_between(readme, overview.PEER_MARKS, table)
 
 

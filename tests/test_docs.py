@@ -17,7 +17,10 @@ import subprocess
 import sys
 import textwrap
 
+import click
 import pytest
+
+from gristmill.pipelines.commands.main import cli
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -207,3 +210,13 @@ def test_failing_block_fails_the_document(
 def test_ci_blocks_are_left_to_ci() -> None:
     blocks = blocks_of((ROOT / "README.md").read_text(encoding="utf-8"))
     assert [block.language for block in blocks if block.skipped][:2] == ["bash"] * 2
+
+
+def test_the_readme_names_and_runs_every_command() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("\n## Commands\n")[2].partition("```")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    named = {name for cell in first for name in re.findall(r"`([a-z-]+)`", cell)}
+    assert named == set(cli.list_commands(click.Context(cli)))
+    run = "\n".join(each.text for each in blocks_of(text) if not each.skipped)
+    assert named == set(re.findall(r"^gristmill ([a-z-]+)", run, re.MULTILINE))

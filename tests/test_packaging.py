@@ -10,6 +10,7 @@ import ast
 import email.message
 import email.parser
 import pathlib
+import re
 import subprocess
 import sys
 import sysconfig
@@ -147,6 +148,14 @@ def test_dev_holds_every_extra() -> None:
     extras = setup_arguments()["extras_require"]
     for name in extras:
         assert set(extras[name]) <= set(extras["dev"])
+
+
+def test_the_readme_has_a_size_for_every_extra() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| extra | for | MB more |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.+?) \| .+? \| ([\d,]+) \|$", table, re.MULTILINE)
+    named = [name for cell, _ in rows for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == sorted(setup_arguments()["extras_require"])
 
 
 def test_sdist_holds_what_a_worker_builds_from() -> None:
