@@ -72,7 +72,8 @@ class StepReads:
         try:
             parts, worked_seconds = self._read(steps)
         except BaseException as e:
-            if len(steps) > 1:
+            # What ends the process, as Ctrl-C does, is of no step.
+            if len(steps) > 1 and isinstance(e, Exception):
                 return self._read_singly(steps)
             return BatchesRead([], noted(e, steps[0]))
         done = thread_times()

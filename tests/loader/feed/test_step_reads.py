@@ -190,3 +190,21 @@ def test_the_shuffle_is_asked_once_for_several_steps(
     for step in range(32):
         ahead.batch(step)
     assert asked == [8192, 8192]
+
+
+def test_an_interrupt_while_steps_are_read_ends_the_pass(good, monkeypatch) -> None:
+    dataset = loader.open(good)
+    batches = loader.global_batches(dataset, batch_size=6)
+    reads = StepReads(batches, rows=slice(0, 6), decode=None, in_turn=(0, 1))
+    calls = []
+
+    def interrupted(wanted):
+        calls.append(wanted)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        type(batches), "read_batch", lambda _, wanted: interrupted(wanted)
+    )
+    found = reads.read([0, 1, 2])
+    assert isinstance(found.error, KeyboardInterrupt)
+    assert (found.batches, len(calls)) == ([], 1)
