@@ -292,14 +292,17 @@ def _run_here(
         _make_shards, progress_dir=progress_dir, one_at_a_time=threads > 1
     )
     workers = min(workers, sum(len(job.plan.pass_begins) for job in prepared))
-    apart = threads > 1 or any(map(_calls_function, jobs))
     stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
+    remote = any(waits_for_storage(job) for job in jobs)
+    alone = alone_seconds(given, stored_bytes, remote=remote)
+    if any(map(_calls_function, jobs)):
+        alone = 0.0
     made = map_unordered(
         make,
         tasks,
         workers=workers,
         threads=threads,
-        alone_seconds=0.0 if apart else alone_seconds(given, stored_bytes),
+        alone_seconds=alone,
     )
     results = map(_noted, itertools.chain.from_iterable(made))
     return commit_shards(

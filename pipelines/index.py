@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import (
     alone_seconds,
     default_workers,
@@ -67,7 +68,9 @@ def index(
         index_shard,
         tasks,
         workers=count,
-        alone_seconds=alone_seconds(workers, tasks.file_bytes),
+        alone_seconds=alone_seconds(
+            workers, tasks.file_bytes, remote=storage_for(dataset).remote
+        ),
     )
     gathered = IndexedShards()
     with counter_shown(

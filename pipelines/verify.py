@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.local.pool import (
     alone_seconds,
@@ -74,7 +75,9 @@ def _verify_here(
             verify_shard,
             tasks,
             workers=count,
-            alone_seconds=alone_seconds(workers, tasks.file_bytes),
+            alone_seconds=alone_seconds(
+                workers, tasks.file_bytes, remote=storage_for(dataset).remote
+            ),
         )
         with counter_shown(
             "verifying", "shards", len(tasks), tasks.file_bytes, show=show_progress

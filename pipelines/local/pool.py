@@ -34,7 +34,7 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def alone_seconds(workers: int | None, stored_bytes: int) -> float:
+def alone_seconds(workers: int | None, stored_bytes: int, *, remote: bool) -> float:
     """Returns how long this process had better work before it starts others.
 
     In seconds of its own: where it waits for a core, others would wait as well.
@@ -42,8 +42,10 @@ def alone_seconds(workers: int | None, stored_bytes: int) -> float:
     Args:
         workers: Number of processes that the user asks for, if any: they are started.
         stored_bytes: Size of what is to be read. Much is for several from the start.
+        remote: Whether it is where answers take a while: several wait together.
     """
-    return _START_SECONDS if workers is None and stored_bytes <= _LITTLE_BYTES else 0.0
+    little = workers is None and stored_bytes <= _LITTLE_BYTES
+    return _START_SECONDS if little and not remote else 0.0
 
 
 def map_unordered(
@@ -82,9 +84,10 @@ def map_unordered(
     if alone_seconds:
         until = time.process_time() + alone_seconds
         for item in items:
-            yield function(item)
             if time.process_time() >= until:
+                items = itertools.chain([item], items)
                 break
+            yield function(item)
         else:
             return
     error: BaseException | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -123,10 +124,18 @@ def test_what_is_left_then_is_done_by_them():
     assert os.getpid() not in pids[2:]
 
 
-def test_what_is_asked_for_or_much_starts_at_once():
-    assert alone_seconds(None, 1000) > 0
-    assert alone_seconds(2, 1000) == 0
-    assert alone_seconds(None, 1 << 30) == 0
+def test_no_process_starts_where_nothing_is_left():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    pids = list(map_unordered(_spin, [0.05, 0.1], workers=2, alone_seconds=0.1))
+    assert pids == [os.getpid()] * 2
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime == before
+
+
+def test_what_is_asked_for_or_much_or_remote_starts_at_once():
+    assert alone_seconds(None, 1000, remote=False) > 0
+    assert alone_seconds(2, 1000, remote=False) == 0
+    assert alone_seconds(None, 1 << 30, remote=False) == 0
+    assert alone_seconds(None, 1000, remote=True) == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
