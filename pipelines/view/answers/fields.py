@@ -135,9 +135,7 @@ def _texts(values: list[bytes]) -> list[str] | None:
     except UnicodeDecodeError:
         return None
     # Zeros and the like: numbers, or a format of its own.
-    if any(
-        ord(mark) < 32 and mark not in "\t\n\v\f\r\x1b" for t in texts for mark in t
-    ):
+    if any(map(_CONTROLS.search, texts)):
         return None
     return texts
 

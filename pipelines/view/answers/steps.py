@@ -19,6 +19,8 @@ from gristmill.pipelines.view.answers.record import (
 
 _ROWS = 256
 _EPOCHS = 1000
+# What is read for previews at once, as a step of large records fits no memory.
+_READ_BYTES, _UNKNOWN_BYTES = 16 << 20, 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,11 +116,15 @@ def step(opened: Opened, *, step: int, first_row: int = 0, previews: int = 0) ->
 def _with_previews(opened: Opened, rows: list[Row]) -> Iterator[Row]:
     """Yields rows of one dataset with what their records begin with."""
     dataset = opened.datasets[rows[0].of]
-    records = dataset.read([row.record for row in rows])
-    for row, data in zip(rows, records, strict=True):
-        part, number = dataset.part_of(row.shard)
-        preview = preview_of(opened, data, row_format_of(part, part.shard(number)))
-        yield dataclasses.replace(row, size_bytes=len(data), preview=preview)
+    mean = max(dataset.mean_record_bytes or _UNKNOWN_BYTES, 1)
+    at_once = max(1, int(_READ_BYTES / mean))
+    for first in range(0, len(rows), at_once):
+        some = rows[first : first + at_once]
+        records = dataset.read([row.record for row in some])
+        for row, data in zip(some, records, strict=True):
+            part, number = dataset.part_of(row.shard)
+            preview = preview_of(opened, data, row_format_of(part, part.shard(number)))
+            yield dataclasses.replace(row, size_bytes=len(data), preview=preview)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

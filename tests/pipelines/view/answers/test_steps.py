@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import tracemalloc
 
 import pytest
 
@@ -82,6 +83,19 @@ def test_a_preview_is_the_longest_text_or_the_first_tokens(opened, packed) -> No
         record = ask(packed, f"api/record?record={row['record']}")
         tokens = record["segments"][0]["tokens"]
         assert row["preview"] == " ".join(str(token) for token, _ in tokens)[:80]
+
+
+def test_large_records_are_not_all_in_memory_for_their_previews(tmp_path) -> None:
+    records = [b"%d " % number * (1 << 19) for number in range(10, 58)]
+    dataset = loader.open(convert(tmp_path, [records]))
+    batches = loader.global_batches(dataset, batch_size=48, shuffle="none")
+    tracemalloc.start()
+    rows = ask(Opened({"": dataset}, batches), "api/step?step=0&previews=1")["rows"]
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [row["preview"][:2] for row in rows] == [f"{n}" for n in range(10, 58)]
+    assert [row["size_bytes"] for row in rows] == [len(one) for one in records]
+    assert peak_bytes < sum(map(len, records)) / 2
 
 
 def test_what_is_out_of_range_is_told(opened) -> None:
