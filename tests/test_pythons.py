@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -88,9 +89,19 @@ def test_interpreter_finds_this_python_and_no_other() -> None:
     assert interpreter("3.999") is None
 
 
+@pytest.fixture
+def made(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Names the folder of an environment, which is too large to be kept."""
+    path = tmp_path / "environment"
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
-def test_core_and_loader(version: str, tmp_path: pathlib.Path) -> None:
+def test_core_and_loader(
+    version: str, made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     if version == "{}.{}".format(*sys.version_info[:2]):
         pytest.skip("all other tests run with it")
     python = interpreter(version)
@@ -100,7 +111,6 @@ def test_core_and_loader(version: str, tmp_path: pathlib.Path) -> None:
     uv = uv or shutil.which("uv")
     if uv is None:
         pytest.skip("there is no uv, which installs the requirements")
-    made = tmp_path / "environment"
     checked(uv, "venv", "--quiet", "--python", python, made, cwd=tmp_path)
     inside = made / "bin" / "python"
     what = f"gristmill[loader] @ {wheel().as_uri()}"
