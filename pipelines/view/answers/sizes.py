@@ -19,6 +19,7 @@ _BINS = 30
 _ALL_RECORDS, _ALL_BYTES = 4096, 16 << 20
 _PLACES, _PLACE_RECORDS, _SAMPLE_BYTES = 64, 64, 8 << 20
 _GROUP = 8  # Places that are read at once.
+_FEW = 8  # Records that are read where their mean size is not known.
 _SECONDS = 0.1  # Then no further places are read.
 _ALL_DOCUMENTS, _SAMPLED_DOCUMENTS, _SAMPLED_SHARDS = 2048, 512, 4
 _SEGMENTS_BYTES = 2 << 20
@@ -105,15 +106,20 @@ def histogram(values: IntArray, *, of: int) -> Histogram | None:
 def _sampled_records(dataset: Dataset) -> Iterator[bytes]:
     """Yields all records of a small dataset, or some from places all over it."""
     count = len(dataset)
-    mean = dataset.mean_record_bytes or 1024
+    mean = dataset.mean_record_bytes
+    if mean is None:
+        few = np.unique(np.linspace(0, max(count - 1, 0), _FEW).astype(np.int64))
+        some = dataset.read(few[few < count])
+        mean = sum(map(len, some)) / max(len(some), 1)
     if count <= _ALL_RECORDS and count * mean <= _ALL_BYTES:
         yield from dataset.read(np.arange(count))
         return
     run = int(np.clip(_SAMPLE_BYTES / _PLACES / max(mean, 1), 1, _PLACE_RECORDS))
     # The same records each time.
-    starts = np.random.default_rng(0).integers(0, count, _PLACES)
+    places = min(count, _PLACES)
+    starts = np.random.default_rng(0).choice(count, places, replace=False)
     began = time.monotonic()
-    for first in range(0, _PLACES, _GROUP):
+    for first in range(0, places, _GROUP):
         group = starts[first : first + _GROUP, np.newaxis] + np.arange(run)
         yield from dataset.read(group[group < count])
         if time.monotonic() - began > _SECONDS:

@@ -6,15 +6,18 @@ Covers: pipelines/view/answers/sizes.py.
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from gristmill import loader
 from gristmill.pipelines.view.answers import sizes as sizes_module
 from gristmill.pipelines.view.answers.ask import ask
 from gristmill.pipelines.view.answers.opened import Opened
 from gristmill.pipelines.view.answers.sizes import histogram
 from tests.pipelines.view.conftest import DOCUMENTS
+from tests.support.datasets import convert
 from tests.support.packed_datasets import tokens_of
 
 
@@ -83,3 +86,18 @@ def test_histograms_of_edge_cases() -> None:
 
 def test_an_empty_split_has_none(empty) -> None:
     assert ask(empty, "api/sizes") == {"record_bytes": None, "document_tokens": None}
+
+
+def test_large_records_of_plain_files_are_not_all_read_at_once(tmp_path) -> None:
+    records = [b"%d " % number * (1 << 19) for number in range(10, 58)]
+    path = loader.open(convert(tmp_path, [records])).shard(0).path
+    dataset = loader.open([path])
+    assert dataset.mean_record_bytes is None
+    tracemalloc.start()
+    found = ask(Opened({"": dataset}), "api/sizes")["record_bytes"]
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (found["min"], found["of"]) == (len(records[0]), 48)
+    assert found["sampled"] == sum(found["counts"]) <= 48
+    assert found["exact"] == (found["sampled"] == 48)
+    assert peak_bytes < sum(map(len, records)) / 2
