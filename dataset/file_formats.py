@@ -18,6 +18,7 @@ from gristmill.dataset.tfrecord.frames import HEADER_BYTES, is_header
 
 # Enough for the magic number of tar, at byte 257, and for some lines of text.
 HEAD_BYTES = 4096
+_TELLING_BYTES = 5  # Of the length of a frame.
 
 ARRAY_RECORD = "ArrayRecord"
 TAR = "tar"
@@ -144,10 +145,10 @@ def _name_of(head: bytes) -> str | None:
 def _kind_of_text(head: bytes) -> str | None:
     """Returns what kind of text a file holds, None for other files.
 
-    The length of a TFRecord frame has zeros, which are in no text. What is shorter than
-    its header can be what is left of one.
+    The length of a TFRecord frame has zeros, which are in no text: those of a record
+    below 4 GiB begin at the fifth byte. What is shorter can be what is left of a frame.
     """
-    if len(head) < HEADER_BYTES:
+    if len(head) < _TELLING_BYTES:
         return None
     try:
         text = head.decode("utf-8-sig")

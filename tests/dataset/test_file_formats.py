@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.file_formats import HEAD_BYTES, format_of
+from gristmill.dataset.tfrecord.frames import encode_frame
 from tests.support.other_formats import MAKERS, MORE
 from tests.support.records import (
     array_record_bytes,
@@ -119,3 +120,11 @@ class TestDamagedTFRecords:
     )
     def test_other_damage(self, data):
         assert name_of(data) is None
+
+
+def test_what_is_left_of_a_frame_is_no_text_and_short_text_is() -> None:
+    frame = encode_frame(b"one record")
+    assert [format_of(frame[:length]) for length in range(12)] == [None] * 12
+    assert name_of(b"one\ntwo\n") == "text"
+    assert name_of(b'{"a":1}\n') == "JSON lines"
+    assert name_of(b"1\n2\n") is None
