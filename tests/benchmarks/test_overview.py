@@ -43,12 +43,22 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_ratios_are_those_of_each_round(folder: pathlib.Path) -> None:
-    lines = Overview(folder).peers("docs/").splitlines()
+    lines = Overview(folder).peers().splitlines()
     assert lines[2] == (
         "| `array_record.beam` | array-record 1.2, apache-beam 3.4 | TFRecords to "
         "shards; 2 workers | 5.00\N{MULTIPLICATION SIGN} (4.50..5.50) | "
+        "5.00\N{MULTIPLICATION SIGN} (4.50..5.50) | [2026-01-02](convert.md) |"
+    )
+
+
+def test_the_short_table_has_what_was_measured(folder: pathlib.Path) -> None:
+    lines = Overview(folder).peers_in_short("docs/").splitlines()
+    assert lines[2] == (
+        "| `array_record.beam` | TFRecords to shards; 2 workers | "
+        "5.00\N{MULTIPLICATION SIGN} (4.50..5.50) | "
         "5.00\N{MULTIPLICATION SIGN} (4.50..5.50) | [2026-01-02](docs/convert.md) |"
     )
+    assert not any("not measured yet" in line for line in lines)
 
 
 def test_says_what_is_not_known(folder: pathlib.Path) -> None:
