@@ -155,7 +155,7 @@ def build_once(folder: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
-    folder = shared.made_once("site", build_once)
+    folder = shared.made_once("documentation", build_once)
     assert capfd.readouterr().err == ""
     menu = json.loads((folder / "switcher.json").read_text())
     assert [entry["url"] for entry in menu] == ["/7.0/", "/6.0/"]

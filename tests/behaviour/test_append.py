@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -442,6 +443,7 @@ class TestTwoAtOnce:
                     errors.append(ended.error)
                     assert "error: " in ended.error
                     assert len(errors) < 20, errors
+                    time.sleep(0.1 * len(errors))  # The other one needs time to end.
                 return errors
 
             with concurrent.futures.ThreadPoolExecutor(2) as pool:

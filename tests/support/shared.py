@@ -49,12 +49,18 @@ def made_once(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
     Args:
         name: Of the folder.
         make: Fills the folder, which exists and is empty.
+
+    Raises:
+        ValueError: Another function has filled a folder of this name.
     """
-    path = folder() / name
+    path, made = folder() / name, folder() / f"{name}.made"
+    maker = f"{make.__module__}.{make.__qualname__}"
     with locked(name):
-        if not (folder() / f"{name}.made").exists():
+        if not made.exists():
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir()
             make(path)
-            (folder() / f"{name}.made").touch()
+            made.write_text(maker)
+        elif made.read_text() != maker:
+            raise ValueError(f"{made.read_text()} has filled {name}, not {maker}")
     return path
