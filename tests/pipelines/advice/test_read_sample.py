@@ -58,7 +58,9 @@ def test_a_sample_tells_of_all_of_it(changing: pathlib.Path) -> None:
     assert not sample.whole
     assert 20 <= len(sample.parts) <= 64
     found = amount(sample, [len(part.records) for part in sample.parts])
-    assert found.value == pytest.approx(18_000, abs=found.error)
+    # Where the parts lie depends on the paths, and 1 of 20 samples is off by more than
+    # its error: of 200, none by twice of it.
+    assert found.value == pytest.approx(18_000, abs=2 * found.error)
     assert 0 < found.relative_error < 0.5
     stored = sum(part.stored_bytes for part in sample.parts)
     assert stored < 0.5 * sample.input_bytes
