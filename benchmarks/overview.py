@@ -398,9 +398,9 @@ class Overview:
 _PEER_PAGE = """\
 # Peers
 
-How many times the speed of each peer gristmill has: the median of the rounds, and the
-lowest and the highest (lowest..highest). Both ran in turns on the same machine and the
-same data, and ratios are computed round by round. Above 1 gristmill is faster. All on
+The speed of gristmill divided by that of each peer: the median of the rounds, and the
+range (lowest..highest). Above 1 gristmill is faster. Both ran in turns on the same
+machine and the same data, and ratios are computed round by round. All on
 {machines}.
 
 {table}
@@ -413,10 +413,10 @@ same data, and ratios are computed round by round. Above 1 gristmill is faster. 
   What each peer checks, and where it does less or more, is in the report.
 - Megatron-LM and datatrove use Hugging Face's tokenizers. With these,
   `gristmill pack` is compared with a bare pool of tokenizers in [pack.md](pack.md).
-- A version that is "?" was not recorded by the benchmark at that time. What is "not
-  measured yet" has a benchmark, and no run of it on a quiet machine.
-- Megatron-LM and datatrove have a tenth of gristmill's text, for the time that they
-  take; what is compared is text for a second.
+- "?" is a version that the benchmark did not record. "Not measured yet": there is a
+  benchmark, but no run of it on a quiet machine.
+- Megatron-LM and datatrove were given a tenth of gristmill's text, as they take longer.
+  Compared is the text for a second.
 
 [benchmarks/README.md](../../benchmarks/README.md) says how each is run.
 `python -m benchmarks.reports` writes this page from the runs that are kept beside the
