@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -121,13 +125,36 @@ def _serve(opened: Any, port: int, *, browser: bool) -> None:
 
     with PageServer(opened, page, port=port) as server:
         click.echo(server.url)
+        tunnel = tunnel_command(os.environ, server.server_port)
+        # Editors that work on another machine say how to open a browser on this one.
+        if browser and (tunnel is None or "BROWSER" in os.environ):
+            _open_browser(server.url_once())
+        if tunnel is not None:
+            note(f"on your machine, run this, and open the address there:\n  {tunnel}")
         note("Ctrl-C ends it")
-        if browser:
-            _open_browser(server.url)
         try:
             server.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:
             exit_now(0)
+
+
+def tunnel_command(environ: Mapping[str, str], port: int) -> str | None:
+    """Returns what makes a port reachable from the user's machine.
+
+    None on a machine that has a display, where its user is taken to be.
+
+    >>> tunnel_command({"DISPLAY": ":0"}, 8080)
+    """
+    host = platform.node()
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return f"kubectl port-forward pod/{host} {port}"
+    has_display = sys.platform != "linux" or not environ.keys().isdisjoint(
+        ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if "SSH_CONNECTION" not in environ and has_display:
+        return None
+    user = f"{environ['USER']}@" if "USER" in environ else ""
+    return f"ssh -N -L {port}:127.0.0.1:{port} {user}{host}"
 
 
 def _open_browser(url: str) -> None:

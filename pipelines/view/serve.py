@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import logging
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ _log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _NAMES = (_HOST, "localhost", "[::1]")
 """Names by which a browser of this machine, or the end of a tunnel, may ask."""
+_TOKEN_BYTES = 16
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -31,12 +33,20 @@ _HEADERS = {
 
 
 class PageServer(http.server.ThreadingHTTPServer):
-    """A server on a port of this machine alone.
+    """A server on a port of this machine alone, for those who know its address.
+
+    Other users of the machine reach the port as well: the address begins with a token
+    that cannot be guessed, and without it there is nothing.
 
     Args:
         opened: What it answers about.
         page: Returns the page.
         port: The port; 0 for a free one.
+
+    Attributes:
+        opened: As given.
+        page: As given.
+        token: What all addresses of the page begin with.
 
     Raises:
         InputError: The port cannot be used.
@@ -47,6 +57,8 @@ class PageServer(http.server.ThreadingHTTPServer):
 
     def __init__(self, opened: Opened, page: Callable[[], bytes], *, port: int = 0):
         self.opened, self.page = opened, page
+        self.token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._once: set[str] = set()
         try:
             super().__init__((_HOST, port), _Handler)
         except (OSError, OverflowError) as e:
@@ -72,7 +84,26 @@ class PageServer(http.server.ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """The address of the page."""
-        return f"http://{_HOST}:{self.server_port}/"
+        return f"http://{_HOST}:{self.server_port}/{self.token}/"
+
+    def url_once(self) -> str:
+        """Returns an address that leads to the page once, for a command line.
+
+        All users of a machine see the command lines of its processes.
+        """
+        once = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._once.add(once)
+        return f"http://{_HOST}:{self.server_port}/{once}"
+
+    def admits(self, token: str) -> bool:
+        """Returns whether an address begins with what only its user was told."""
+        if secrets.compare_digest(token.encode(), self.token.encode()):
+            return True
+        try:
+            self._once.remove(token)
+        except KeyError:
+            return False
+        return True
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -85,7 +116,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Sends the page, an answer or an error."""
-        if not self._is_local():
+        token, slash, address = self.path.removeprefix("/").partition("/")
+        if not self.server.admits(token):
+            self._send(b"Not found\n", "text/plain", HTTPStatus.NOT_FOUND)
+        elif not self._is_local():
             error = InputError(
                 "the page is for browsers of this machine",
                 expected=f"a Host of {', '.join(_NAMES)}",
@@ -93,16 +127,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 cure=f"open {self.server.url}",
             )
             self._send_json(error_answer(error), HTTPStatus.FORBIDDEN)
-            return
-        path = self.path.partition("#")[0]
-        if path.partition("?")[0] == "/":
+        elif not slash:
+            # Relative: the port is another one at the other end of a tunnel.
+            to = {"Location": f"/{self.server.token}/"}
+            self._send(b"", "text/plain", HTTPStatus.SEE_OTHER, to)
+        elif not address.partition("?")[0]:
             self._send(self.server.page(), "text/html; charset=utf-8")
-            return
-        if path == "/favicon.ico":
-            self._send(b"", "image/x-icon", HTTPStatus.NO_CONTENT)
-            return
-        status, answer = answered(self.server.opened, path.removeprefix("/"))
-        self._send_json(answer, status)
+        else:
+            status, answer = answered(self.server.opened, address)
+            self._send_json(answer, status)
 
     def _is_local(self) -> bool:
         """Returns whether the request names this machine, and not one that points here.
@@ -117,19 +150,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._send(data, "application/json", status)
 
     def _send(
-        self, data: bytes, content_type: str, status: int = HTTPStatus.OK
+        self,
+        data: bytes,
+        content_type: str,
+        status: int = HTTPStatus.OK,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
-        for name, value in _HEADERS.items():
+        for name, value in (_HEADERS | dict(headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Logs requests, which are said with --verbose."""
-        _log.debug(format, *args)
+        """Logs no requests: their addresses have the token."""
 
 
 def answered(opened: Opened, address: str) -> tuple[int, dict[str, Any]]:

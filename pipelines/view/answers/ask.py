@@ -81,7 +81,7 @@ def ask(opened: Opened, address: str) -> dict[str, Any]:
             "there is no answer at this address",
             expected=f"one of {', '.join(PREFIX + known for known in _QUESTIONS)}",
             got=name,
-            cure="open the page at /, which knows them",
+            cure="open the page, which knows them",
         )
     arguments = _arguments(question, query, name)
 

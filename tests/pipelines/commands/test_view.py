@@ -5,30 +5,77 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import platform
 import re
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.parse
 import urllib.request
 
+import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.pipelines.commands.main import cli
+from gristmill.pipelines.commands.view import tunnel_command
 from tests.support.datasets import convert
 
 
 def test_it_serves_until_ctrl_c(tmp_path: pathlib.Path) -> None:
+    """Also what a user of another machine is told, and how a browser is started."""
     dataset = convert(tmp_path, [[b"a", b"b"], [b"c"]])
-    command = [sys.executable, "-m", "gristmill", "view", dataset, "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    told, browser = tmp_path / "told", tmp_path / "browser"
+    os.mkfifo(told)
+    browser.write_text(f'#!/bin/sh\necho "$@" > {told}\n')
+    browser.chmod(0o755)
+    environ = {**os.environ, "SSH_CONNECTION": "1", "BROWSER": f"{browser} %s"}
+    environ |= {"USER": "ada"}
+    command = [sys.executable, "-m", "gristmill", "view", dataset]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environ, **pipes) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         url = process.stdout.readline().strip()
         with urllib.request.urlopen(f"{url}api/overview", timeout=60) as answer:
             assert json.load(answer)["records"] == 3
+        # All users see the command lines of processes: the address is good for once.
+        (once,) = told.read_text().split()
+        port = urllib.parse.urlsplit(url).port
+        assert once.startswith(f"http://127.0.0.1:{port}/")
+        assert url.split("/")[3] not in once
+        with urllib.request.urlopen(once, timeout=60) as answer:
+            assert answer.url == url
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(once, timeout=60)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(60) == 0
         assert process.stdout.read() == ""
+        tunnel = f"  ssh -N -L {port}:127.0.0.1:{port} ada@{platform.node()}"
+        assert tunnel in process.stderr.read().splitlines()
+
+
+def test_how_to_look_from_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "worker-7")
+    monkeypatch.setattr(sys, "platform", "linux")
+    ssh = "ssh -N -L 8080:127.0.0.1:8080"
+    for environ, command in (
+        ({"DISPLAY": ":0", "USER": "ada"}, None),
+        ({"WAYLAND_DISPLAY": "wayland-0"}, None),
+        (
+            {"DISPLAY": ":0", "SSH_CONNECTION": "1", "USER": "ada"},
+            f"{ssh} ada@worker-7",
+        ),
+        ({}, f"{ssh} worker-7"),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+            "kubectl port-forward pod/worker-7 8080",
+        ),
+    ):
+        assert tunnel_command(environ, 8080) == command
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert tunnel_command({}, 8080) is None
 
 
 def test_options_that_do_not_go_together(tmp_path: pathlib.Path) -> None:

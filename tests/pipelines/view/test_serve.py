@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from email.message import Message
 
 import pytest
 
@@ -24,15 +25,20 @@ def server(opened) -> Iterator[PageServer]:
         thread.join()
 
 
-def asked(
+def sent(
     server: PageServer, path: str, *, method: str = "GET", host: str | None = None
-) -> tuple[int, str, bytes]:
+) -> tuple[int, Message, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
     connection.request(method, path, headers={"Host": host} if host else {})
     response = connection.getresponse()
     data = response.read()
     connection.close()
-    return response.status, response.headers.get_content_type(), data
+    return response.status, response.headers, data
+
+
+def asked(server: PageServer, path: str, **options: str) -> tuple[int, str, bytes]:
+    status, headers, data = sent(server, f"/{server.token}{path}", **options)
+    return status, headers.get_content_type(), data
 
 
 def test_the_page_and_its_answers(server) -> None:
@@ -42,6 +48,40 @@ def test_the_page_and_its_answers(server) -> None:
     status, kind, data = asked(server, "/api/record?record=7")
     assert (status, kind) == (200, "application/json")
     assert json.loads(data)["record"] == 7
+
+
+def test_without_the_token_there_is_nothing(server, opened) -> None:
+    token = server.token
+    with PageServer(opened, page) as other:
+        assert len({token, other.token}) == 2
+        strange = other.token
+    assert len(token) >= 22
+    for path in (
+        *("/", "/favicon.ico", "/api/overview", "/page/", "//", "/x"),
+        *(f"/{token[:-1]}/", f"/{token}x/", f"/{token.swapcase()}/", f"/{strange}/"),
+        *(f"/{token}?a", f"/x/../{token}/", f"/%2e/{token}/", "/%ff/"),
+    ):
+        for host in ("127.0.0.1", "evil.example"):
+            status, headers, data = sent(server, path, host=host)
+            assert (status, data) == (404, b"Not found\n"), path
+            assert token not in str(headers)
+    status, headers, _ = sent(server, f"/{token}/")
+    assert (status, headers["Referrer-Policy"]) == (200, "no-referrer")
+    # Without its slash, the page would ask at other addresses.
+    status, headers, _ = sent(server, f"/{token}")
+    assert (status, headers["Location"]) == (303, f"/{token}/")
+
+
+def test_what_a_command_line_shows_leads_to_the_page_once(server) -> None:
+    _, _, once = server.url_once().rpartition("/")
+    assert once != server.token
+    assert sent(server, f"/{once}", host="evil.example")[0] == 403
+    assert sent(server, f"/{once}")[0] == 404
+    _, _, once = server.url_once().rpartition("/")
+    status, headers, data = sent(server, f"/{once}")
+    assert (status, headers["Location"], data) == (303, f"/{server.token}/", b"")
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert sent(server, f"/{once}")[0] == 404
 
 
 @pytest.mark.parametrize(
