@@ -73,9 +73,11 @@ class WindowReads:
         """Returns a reader by windows, None where reading by windows is not faster.
 
         It is faster for a single dataset in object storage whose shuffle has windows,
-        where two of them fit `ReadOptions.window_bytes`.
+        where two of them fit `ReadOptions.window_bytes`. Batches that change at a step
+        have other windows and other rows from there on, which this does not know.
         """
-        if len(datasets) != 1 or isinstance(rows, Mapping) or schedule.extensions:
+        changes = schedule.resizes or schedule.extensions
+        if len(datasets) != 1 or isinstance(rows, Mapping) or changes:
             return None
         (dataset,), shuffle = datasets, schedule.orders[0].shuffle
         options, record_bytes = dataset.read_options, dataset.mean_record_bytes

@@ -160,6 +160,19 @@ def test_records_of_hosts_and_workers_are_read_by_windows(
         assert sum(server.requests.values()) < 2 * len(RECORDS) / 10
 
 
+def test_records_of_batches_that_change_their_size_are_those_of_their_steps(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    batches = batches_of(tmp_path).resized(64, step=5)
+    expected = [
+        RECORDS[i]
+        for step in range(batches.steps)
+        for i in np.array_split(batches.indices(step), 2)[0]
+    ]
+    dataset = batches.records(process_index=0, process_count=2)
+    assert list(dataset) == expected
+
+
 def test_where_it_does_not_pay_it_is_not_done(
     server: GcsServer, tmp_path: pathlib.Path, converted: str
 ) -> None:
