@@ -1,8 +1,9 @@
 """Trains a small language model with JAX, and continues after it was killed.
 
-One command makes a dataset, converts it and trains:
+It needs Orbax beside gristmill: `pip install orbax-checkpoint`. One command makes a
+dataset, trains, and evaluates on records that are held out:
 
-    python examples/train_lm.py --make-data --data /tmp/lm/data --output /tmp/lm/run
+    python examples/train_lm.py --make-data --data data --output run --eval-every 50
 
 The same command continues from the last checkpoint, also on another number of devices,
 processes (`--distributed`) or workers: the batches stay the same.
@@ -15,8 +16,6 @@ import functools
 import math
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,26 +28,23 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gristmill import loader
-from gristmill.dataset import encode_frame
+from gristmill.dataset import Writer
 
 VOCABULARY = 256  # tokens are the bytes of the text
 WORDS = "the mill grinds grain to flour and water turns a wheel of stone by night"
+RECORDS = {"train": 2048, "validation": 211}  # no batch size divides the second
 
 
-def make_data(directory: str, *, length: int, records: int = 2048) -> None:
-    """Writes made-up text as records of `length` uint16 tokens, and converts them."""
-    if os.path.exists(os.path.join(directory, "dataset.json")):
-        return
-    rng, words = random.Random(0), WORDS.split()
-    os.makedirs(directory, exist_ok=True)
-    source = f"{directory.rstrip('/')}.tfrecord"
-    with open(source, "wb") as out:
-        for _ in range(records):
-            text = " ".join(rng.choices(words, k=length)).encode()[:length]
-            tokens = np.frombuffer(text, np.uint8).astype("<u2")
-            out.write(encode_frame(tokens.tobytes()))
-    convert = [sys.executable, "-m", "gristmill", "convert"]
-    subprocess.run([*convert, source, directory, "--num-shards", "4"], check=True)
+def make_data(directory: str, *, length: int) -> None:
+    """Writes made-up text as records of `length` uint16 tokens, where it is missing."""
+    for split, records in RECORDS.items():
+        with Writer(
+            directory, split=split, records_per_shard=512, resume=True
+        ) as writer:
+            for number in range(writer.position_records, records):
+                rng = random.Random(f"{split} {number}")
+                text = " ".join(rng.choices(WORDS.split(), k=length)).encode()[:length]
+                writer.write(np.frombuffer(text, np.uint8).astype("<u2").tobytes())
 
 
 def parameter_shapes(args: argparse.Namespace) -> dict[str, tuple[Any, Any]]:
@@ -104,10 +100,15 @@ def logits_of(parameters: Any, tokens: jax.Array) -> jax.Array:
     return norm(x) @ parameters["embed"].T
 
 
-def loss_of(parameters: Any, tokens: jax.Array) -> jax.Array:
-    """Mean cross entropy of every token, given those before it."""
+def losses_of(parameters: Any, tokens: jax.Array) -> jax.Array:
+    """Mean cross entropy of each row's tokens, given those before them: [rows]."""
     log_p = jax.nn.log_softmax(logits_of(parameters, tokens)[:, :-1])
-    return -jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1).mean()
+    return -jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1).mean(axis=(1, 2))
+
+
+def loss_of(parameters: Any, tokens: jax.Array) -> jax.Array:
+    """The loss to train on."""
+    return losses_of(parameters, tokens).mean()
 
 
 def digest_of(tokens: jax.Array) -> jax.Array:
@@ -136,6 +137,40 @@ def train_step(state: Any, tokens: jax.Array, *, rate: float) -> tuple[Any, Any]
     return state, {"loss": loss, "digest": digest_of(tokens)}
 
 
+@jax.jit
+def eval_step(parameters: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+    """The sum of the losses of a batch's records, and how many records it has."""
+    losses, mask = losses_of(parameters, batch["tokens"]), batch["mask"]
+    return jnp.where(mask, losses, 0).sum(), mask.sum()
+
+
+def evaluate(args: argparse.Namespace, parameters: Any, rows: NamedSharding) -> Any:
+    """Returns the mean loss of the held-out records, and their number.
+
+    Each record counts once, and all processes make as many steps: rows of padding fill
+    up the last batch, and the mask tells them from records.
+    """
+    batches = loader.global_batches(
+        loader.open(args.data, split="validation"),
+        batch_size=args.batch_size,
+        shuffle="none",
+        epochs=1,
+        drop_remainder=False,
+    )
+    decode = loader.TokenDecoder(length=args.length, stored="uint16")
+    feed = batches.feed(
+        decode=lambda records: {"tokens": decode(records)},
+        rows=loader.rows_of(rows, batch_size=args.batch_size),
+        mask="mask",
+    )
+    total = records = 0
+    with loader.to_jax(feed, rows) as arrays:
+        for batch in arrays:
+            sums = eval_step(parameters, batch)
+            total, records = total + sums[0], records + sums[1]
+    return total / records, records
+
+
 def restore(manager: ocp.CheckpointManager, state: Any, feed: loader.JaxFeed) -> Any:
     """Returns the state of the last checkpoint, on this mesh; the feed goes to it."""
     saved = manager.restore(
@@ -156,6 +191,9 @@ def report(step: int, metrics: Any) -> None:
     if jax.process_index() == 0:
         loss, digest = float(metrics["loss"]), int(metrics["digest"])
         print(f"step {step} loss {loss!r} batch {digest:08x}", flush=True)
+        if "held_out" in metrics:
+            mean, records = metrics["held_out"]
+            print(f"held out: loss {float(mean)!r} of {int(records)} records")
 
 
 def train(args: argparse.Namespace) -> None:
@@ -175,7 +213,9 @@ def train(args: argparse.Namespace) -> None:
     state = jax.jit(functools.partial(new_state, args), out_shardings=layout)()
 
     batches = loader.global_batches(
-        loader.open(args.data), batch_size=args.batch_size, seed=args.seed
+        loader.open(args.data, split="train"),
+        batch_size=args.batch_size,
+        seed=args.seed,
     )
     feed = batches.feed(
         decode=loader.TokenDecoder(length=args.length, stored="uint16"),
@@ -199,7 +239,10 @@ def train(args: argparse.Namespace) -> None:
                 model=ocp.args.StandardSave(state),
                 feed=ocp.args.JsonSave(feed.get_state()),
             )
-            manager.save(step + 1, args=both, force=step + 1 == args.steps)
+            done, ends = step + 1, step + 1 == args.steps
+            manager.save(done, args=both, force=ends)
+            if args.eval_every and (ends or done % args.eval_every == 0):
+                metrics["held_out"] = evaluate(args, state["parameters"], rows)
             if last:
                 report(*last)  # of the step before: nothing waits for this one
             last = step, metrics
@@ -218,6 +261,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--make-data", action="store_true", help="make the dataset")
     add("--steps", default=100, help="when to stop")
     add("--save-every", default=20, help="steps from checkpoint to checkpoint")
+    add("--eval-every", default=0, help="steps from evaluation to evaluation; 0: none")
     add("--batch-size", default=32, help="rows of the global batch")
     add("--length", default=64, help="tokens of a record")
     add("--layers", default=2)

@@ -1,4 +1,7 @@
-"""The example is killed and goes on: the same batches, the same losses to the bit."""
+"""The example is killed and goes on: the same batches, the same losses to the bit.
+
+On two processes the held-out records have the loss that they have on one.
+"""
 
 import argparse
 import os
@@ -8,8 +11,10 @@ import signal
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from examples import train_lm
 from gristmill import loader
@@ -17,6 +22,7 @@ from tests.support.jax_processes import run, started
 
 STEPS, DEVICES = 24, 2
 LINE = re.compile(r"^step (\d+) loss (\S+) batch ([0-9a-f]{8})$", re.MULTILINE)
+HELD_OUT = re.compile(r"^held out: loss (\S+) of (\d+) records$", re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +38,8 @@ def command(data, output, *options):
         "examples/train_lm.py",
         "--make-data",
         *("--data", str(data), "--output", str(output)),
-        *("--steps", str(STEPS), "--save-every", "5", *small, *options),
+        *("--steps", str(STEPS), "--save-every", "5", "--eval-every", "10"),
+        *(*small, *options),
     ]
 
 
@@ -54,10 +61,13 @@ def killed_at(step, arguments, folder) -> dict[int, tuple[str, str]]:
 
 
 def test_its_data_are_rows_of_tokens(tmp_path):
-    train_lm.make_data(str(tmp_path / "data"), length=12, records=40)
-    rows = [np.frombuffer(row, "<u2") for row in loader.open(tmp_path / "data")[:]]
-    assert np.shape(rows) == (40, 12)
-    assert {chr(token) for token in np.ravel(rows)} <= set(train_lm.WORDS)
+    train_lm.make_data(str(tmp_path / "data"), length=12)
+    train_lm.make_data(str(tmp_path / "data"), length=12)  # It is there already.
+    for split, records in train_lm.RECORDS.items():
+        dataset = loader.open(tmp_path / "data", split=split)
+        rows = [np.frombuffer(row, "<u2") for row in dataset[:]]
+        assert np.shape(rows) == (records, 12)
+        assert {chr(token) for token in np.ravel(rows)} <= set(train_lm.WORDS)
 
 
 @pytest.mark.slow
@@ -73,6 +83,20 @@ def test_the_model_sees_no_later_token():
 
 
 @pytest.mark.slow
+def test_an_evaluation_counts_each_record_once(tmp_path):
+    sizes = {"layers": 1, "width": 8, "heads": 2, "length": 12, "seed": 0}
+    train_lm.make_data(str(tmp_path), length=sizes["length"])
+    dataset = loader.open(tmp_path, split="validation")
+    tokens = jnp.array([np.frombuffer(row, "<u2") for row in dataset[:]], np.int32)
+    args = argparse.Namespace(**sizes, data=str(tmp_path), batch_size=64)
+    parameters = train_lm.new_state(args)["parameters"]
+    rows = NamedSharding(Mesh(np.array(jax.devices()), "data"), PartitionSpec("data"))
+    mean, records = train_lm.evaluate(args, parameters, rows)
+    assert records == len(dataset) == 211
+    assert float(mean) == pytest.approx(float(train_lm.loss_of(parameters, tokens)))
+
+
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     data = tmp_path / "data"
     [said] = run(command(data, tmp_path / "whole"), tmp_path, devices=DEVICES)
@@ -80,6 +104,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     assert sorted(whole) == list(range(STEPS))
     assert float(whole[STEPS - 1][0]) < float(whole[0][0]) - 1  # it learns
     assert len({batch for _, batch in whole.values()}) == STEPS
+    evaluated = HELD_OUT.findall(said)  # after 10, 20 and all steps
+    assert [records for _, records in evaluated] == ["211"] * 3
 
     broken = tmp_path / "broken"
     before = killed_at(13, command(data, broken), tmp_path)
@@ -92,6 +118,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     # With another number of workers: the losses are the same to the last bit.
     [said] = run(command(data, broken, "--workers", "1"), tmp_path, devices=DEVICES)
     assert steps_in(said) == {step: whole[step] for step in range(saved, STEPS)}
+    evaluated = evaluated[saved >= 10 :]
+    assert HELD_OUT.findall(said) == evaluated
 
     # On two processes sums may be rounded in another order; the batches are the same.
     said, silent = run(
@@ -106,6 +134,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     for step, (loss, batch) in resumed.items():
         assert batch == whole[step][1]
         assert float(loss) == pytest.approx(float(whole[step][0]), rel=1e-4)
+    for here, there in zip(HELD_OUT.findall(said), evaluated, strict=True):
+        assert float(here[0]) == pytest.approx(float(there[0]), rel=1e-5)
+        assert here[1] == there[1]
     feeds = [
         next((run / str(STEPS) / "feed").glob("meta*")).read_text()
         for run in (tmp_path / "whole", copy)
