@@ -5,6 +5,7 @@ Sources: the documents of each format, and files that its own writers made.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from typing import NamedTuple
@@ -150,12 +151,13 @@ def _kind_of_text(head: bytes) -> str | None:
     """
     if len(head) < _TELLING_BYTES:
         return None
+    marked = head.removeprefix(codecs.BOM_UTF8)  # Errors count without the mark.
     try:
-        text = head.decode("utf-8-sig")
+        text = marked.decode()
     except UnicodeDecodeError as e:
-        if len(head) - e.start > 3:
+        if len(marked) - e.start > 3:
             return None
-        text = head[: e.start].decode("utf-8-sig")  # It ends within a character.
+        text = marked[: e.start].decode()  # It ends within a character.
     if not text.strip() or any(ord(c) < 32 and c not in "\t\n\r\f" for c in text):
         return None
     lines = text.strip("\r\n").split("\n")

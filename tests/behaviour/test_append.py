@@ -219,6 +219,28 @@ class TestAppend:
         assert contents(pathlib.Path(output)) == contents(pathlib.Path(other))
 
     @pytest.mark.slow
+    def test_features_of_other_types_are_refused_before_anything_is_written(
+        self, tmp_path
+    ):
+        output, lines = str(tmp_path / "out"), tmp_path / "a.jsonl"
+        lines.write_text('{"id": 1, "meta": {"score": 0.5}}\n')
+        given = ConvertOptions(input=(str(lines),), output=output)
+        run_conversion(**conversion_of(given)._asdict())
+        before = files_of(output)
+        later = tmp_path / "b.jsonl"
+        later.write_text('{"id": 2, "meta": {"score": 3}}\n')
+        options: dict[str, Any] = {"num_shards": 1}
+        with pytest.raises(InputError, match="other types than the split") as refused:
+            append(output, later, **options)
+        assert "meta.score" in str(refused.value)
+        assert "double" in str(refused.value)
+        assert files_of(output) == before
+        # As the message says; also of a field of an object.
+        append(output, later, columns="*,meta.score:float", **options)
+        features = open_manifest(output).splits["train"].features
+        assert features is not None
+        assert features["meta.score"]["kind"] == "float"
+
     def test_where_workers_list_the_inputs(self, inputs, output):
         # As on Dataflow.
         convert(output, inputs / "old")

@@ -146,6 +146,10 @@ class TestMatrix:
         for plan in PLANS:
             output = tmp_path / plan[0]
             job = job_of(path, output, plan=plan, on_corrupt="quarantine")
+            if len(damaged.lost) == len(RECORDS):
+                with pytest.raises(CorruptInputError, match="no record of the inputs"):
+                    convert(job)
+                continue
             split = convert(job).manifest.splits["train"]
             assert read_output(output) == [
                 record for i, record in enumerate(RECORDS) if i not in damaged.lost
@@ -416,8 +420,10 @@ class TestDamagedCompression:
     def test_not_even_a_header(self, tmp_path):
         path = tmp_path / "in"
         path.write_bytes(b"\x1f\x8b\x08" + b"\xff" * 50)
-        convert(job_of(path, tmp_path / "out", on_corrupt="quarantine"))
-        assert read_output(tmp_path / "out") == []
+        # A dataset of nothing would look like one.
+        with pytest.raises(CorruptInputError, match="no record of the inputs could"):
+            convert(job_of(path, tmp_path / "out", on_corrupt="quarantine"))
+        assert not (tmp_path / "out" / "dataset.json").exists()
         ((region, kept),) = quarantined(tmp_path / "out")
         assert region["compressed"]
         assert kept == path.read_bytes()[region["begin_bytes"] :]

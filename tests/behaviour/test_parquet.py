@@ -178,6 +178,18 @@ def test_a_function_gets_records_and_its_error_names_the_row(tmp_path):
     assert f"{path}, row 3,000" in str(caught.value)
 
 
+def only_odd(record: bytes) -> bytes | None:
+    return record if record[-1] % 2 else None
+
+
+def test_the_features_stay_where_a_function_only_drops_records(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", pa.table({"n": range(30)}))
+    convert(job_of(path, tmp_path / "out", map=f"{__name__}:only_odd"))
+    split = open_manifest(str(tmp_path / "out")).splits["train"]
+    assert 0 < split.records < 30
+    assert sorted(split.features) == ["n"]
+
+
 def test_the_features_are_described_for_rows_alone(folder, tmp_path):
     convert(job_of(folder / "0.parquet", tmp_path / "out"))
     split = open_manifest(str(tmp_path / "out")).splits["train"]

@@ -91,6 +91,13 @@ def test_a_tar_may_begin_with_any_name():
     assert name_of(tar_of([("PAR1/ORC.jpg", b"")])) == "tar"
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "marked"])
+@pytest.mark.parametrize("shift", range(4))
+def test_the_head_may_end_within_a_character(mark, shift):
+    line = '{"a": "' + "x" * shift + "🦊" * 2000 + '"}\n'
+    assert name_of(mark + line.encode()) == "JSON lines"
+
+
 class TestDamagedTFRecords:
     """They are of no other format: only reading them tells what is damaged."""
 

@@ -48,6 +48,7 @@ from gristmill.transforms.conversion.same_inputs import (
     check_same_inputs,
 )
 from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
+from gristmill.transforms.jobs.appended_job import check_features
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.empty_claim import (
     delete_shards,
@@ -214,10 +215,13 @@ def take_output(
         delete_leftovers(job.output, job.name, [job.split])
         return TakenOutput(prepared=prepared, committed=manifest)
     shards = set(map(prepared.shard_path, range(prepared.plan.shards)))
-    if there is not None and layout.parse_edition_key(job.split)[1] > 1:
-        # What was appended is not replaced.
-        overwrite = False
-        _check_own_edition(prepared, there)
+    if manifest is not None and layout.parse_edition_key(job.split)[1] > 1:
+        if there is None:
+            check_features(prepared, manifest)
+        else:
+            # What was appended is not replaced.
+            overwrite = False
+            _check_own_edition(prepared, there)
     if overwrite:
         shards |= described_shards(*where)
         shards |= committed_shards(job.output, manifest, job.split)

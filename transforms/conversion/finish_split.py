@@ -18,7 +18,7 @@ from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
 from gristmill.transforms.conversion.joined_spans import spans_join
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
-from gristmill.transforms.sources.damage import too_much_damage
+from gristmill.transforms.sources.damage import nothing_read, too_much_damage
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.sources.source_of import source_of
 from gristmill.transforms.tokens.described_rows import described_rows, row_features
@@ -172,6 +172,8 @@ def finish_split(
             where=layout.join(job.output, layout.QUARANTINE_DIR),
         )
     made_by, read = source_of(prepared.files.spec), reports.read
+    if regions and not read.records:
+        raise nothing_read(layout.join(job.output, layout.QUARANTINE_DIR))
     if (source := SourceSplit.of_spec(prepared.files.spec)) is not None:
         source.check_read(read, quarantined_regions=regions)
         if (packed := table.packed_total()) is not None:
@@ -207,7 +209,7 @@ def finish_split(
             packed=described_rows(job.pack, counts),
             features=row_features(job.pack),
         )
-    elif not mapped:
-        # What the user's function returns may hold anything else.
+    elif not (mapped and (reports.changed_records or split.added_records)):
+        # What the user's function makes may hold anything else.
         split = dataclasses.replace(split, features=made_by.features())
     return split, len(again)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.dataset.columns.arrays import load_arrays
@@ -17,6 +17,7 @@ from gristmill.dataset.commit.split_files import described_by_tfds
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.features import joined_descriptions
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import check_in_place
@@ -24,9 +25,11 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import match_files
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.shards.source_split import find_split, is_dataset
+from gristmill.transforms.sources.source_of import source_of
 
 _LIST_VERSION = 1
 _ENCODING = ("group_size", "compression")  # Options of a writer.
@@ -173,6 +176,44 @@ def _inputs_of(dataset: str, edition: Split) -> InputFiles | None:
 
 def _absolute(path: str) -> str:
     return path if "://" in path or path.startswith("/") else os.path.abspath(path)
+
+
+def check_features(prepared: PreparedJob, manifest: Manifest) -> None:
+    """Checks that new records can be read as those that are there.
+
+    Raises:
+        InputError: A feature is of another kind in the split. Readers would know
+            nothing of its features then, or read nothing where the kind differs.
+    """
+    job = prepared.job
+    if job.map is not None:
+        return
+    name, _ = layout.parse_edition_key(job.split)
+    before = manifest.splits[name].features
+    own = source_of(prepared.files.spec).features()
+    if before is None or own is None:
+        return
+    others = [
+        feature
+        for feature in before.keys() & own.keys()
+        if joined_descriptions([{feature: d[feature]} for d in (before, own)]) is None
+    ]
+    if others:
+        one = min(others)
+        raise InputError(
+            "the new records have features of other types than the split",
+            where=f"{job.output}, split {name}, {some_of(sorted(others))}",
+            expected=f"{one!r} as {_described(before[one])}",
+            got=_described(own[one]),
+            cure="of JSON lines and CSV, give the types of the split, as in "
+            "--columns '*,score:float'; or convert the new files into a dataset of "
+            "their own",
+        )
+
+
+def _described(feature: Mapping[str, Any]) -> str:
+    shape = f", shape {feature['shape']}" if feature["shape"] else ""
+    return f"{feature.get('type') or feature['dtype']}{shape}"
 
 
 def edition_notes(manifest: Manifest, key: str) -> list[str]:

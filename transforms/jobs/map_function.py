@@ -46,8 +46,9 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
             f"the --map function failed: {type(e).__name__}: {e}",
             where=_place(e, function),
             got=f"the record of {len(record):,} bytes at {source}",
-            cure="fix the function, or return None for records to leave out; "
-            "finished shards are kept",
+            cure="fix the function, or return None for records to leave out, and run "
+            "the same command again; with --overwrite if shards were finished: they "
+            "were made by the old function",
         ) from e
     if forks != _forks:
         _end_forked(forks)

@@ -225,3 +225,16 @@ def too_much_damage(found: int, limit: int, *, where: str) -> CorruptInputError:
         cure="check the regions listed in quarantine/, repair the inputs, or raise "
         "--max-corrupt; finished shards are kept",
     )
+
+
+def nothing_read(where: str) -> CorruptInputError:
+    """Returns the error for inputs of which all was set aside."""
+    return CorruptInputError(
+        "no record of the inputs could be read: all of them was set aside",
+        where=where,
+        expected="one record at least",
+        got="damage from the first byte of each file to its last, as files of another "
+        "format look",
+        cure="name the format with --input-format, and give --overwrite; or write the "
+        "files again from their source",
+    )

@@ -112,7 +112,7 @@ class JsonRows:
         try:
             found = parsed_line(line)
         except json.JSONDecodeError as error:
-            got = f"{error.msg} at character {error.pos + 1:,} of the line"
+            got = f"no JSON from character {error.pos + 1:,} of it on: {error.msg}"
             return bad("line is not valid JSON", "one JSON object", got)
         except (ValueError, RecursionError) as error:
             return bad("line is not valid JSON", "one JSON object", str(error))

@@ -80,7 +80,14 @@ class Wanted(NamedTuple):
                 "pack`; a column that begins late in the files needs its type in "
                 "--columns, as in score:float, and another one beside it",
             )
-        types = {**found, **self.types}
+        types = dict(found)
+        for name, kind in self.types.items():
+            column, *fields = [name] if name in found else name.split(".")
+            inner = types.get(column)
+            if fields and inner is not None and pa.types.is_struct(inner):
+                types[column] = _with_type(inner, fields, kind)
+            else:
+                types[name] = kind
         return pa.schema([(n, kind) for n, kind in types.items() if self.has(n)])
 
 
@@ -113,6 +120,19 @@ def wanted_columns(columns: Sequence[str]) -> Wanted:
         names.append(name)
     every = not names or _ALL in names
     return Wanted(types, None if every else tuple(names))
+
+
+def _with_type(
+    known: pa.DataType | None, fields: Sequence[str], kind: pa.DataType
+) -> pa.DataType:
+    """Returns the type of an object in which a field, of objects in it, has a type."""
+    if not fields:
+        return kind
+    inner = {}
+    if known is not None and pa.types.is_struct(known):
+        inner = {field.name: field.type for field in known}
+    first, *rest = fields
+    return pa.struct({**inner, first: _with_type(inner.get(first), rest, kind)}.items())
 
 
 def _encoded(kind: pa.DataType) -> Any:

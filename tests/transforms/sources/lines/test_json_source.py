@@ -159,6 +159,20 @@ def test_columns_and_their_types(tmp_path):
         wanted_columns(["a:decimal"])
 
 
+def test_types_of_fields_of_objects(tmp_path):
+    pattern = written(tmp_path, [{"a": {"b": None, "c": {"d": 1}}, "x.y": 1}])
+    given = ("*", "a.b:string", "a.c.d:float", "a.c.late:bool", "x.y:float")
+    assert fields_of(pattern, columns=given) == {
+        "a": pa.struct(
+            {
+                "b": pa.string(),
+                "c": pa.struct({"d": pa.float64(), "late": pa.bool_()}.items()),
+            }.items()
+        ),
+        "x.y": pa.float64(),
+    }
+
+
 def test_one_column_is_the_record(tmp_path):
     pattern = written(tmp_path, [{"a": {"t": "é"}, "b": 1}, {"a": {"t": ""}, "c": []}])
     assert records_of(pattern, record="column:a.t") == ["é".encode(), b""]
