@@ -10,7 +10,8 @@ without its imports, which take seconds.
 MosaicML's shards are compressed as a whole, and are decompressed to the local disk
 before they are read: so readers have shards that are not compressed, gristmill's among
 them, and gristmill's of compressed records beside. Readers are processes of their own,
-measured once they are warm. Rounds alternate.
+measured once they are warm: `StreamingDataset` for an epoch, the others for some
+seconds. Rounds alternate.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Benchmark:
     Args:
         work: Where inputs and outputs are for the time being.
         python: Of the environment of MosaicML Streaming.
-        seconds: How long each reader is measured.
+        seconds: How long each reader is measured; `StreamingDataset` has an epoch.
     """
 
     def __init__(self, work: pathlib.Path, python: pathlib.Path, seconds: float):
@@ -127,8 +128,8 @@ class Benchmark:
             }
         if key.startswith("mds"):
             command = [str(self._python), "-m", "benchmarks.streaming_peers", "read"]
-            command += [str(self._work / "mds"), f"--seconds={self._seconds}"]
-            command += ["--one-by-one"] if key == "mds_getitem" else []
+            command += [str(self._work / "mds")]
+            command += [f"--one-by-one={self._seconds}"] if key == "mds_getitem" else []
         else:
             command = [sys.executable, "-m", "benchmarks.streaming"]
             command += ["--contestant", key, f"--seconds={self._seconds}"]
@@ -220,7 +221,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--streaming", metavar="PYTHON", type=pathlib.Path)
     parser.add_argument("--bytes", type=c4_like.parse_size, help="of text (200MB)")
-    parser.add_argument("--seconds", type=float, help="of each reader (3)")
+    parser.add_argument(
+        "--seconds", type=float, help="of each reader, but for an epoch (3)"
+    )
     parser.add_argument(
         "--contestant", choices=("feed", "feed_plain"), help=argparse.SUPPRESS
     )

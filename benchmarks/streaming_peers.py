@@ -1,7 +1,7 @@
 """MosaicML Streaming as `benchmarks.streaming` runs it, in an environment of its own.
 
 python -m benchmarks.streaming_peers write OUTPUT INPUT... --compression zstd:3
-python -m benchmarks.streaming_peers read DIRECTORY --seconds 3 --one-by-one
+python -m benchmarks.streaming_peers read DIRECTORY --one-by-one 3
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers import read_frames_unchecked
+
+if TYPE_CHECKING:
+    from streaming import StreamingDataset
 
 _BATCH = 256
 _WARM_RECORDS = 8 * _BATCH
@@ -46,42 +50,64 @@ def write(
     }
 
 
-def read(directory: str, seconds: float, *, one_by_one: bool) -> dict[str, Any]:
-    """Reads shards in random order for some seconds.
+def read_epoch(directory: str) -> dict[str, Any]:
+    """Reads shards for a whole epoch, in the order of the dataset's own shuffle.
+
+    For less than an epoch its threads would have looked up more than was asked for:
+    by default they go 256 batches ahead.
+
+    Args:
+        directory: Has shards that are not compressed.
+    """
+    dataset = _open(directory)
+    for _ in itertools.islice(dataset, _WARM_RECORDS):
+        pass
+    return _measure((sample["record"] for sample in dataset), math.inf, len(dataset))
+
+
+def read_one_by_one(directory: str, seconds: float) -> dict[str, Any]:
+    """Reads records by their numbers, at random, for some seconds.
 
     Args:
         directory: Has shards that are not compressed.
         seconds: How long, once it is warm.
-        one_by_one: Whether records are asked for by their numbers, and not in the
-            order of the dataset's own shuffle.
     """
-    from streaming import StreamingDataset
-    from streaming.base.util import clean_stale_shared_memory
-
-    clean_stale_shared_memory()
-    dataset = StreamingDataset(local=directory, shuffle=True, batch_size=_BATCH)
+    dataset = _open(directory)
 
     def records() -> Iterator[bytes]:
         chance = random.Random(0)
         while True:
-            if one_by_one:
-                order = chance.sample(range(len(dataset)), len(dataset))
-                yield from (dataset[number]["record"] for number in order)
-            else:
-                yield from (sample["record"] for sample in dataset)
+            for number in chance.sample(range(len(dataset)), len(dataset)):
+                yield dataset[number]["record"]
 
     held = records()
     for _ in itertools.islice(held, _WARM_RECORDS):
         pass
+    return _measure(held, seconds, len(dataset))
+
+
+def _open(directory: str) -> StreamingDataset:
+    from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
+
+    clean_stale_shared_memory()
+    return StreamingDataset(local=directory, shuffle=True, batch_size=_BATCH)
+
+
+def _measure(
+    records: Iterator[bytes], seconds: float, dataset_records: int
+) -> dict[str, Any]:
     given = size_bytes = 0
     cpu, started = time.process_time(), time.perf_counter()
     while time.perf_counter() - started < seconds:
-        for record in itertools.islice(held, _BATCH):
-            given, size_bytes = given + 1, size_bytes + len(record)
+        batch = list(itertools.islice(records, _BATCH))
+        if not batch:
+            break
+        given, size_bytes = given + len(batch), size_bytes + sum(map(len, batch))
     return {
         "records": given,
         "bytes": size_bytes,
-        "dataset_records": len(dataset),
+        "dataset_records": dataset_records,
         "cpu_seconds": time.process_time() - cpu,
         "wall_seconds": time.perf_counter() - started,
     }
@@ -97,13 +123,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     writing.add_argument("--compression")
     reading = programs.add_parser("read")
     reading.add_argument("directory")
-    reading.add_argument("--seconds", type=float, required=True)
-    reading.add_argument("--one-by-one", action="store_true")
+    reading.add_argument("--one-by-one", type=float, metavar="SECONDS")
     args = parser.parse_args(argv)
     if args.program == "write":
         measured = write(args.output, args.inputs, args.compression)
+    elif args.one_by_one is None:
+        measured = read_epoch(args.directory)
     else:
-        measured = read(args.directory, args.seconds, one_by_one=args.one_by_one)
+        measured = read_one_by_one(args.directory, args.one_by_one)
     print(json.dumps(measured), flush=True)
 
 
