@@ -97,7 +97,7 @@ def convert(
         GristmillError: The conversion failed. Finished shards are kept.
     """
     started = time.monotonic()
-    given, workers = workers, workers or default_workers()
+    processes = workers or default_workers()
     jobs = tuple(jobs)
     check_jobs(jobs)
     exchanged = finish_exchange(jobs[0].output, or_give_up=overwrite)
@@ -107,8 +107,8 @@ def convert(
         exchanged=exchanged,
         # Where worker processes call the user's function, this one does not: it may
         # take memory or a device, or crash.
-        try_map=_try_apart if workers > 1 or beam_options else try_function,
-        workers=workers,
+        try_map=_try_apart if processes > 1 or beam_options else try_function,
+        workers=processes,
         show_progress=show_progress,
     )
     todo = [p.prepared for p in preparations if p.committed is None]
@@ -149,8 +149,7 @@ def convert(
             conversion_shown(todo, directory, show=show_progress),
         ):
             if beam_options is None:
-                here: dict[str, Any] = {"given": given, "workers": workers}
-                result = _run_here(todo, directory, **here, **about)
+                result = _run_here(todo, directory, workers=workers, **about)
             else:
                 result = _run_beam(todo, directory, beam_options=beam_options, **about)
         manifest, repaired = result.manifest, result.repaired_shards
@@ -282,8 +281,7 @@ def _run_here(
     progress_dir: str,
     *,
     jobs: Sequence[ConversionJob],
-    given: int | None,
-    workers: int,
+    workers: int | None,
     **about: Any,
 ) -> ConversionResult:
     tasks = itertools.chain.from_iterable(map(shard_tasks, prepared))
@@ -291,18 +289,17 @@ def _run_here(
     make = functools.partial(
         _make_shards, progress_dir=progress_dir, one_at_a_time=threads > 1
     )
-    workers = min(workers, sum(len(job.plan.pass_begins) for job in prepared))
+    passes = sum(len(job.plan.pass_begins) for job in prepared)
     stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
-    remote = any(waits_for_storage(job) for job in jobs)
-    alone = alone_seconds(given, stored_bytes, remote=remote)
-    if any(map(_calls_function, jobs)):
-        alone = 0.0
+    alone = alone_seconds(
+        workers, stored_bytes, remote=any(map(waits_for_storage, jobs))
+    )
     made = map_unordered(
         make,
         tasks,
-        workers=workers,
+        workers=min(workers or default_workers(), passes),
         threads=threads,
-        alone_seconds=alone,
+        alone_seconds=0.0 if any(map(_calls_function, jobs)) else alone,
     )
     results = map(_noted, itertools.chain.from_iterable(made))
     return commit_shards(

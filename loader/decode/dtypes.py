@@ -17,7 +17,7 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Returns the dtype of a feature's values, which must be one; bytes are objects."""
     try:
         found: np.dtype[Any] | None = np.dtype(dtype)
-    except TypeError:
+    except (SyntaxError, TypeError, ValueError):  # By what it is written as.
         found = None
     if found is not None and found.kind == "S" and not found.itemsize:
         return np.dtype(object)

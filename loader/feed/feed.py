@@ -11,7 +11,7 @@ import functools
 import itertools
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.util import Finalize
 from typing import Any, NoReturn, Self, TypeAlias
 
@@ -35,7 +35,12 @@ from gristmill.loader.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.notebook import table_html
 from gristmill.loader.order.schedule import Rows, RowsBySize
 from gristmill.loader.stats.clocks import usable_processors
-from gristmill.loader.stats.feed_stats import FeedStats, Meter, ReadBatch
+from gristmill.loader.stats.feed_stats import (
+    BatchesRead,
+    FeedStats,
+    Meter,
+    ReadBatch,
+)
 
 RowsOf: TypeAlias = Callable[[int], Rows]
 """Returns a host's rows of a batch of a size, or raises InputError."""
@@ -320,13 +325,9 @@ def _close(iterator: Any, prefix: str) -> None:
     remove_leftovers(prefix)
 
 
-# These hold no reference to a batch while they wait, so that the caller can free it.
-
-
-def _read_passes(passes: Passes) -> Iterator[list[ReadBatch]]:
+def _read_passes(passes: Iterable[BatchesRead]) -> Iterator[list[ReadBatch]]:
     for batches, error in passes:
         yield batches
-        del batches
         if error is not None:
             raise error
 

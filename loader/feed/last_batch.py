@@ -70,7 +70,7 @@ def _filled(part: Any, there: BoolArray, where: str) -> Any:
             cure="let decode return arrays with the records along the first axis, such "
             "as a PaddedFeature instead of a RaggedFeature",
         )
-    if there.all():
+    if there.any() and there.all():
         return part
     fill = b"" if part.dtype == object else 0
     out = np.full((len(there), *part.shape[1:]), fill, part.dtype)

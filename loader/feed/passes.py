@@ -65,9 +65,8 @@ class Passes(Iterator[BatchesRead]):
 
     def close(self) -> None:
         """Ends the threads; what they read now is lost."""
-        self._pending.clear()
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(wait=False)
 
     def _next_steps(self) -> list[int]:
         return list(itertools.islice(self._steps, self._size))

@@ -123,8 +123,6 @@ class ReadAhead(Generic[T]):
         finally:
             with self._changed:
                 self._ended = True
-                if self._stop:
-                    self._ready.clear()
                 self._changed.notify_all()
             close()
             del iterator, close

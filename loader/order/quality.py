@@ -56,17 +56,13 @@ def shuffle_quality(
             got=num_records,
             cure="measure an order of more records, or a smaller batch_size",
         )
-    blocks = order // block_records
     batches = num_records // batch_size
-    rows = np.sort(blocks[: batches * batch_size].reshape(batches, batch_size), axis=1)
-    distinct = 1 + np.count_nonzero(np.diff(rows, axis=1), axis=1)
-    return ShuffleQuality(
-        displacement=float(np.mean(np.abs(order - np.arange(num_records))))
-        / num_records,
-        neighbour_correlation=float(np.corrcoef(order[:-1], order[1:])[0, 1]),
-        adjacent_share=float(np.mean(blocks[:-1] == blocks[1:])),
-        blocks_per_batch=float(np.mean(distinct))
-        / _uniform_blocks(num_records, batch_size, block_records),
+    return _measured(
+        order[: batches * batch_size].reshape(batches, batch_size),
+        np.abs(order - np.arange(num_records)),
+        (order[:-1], order[1:]),
+        num_records=num_records,
+        block_records=block_records,
     )
 
 
@@ -92,16 +88,36 @@ def sampled_quality(
     # The record after a batch is a neighbour of its last one.
     positions = firsts[:, np.newaxis] * batch_size + np.arange(batch_size + 1)
     order = records_at(positions.ravel()).reshape(positions.shape)
-    blocks = order // block_records
-    rows = np.sort(blocks[:, :-1], axis=1)
-    distinct = 1 + np.count_nonzero(np.diff(rows, axis=1), axis=1)
-    before, after = order[:, :-1].ravel(), order[:, 1:].ravel()
+    before, after = order[:, :-1], order[:, 1:]
+    return _measured(
+        before,
+        np.abs(order - positions)[:, :-1],
+        (before.ravel(), after.ravel()),
+        num_records=num_records,
+        block_records=block_records,
+    )
+
+
+def _measured(
+    batches: IntArray,
+    distances: IntArray,
+    neighbours: tuple[IntArray, IntArray],
+    *,
+    num_records: int,
+    block_records: int,
+) -> ShuffleQuality:
+    """Returns the measures, of records by batch, distances, and pairs of neighbours."""
+    blocks = np.sort(batches // block_records, axis=1)
+    distinct = 1 + np.count_nonzero(np.diff(blocks, axis=1), axis=1)
+    before, after = neighbours
     return ShuffleQuality(
-        displacement=float(np.mean(np.abs(order - positions)[:, :-1])) / num_records,
+        displacement=float(np.mean(distances)) / num_records,
         neighbour_correlation=float(np.corrcoef(before, after)[0, 1]),
-        adjacent_share=float(np.mean(blocks[:, :-1] == blocks[:, 1:])),
+        adjacent_share=float(
+            np.mean(before // block_records == after // block_records)
+        ),
         blocks_per_batch=float(np.mean(distinct))
-        / _uniform_blocks(num_records, batch_size, block_records),
+        / _uniform_blocks(num_records, batches.shape[1], block_records),
     )
 
 

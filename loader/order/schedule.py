@@ -282,10 +282,12 @@ class Schedule:
 
         At most `step_limit`, where the schedule ends or the dataset gets no further.
         """
-        start = min(self.grown[dataset].start_of(epoch), POSITION_LIMIT - 1)
+        start = self.grown[dataset].start_of(epoch)
+        if not start:
+            return 0
         (last,) = self.positions_of(dataset, np.array([start - 1], np.int64)).tolist()
         if last < 0:
-            return self.step_limit if start else 0
+            return self.step_limit
         return min(self.sizes.find(last)[0] + 1, self.step_limit)
 
     def indices(self, step: int, rows: RowsBySize = ALL_ROWS) -> IntArray | MixedBatch:

@@ -444,6 +444,14 @@ def test_arrays_have_the_dtype_that_was_asked_for(dtype, values):
         array[0] = array[1]  # They can be written to.
 
 
+@pytest.mark.parametrize(
+    "dtype", ["f99", "S5", "complex64", ("i4", -3), "i8, (", {"names": 1}]
+)
+def test_a_type_that_no_feature_has_is_refused(dtype):
+    with pytest.raises(InputError, match="of this type"):
+        Fixed(dtype)
+
+
 def test_decoders_pickle_and_do_not_change():
     decoder = loader.ExampleDecoder(
         {

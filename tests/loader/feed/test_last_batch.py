@@ -73,6 +73,12 @@ def test_rows_in_any_order_get_the_mask_of_their_places(path) -> None:
     assert batch["texts"].tolist() == [b"", records[0], b"", records[2], b"", b""]
 
 
+def test_a_feed_without_rows_has_none_of_padding(path) -> None:
+    with batches_of(path).feed(decode=decode, rows=[], mask="there") as feed:
+        for batch in feed:
+            assert len(batch["there"]) == len(batch["texts"]) == 0
+
+
 def test_it_goes_on_at_a_step_and_where_sizes_change(path) -> None:
     batches = batches_of(path).resized(48, step=2)
     options = {"decode": decode, "process_count": 2, "mask": "mask"}

@@ -6,6 +6,7 @@ Covers: loader/feed/source.py.
 import functools
 import pathlib
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -14,12 +15,17 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.errors import CorruptShardError, DecodeError, OutOfRangeError
+from gristmill.loader.cache.cache_counts import NOT_CACHED
+from gristmill.loader.feed.shared_memory import new_prefix, unpack
+from gristmill.loader.feed.source import BatchSource
 from gristmill.loader.feed.step_reads import BatchesAhead, StepReads
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from tests.support.buckets import upload
 from tests.support.datasets import convert
+from tests.support.gcs_server import GcsServer
 from tests.support.records import text_records
 
 _RECORDS = 99
@@ -186,10 +192,41 @@ def test_the_shuffle_is_asked_once_for_several_steps(
         return records(self, positions)
 
     monkeypatch.setattr(DatasetOrder, "records_unchecked", counted)
-    ahead = BatchesAhead(Schedule(orders=(order,), batch_size=1024), slice(0, 512))
-    for step in range(32):
-        ahead.batch(step)
-    assert asked == [8192, 8192]
+    schedule = Schedule(orders=(order,), batch_size=1024)
+    for rows, every, expected in (
+        (512, 1, [8192, 8192]),
+        (512, 2, [8192]),
+        (8, 1, [8 * 64]),  # Steps far ahead may never be asked for.
+    ):
+        asked.clear()
+        ahead = BatchesAhead(schedule, slice(0, rows), every=every)
+        for step in range(0, 32, every):
+            ahead.batch(step)
+        assert asked == expected
+
+
+def test_what_steps_took_together_is_divided_among_them(good, tmp_path, monkeypatch):
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, good, "good")
+        dataset = loader.open(
+            "gs://bucket/good", cache_dir=tmp_path, cache_bytes=1_000_000
+        )
+        batches = loader.global_batches(dataset, batch_size=6)
+
+        def decode(records):
+            time.sleep(0.05)
+            return records
+
+        reads = StepReads(batches, rows=slice(0, 6), decode=decode, in_turn=(0, 1))
+        began = time.perf_counter()
+        found = reads.read([0, 1, 2]).batches
+        passed = time.perf_counter() - began
+    assert 0.15 < sum(one.read_seconds + one.decode_seconds for one in found) < passed
+    assert sum(one.read_cpu_seconds for one in found) < passed
+    # What the cache did is told once.
+    assert found[0].cache.misses > 0
+    assert [one.cache for one in found[1:]] == [NOT_CACHED, NOT_CACHED]
 
 
 def test_an_interrupt_while_steps_are_read_ends_the_pass(good, monkeypatch) -> None:
@@ -208,3 +245,25 @@ def test_an_interrupt_while_steps_are_read_ends_the_pass(good, monkeypatch) -> N
     found = reads.read([0, 1, 2])
     assert isinstance(found.error, KeyboardInterrupt)
     assert (found.batches, len(calls)) == ([], 1)
+
+
+def test_elements_of_workers_tell_what_sending_took_and_have_no_end(good) -> None:
+    batches = loader.global_batches(
+        loader.open(good), batch_size=6, epochs=1, drop_remainder=False
+    )
+    prefix = new_prefix()
+    source = BatchSource(
+        StepReads(batches, rows=slice(0, 3), decode=None).read,
+        start_step=batches.steps - 3,
+        every=2,
+        steps=batches.steps,
+        prefix=prefix,
+    )
+    first, last = (unpack(source[number]) for number in range(2))
+    assert [first.step, last.step] == [batches.steps - 3, batches.steps - 1]
+    assert last.batch == batches.read(last.step, slice(0, 3))
+    assert first.transfer_seconds == 0 < last.transfer_seconds
+    assert [source[number].size for number in (2, 3)] == [0, 0]
+    # Steps that are as many as `every` goes through.
+    source = BatchSource(None, start_step=0, every=3, steps=6, prefix=prefix)
+    assert source[2].size == 0

@@ -6,6 +6,7 @@ loader/feed/shared_memory.py.
 
 import concurrent.futures
 import gc
+import itertools
 import json
 import multiprocessing
 import os
@@ -33,9 +34,11 @@ from gristmill.loader.feed import feed as feed_module
 from gristmill.loader.feed import read_ahead
 from gristmill.loader.feed import shared_memory as shared_batch
 from gristmill.loader.feed import workers as feed_workers
-from gristmill.loader.feed.feed import Feed
+from gristmill.loader.feed.feed import Feed, _read_passes
+from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.source import BatchSource
 from gristmill.loader.feed.step_reads import StepReads
+from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch
 from tests.support import decoders
 from tests.support.datasets import convert
 from tests.support.records import text_records
@@ -492,6 +495,57 @@ def test_a_batch_goes_when_the_trainer_is_done_with_it(batches):
         kept = [weakref.ref(next(feed)) for _ in range(4)]
         gc.collect()
         assert [reference() for reference in kept] == [None] * 4
+
+
+def test_only_the_trainer_has_a_batch_while_others_are_read():
+    more = threading.Event()
+
+    def passes():
+        read = {"records": 1, "record_bytes": 1, "read_seconds": 0, "decode_seconds": 0}
+        yield BatchesRead(
+            [
+                ReadBatch(step=n, batch=np.zeros(n), read_cpu_seconds=0, **read)
+                for n in range(2)
+            ]
+        )
+        more.wait()
+
+    ahead = ReadAhead(
+        _read_passes(passes()),
+        depth=3,
+        close=lambda: None,
+        check=lambda seconds: None,
+        kill=lambda: None,
+    )
+    try:
+        kept = [weakref.ref(ahead.get().batch) for _ in range(2)]
+        deadline = time.monotonic() + 30
+        while any(reference() is not None for reference in kept):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    finally:
+        more.set()
+        ahead.close()
+
+
+def test_as_many_items_are_kept_ready_as_asked_for():
+    pulled = itertools.count()
+    ahead = ReadAhead(
+        ([n] for n in pulled),
+        depth=3,
+        close=lambda: None,
+        check=lambda seconds: None,
+        kill=lambda: None,
+    )
+    deadline = time.monotonic() + 30
+    for number in range(20):
+        while len(ahead) != 3:
+            assert len(ahead) < 3
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert ahead.get() == number
+    ahead.close()
+    assert next(pulled) <= 20 + 3 + 1
 
 
 def test_a_closed_feed_gives_no_more(batches):

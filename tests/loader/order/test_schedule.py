@@ -122,6 +122,47 @@ def test_find_tells_all_places_of_a_record(schedule, data):
     assert schedule.find(record, first_epoch=1, stop_epoch=3) == later
 
 
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=3),
+    weights=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    batch_size=st.integers(1, 15),
+    epochs=st.sampled_from([2, 3]),
+    drop_remainder=st.booleans(),
+    resized=st.booleans(),
+    epoch=st.integers(0, 3),
+)
+@settings(max_examples=50, deadline=None)
+def test_after_how_many_steps_an_epoch_begins(
+    lengths, weights, batch_size, epochs, drop_remainder, resized, epoch
+):
+    schedule = Schedule(
+        orders=tuple(
+            DatasetOrder(num_records=length, epochs=epochs, name=str(number))
+            for number, length in enumerate(lengths)
+        ),
+        mixture=Mixture.of(weights[: len(lengths)]) if len(lengths) > 1 else None,
+        batch_size=batch_size,
+        drop_remainder=drop_remainder,
+    )
+    if resized:
+        schedule = schedule.resized(3, step=2)
+    for dataset, length in enumerate(lengths):
+        left, expected = epoch * length, 0
+        while left > 0 and expected < schedule.steps:
+            seen = schedule.batch(expected).datasets == dataset
+            left, expected = left - int(seen.sum()), expected + 1
+        assert schedule.steps_until(dataset, epoch=epoch) == expected
+
+
+def test_an_epoch_that_never_begins_begins_after_all_steps():
+    orders = tuple(DatasetOrder(num_records=9, name=name) for name in "ab")
+    schedule = Schedule(orders=orders, mixture=Mixture.of([1, 0]), batch_size=3)
+    assert schedule.steps_until(0, epoch=2) == 6
+    assert schedule.steps_until(0, epoch=1 << 62) == schedule.step_limit
+    assert schedule.steps_until(1, epoch=0) == 0
+    assert schedule.steps_until(1, epoch=1) == schedule.step_limit
+
+
 def test_any_step_of_an_endless_schedule_can_be_had():
     order = DatasetOrder(num_records=10**12, seed=1)
     schedule = Schedule(orders=(order,), batch_size=1024)

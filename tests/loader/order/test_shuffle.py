@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gristmill.dataset.errors import FormatVersionError, InputError, OutOfRangeError
 from gristmill.loader.order.block_layout import LaneKey
 from gristmill.loader.order.permutation import Permutation
-from gristmill.loader.order.quality import shuffle_quality
+from gristmill.loader.order.quality import sampled_quality, shuffle_quality
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
@@ -210,6 +210,31 @@ def test_quality_by_hand():
     assert quality.blocks_per_batch == pytest.approx(2 / 2.4)
     with pytest.raises(InputError, match="too short"):
         shuffle_quality(order, batch_size=7, block_records=2)
+
+
+def test_sampled_quality_by_hand():
+    order = np.array([9, 1, 0, 6, 7, 2, 5, 3, 8, 4])
+    size = {"batch_size": 3, "block_records": 2}
+    asked = []
+
+    def records_at(positions):
+        asked.extend(positions.tolist())
+        return order[positions]
+
+    quality = sampled_quality(records_at, 10, num_batches=2, **size)
+    # The first and the last batch, each with the record behind it.
+    assert asked == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert quality.displacement == pytest.approx((9 + 0 + 2 + 1 + 4 + 0) / 6 / 10)
+    pairs = [(9, 1), (1, 0), (0, 6), (5, 3), (3, 8), (8, 4)]
+    expected = np.corrcoef(np.array(pairs).T)[0, 1]
+    assert quality.neighbour_correlation == pytest.approx(expected)
+    assert quality.adjacent_share == pytest.approx(1 / 6)
+    # 2 and 3 of the five blocks; on average 5 * (1 - (8 * 7 * 6) / (10 * 9 * 8)).
+    assert quality.blocks_per_batch == pytest.approx(2.5 / (5 * (1 - 336 / 720)))
+    every = sampled_quality(records_at, 10, num_batches=3, **size)
+    whole = shuffle_quality(order, **size)
+    assert every.blocks_per_batch == pytest.approx(whole.blocks_per_batch)
+    assert every.adjacent_share == pytest.approx(whole.adjacent_share)
 
 
 @given(shuffle=SHUFFLES)

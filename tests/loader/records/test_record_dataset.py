@@ -147,6 +147,19 @@ def test_any_host_worker_and_state_has_the_records_of_its_rows(
     iterator.close()
 
 
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_state_of_an_iterator_that_has_ended_is_the_end(single, workers) -> None:
+    batches = loader.global_batches(single, batch_size=26, epochs=1)
+    for worker in range(workers):
+        dataset = batches.records(process_index=0, process_count=1)
+        dataset.set_slice(slice(worker, None, workers))
+        ended = iter(dataset)
+        assert len([*ended]) == 26 * len(range(worker, 5, workers))
+        again = iter(dataset)
+        again.set_state(json.loads(json.dumps(ended.get_state())))
+        assert [*again] == []
+
+
 def test_the_last_short_batch_is_dealt_evenly(single) -> None:
     batches = loader.global_batches(
         single, batch_size=48, epochs=1, drop_remainder=False
