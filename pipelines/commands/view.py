@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -86,19 +87,20 @@ def view(
         texts = load_token_texts(tokenizer)
     opened = Opened(datasets, batches, state_step=step, tokens=texts)
     if html is not None:
-        _write(opened, html)
+        again = command_line(ctx, without=("html",))
+        _write(opened, html, shlex.join(["gristmill", *again]))
         click.echo(html)
-        next_step(*command_line(ctx, without=("html",)))
+        next_step(*again)
         return
     _serve(opened, port, browser=not no_browser)
 
 
-def _write(opened: Any, path: str) -> None:
+def _write(opened: Any, path: str, command: str) -> None:
     from gristmill.dataset.errors import StorageError
-    from gristmill.pipelines.view.write_page import write_html
+    from gristmill.pipelines.view.write_html import write_html
 
     try:
-        write_html(opened, path)
+        write_html(opened, path, command=command)
     except OSError as e:
         raise StorageError(
             "the page cannot be written",

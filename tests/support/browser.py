@@ -94,6 +94,15 @@ class Watched:
                 (each) => each.querySelector("canvas"))"""
         )
 
+    def tab_to(self, text: str) -> None:
+        """Goes on with the key Tab to what begins with a text, as without a mouse."""
+        for _ in range(100):
+            self.page.keyboard.press("Tab")
+            focused = self.page.evaluate("document.activeElement.textContent")
+            if focused.startswith(text):
+                return
+        raise AssertionError(f"Tab does not reach {text!r}")
+
     def text(self, selector: str = "main") -> str:
         """Returns what a part of the page says."""
         return self.page.inner_text(selector)

@@ -43,7 +43,7 @@ class _Question:
 _DATASET = {"of": str, "split": str}
 _RECORD = {"record": int, **_DATASET}
 _EPOCHS = {"of": str, "first_epoch": int, "stop_epoch": int}
-_STEP = {"step": int, "first_row": int, "previews": int}
+_STEP = {"step": int, "first_row": int, "previews": int, "hosts": int}
 _QUESTIONS = {
     "overview": _Question(overview, _DATASET, keeps=True),
     "sizes": _Question(sizes, _DATASET, keeps=True),

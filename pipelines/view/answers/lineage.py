@@ -26,6 +26,8 @@ from gristmill.pipelines.view.answers.opened import Opened
 
 _FILES = 200
 _REGIONS = 200
+_UNREADABLE = 20
+"""Lists of regions that cannot be read, after which no others are tried."""
 _REGION_FIELDS = (
     *("file", "begin_bytes", "end_bytes", "begin_row", "end_row", "compressed"),
     *("reason", "detail"),
@@ -39,6 +41,9 @@ class EditionSources:
     Attributes:
         number: The edition, counted from 1.
         path: The dataset that it is of.
+        split: The split of that.
+        records: How many records it has.
+        shards: How many shards.
         source: What it was made of, in words.
         num_files: How many files that was.
         files: Some of them.
@@ -47,6 +52,9 @@ class EditionSources:
 
     number: int
     path: str
+    split: str | None
+    records: int
+    shards: int
     source: str
     num_files: int
     files: list[dict[str, Any]]
@@ -103,6 +111,9 @@ def _editions(part: Dataset) -> Iterator[EditionSources]:
         yield EditionSources(
             number=number,
             path=part.path,
+            split=part.split,
+            records=edition.records,
+            shards=edition.shards,
             source=_source_text(edition, len(files)),
             num_files=len(files),
             files=[
@@ -167,9 +178,9 @@ def _quarantine(dataset: Dataset) -> Quarantined | None:
     if not regions:
         return None
     shown: list[dict[str, Any]] = []
-    unreadable = []
+    unreadable: list[str] = []
     for part, shard, name in _damaged_shards(dataset):
-        if len(shown) >= _REGIONS:
+        if len(shown) >= _REGIONS or len(unreadable) >= _UNREADABLE:
             break
         path = layout.join(part.path, layout.quarantine_paths(name)[1])
         try:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from gristmill import __version__
+from gristmill.dataset.errors import some_of
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.batches import Batches
 from gristmill.loader.dataset import Dataset, shards_of
@@ -39,7 +40,7 @@ class Overview:
         datasets: Those that were opened: name, path, records and, of a mixture, the
             weight of each.
         name: What the dataset is called.
-        path: Where it is.
+        path: Where it is; of datasets that are joined, where some of them are.
         of: Its name in a mixture, "" otherwise.
         split: Its split, None of files that are in none.
         splits: All of its splits: name, records and shards of each.
@@ -122,7 +123,7 @@ def overview(opened: Opened, *, of: str = "", split: str | None = None) -> Overv
         gristmill=__version__,
         datasets=_datasets(opened),
         name=shards_of(dataset).name if manifest is None else manifest.name,
-        path=dataset.path,
+        path=some_of(dict.fromkeys(part.path for part in dataset.parts)),
         of=opened.name(of),
         split=dataset.split,
         splits=[
@@ -196,7 +197,7 @@ def _editions(split: Split | None) -> list[dict[str, Any]]:
     return [
         {"number": number}
         | {name: getattr(edition, name) for name in fields}
-        | {"made_by": edition.source.get("version")}
+        | {"made_by": edition.source.get("gristmill_version")}
         for number, edition in enumerate(split.parts if split else (), 1)
     ]
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 from gristmill.dataset.errors import InputError
-from gristmill.loader.dataset import shards_of
+from gristmill.loader.dataset import Dataset, shards_of
 from gristmill.loader.indices import checked_count
 from gristmill.loader.order.schedule import by_dataset
 from gristmill.pipelines.view.answers.opened import Opened, checked_number
@@ -34,6 +34,7 @@ class Row:
         record: Its record there.
         shard: The number of the shard that has the record.
         file: The file of that shard.
+        host: The host that gets it; None if it was not asked how many there are.
         size_bytes: The size of the record; None if it was not read.
         preview: Its first text, cut; None if it was not read, or has none.
     """
@@ -44,6 +45,7 @@ class Row:
     record: int
     shard: int
     file: str
+    host: int | None = None
     size_bytes: int | None = None
     preview: str | None = None
 
@@ -65,14 +67,26 @@ class Step:
     rows: list[Row]
 
 
-def step(opened: Opened, *, step: int, first_row: int = 0, previews: int = 0) -> Step:
+def step(
+    opened: Opened,
+    *,
+    step: int,
+    first_row: int = 0,
+    previews: int = 0,
+    hosts: int | None = None,
+) -> Step:
     """Returns the rows of a step from one on, at most 256.
 
-    With `previews` their records are read, from as many shards as they are in.
+    With `previews` their records are read, from as many shards as they are in. With a
+    number of `hosts`, each row has the one to which feeds of so many processes give it.
     """
     schedule, names = opened.ordered().schedule, list(opened.datasets)
     step = checked_number(step, schedule.step_limit, what="step")
     num_rows = len(schedule.positions(step))
+    of_first = None
+    if hosts is not None:
+        # All hosts get as many, one after the other.
+        of_first = schedule.host_rows(process_index=0, process_count=hosts, step=step)
     first = checked_number(first_row, num_rows, what="row", where=f"step {step:,}")
     positions = schedule.positions(step, slice(first, first + _ROWS))
     numbers, places = schedule.locate_unchecked(positions)
@@ -100,6 +114,7 @@ def step(opened: Opened, *, step: int, first_row: int = 0, previews: int = 0) ->
                 record=record,
                 shard=shard,
                 file=paths[shard],
+                host=None if of_first is None else row // of_first.stop,
             )
             for row, place, record, shard in found
         ]
@@ -113,11 +128,16 @@ def step(opened: Opened, *, step: int, first_row: int = 0, previews: int = 0) ->
     return Step(step=step, num_rows=num_rows, first_row=first, rows=rows)
 
 
+def expected_bytes(dataset: Dataset) -> float:
+    """Returns the size of a record that is to be read: the mean where it is known."""
+    mean = dataset.mean_record_bytes
+    return max(_UNKNOWN_BYTES if mean is None else mean, 1)
+
+
 def _with_previews(opened: Opened, rows: list[Row]) -> Iterator[Row]:
     """Yields rows of one dataset with what their records begin with."""
     dataset = opened.datasets[rows[0].of]
-    mean = max(dataset.mean_record_bytes or _UNKNOWN_BYTES, 1)
-    at_once = max(1, int(_READ_BYTES / mean))
+    at_once = max(1, int(_READ_BYTES / expected_bytes(dataset)))
     for first in range(0, len(rows), at_once):
         some = rows[first : first + at_once]
         records = dataset.read([row.record for row in some])

@@ -68,10 +68,9 @@ function numbersHere(name, of = "") {
 async function fromFile(path) {
   const answer = embedded.byPath.get(plain(path));
   if (answer === undefined) {
-    const command = embedded.about.command || "gristmill view DATASET";
     throw new AnswerError({
       what: "This is not in the file: it holds a part of the dataset",
-      cure: `start ${command} without --html: it serves all of the dataset`,
+      cure: `start \`${embedded.about.command}\`, which serves all of the dataset`,
     });
   }
   return checkedAnswer(answer);

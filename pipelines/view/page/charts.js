@@ -27,7 +27,11 @@ function figure({ title, summary, columns, rows, option, name, act }) {
     "aria-label": `${title}. ${summary}`,
     "data-chart": name,
   });
-  const numbers = element("details", {}, element("summary", {}, "Numbers"));
+  const numbers = element(
+    "details",
+    {},
+    element("summary", {}, "Show as table", element("span", { class: "unseen" }, `: ${title}`)),
+  );
   numbers.addEventListener("toggle", () => {
     if (numbers.open && numbers.children.length === 1) {
       numbers.append(table(columns, rows(), { label: `${title}: numbers` }));
@@ -84,6 +88,8 @@ function withStyle(option) {
   const c = colours();
   const made = option(c);
   const text = { color: c.quiet, fontFamily: c.font, fontSize: 12 };
+  const grid = { left: 8, right: 16, top: 30, bottom: 26, containLabel: true, ...made.grid };
+  const { name, ...yAxis } = made.yAxis;
   const axis = (own, isValue) => ({
     nameLocation: "middle",
     nameTextStyle: text,
@@ -97,17 +103,17 @@ function withStyle(option) {
     animation: false,
     textStyle: text,
     ...made,
-    grid: { left: 8, right: 16, top: 30, bottom: 26, containLabel: true, ...made.grid },
+    grid,
+    // Of the y axis: above its numbers, however long these are.
+    title: {
+      text: name,
+      left: 0,
+      top: grid.top - 25,
+      padding: 0,
+      textStyle: { ...text, fontWeight: "normal" },
+    },
     xAxis: axis({ nameGap: 26, ...made.xAxis }, false),
-    yAxis: axis(
-      {
-        nameLocation: "end",
-        nameGap: 12,
-        ...made.yAxis,
-        nameTextStyle: { ...text, align: "left", padding: [0, 0, 0, -30] },
-      },
-      true,
-    ),
+    yAxis: axis(yAxis, true),
     tooltip: {
       renderMode: "richText",
       confine: true,
@@ -139,12 +145,17 @@ function axisTo(top, isSize) {
     min: 0,
     max: Math.ceil(Math.max(top, 1) / step) * step,
     interval: step,
-    axisLabel: { formatter: isSize ? shortSize : shortCount },
+    axisLabel: { formatter: shortest(isSize, step) },
   };
 }
 
-function shortSize(bytes) {
-  return sizeText(bytes).replace(".0 ", " ").replace(" bytes", " B").replace(" byte", " B");
+// What an axis says at its ticks, which are a step apart.
+function shortest(isSize, step) {
+  return isSize ? (bytes) => shortSize(bytes, step) : shortCount;
+}
+
+function shortSize(bytes, step) {
+  return sizeText(bytes, step).replace(".0 ", " ").replace(" bytes", " B").replace(" byte", " B");
 }
 
 function shortCount(number) {
@@ -206,7 +217,7 @@ function histogram({ name, title, data, unit, thing }) {
               max: Math.ceil(most / step) * step,
             }),
         axisLabel: {
-          formatter: isSize ? shortSize : shortCount,
+          formatter: shortest(isSize, isLog ? undefined : step),
           ...(isLog ? { showMinLabel: false, showMaxLabel: false } : {}),
         },
         name: isSize ? `size of a ${thing}` : `length, ${unit}`,
@@ -282,7 +293,7 @@ function shardsFigure({ name, title, chart, values, unit }) {
         each
           ? [link(numberHash("shard", chart.of, first), count(first)), count(values.median[index])]
           : [
-              which(index),
+              link(numberHash("shard", chart.of, first), which(index)),
               count(values.min[index]),
               count(values.median[index]),
               count(values.max[index]),

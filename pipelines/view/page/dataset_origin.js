@@ -50,21 +50,29 @@ function lineagePart(o, lineage) {
   const editions = lineage.editions;
   if (editions.length === 0)
     return emptyPanel("Not known: these files have no description of a dataset.");
+  const isJoined = new Set(editions.map(({ path, split }) => `${path}/${split}`)).size > 1;
   return element(
     "div",
     { class: "stack" },
     editions.map((each) => {
       const flow = [["Source", each.source || plural(each.num_files, "file"), null]];
       if (o.map) flow.push(["Function", o.map, null]);
-      const own = o.editions.find(({ number }) => number === each.number) || o;
       flow.push([
-        editions.length > 1 ? `Edition ${count(each.number)}` : "Dataset",
-        plural(own.records, thingOf(o)),
-        plural(own.shards, "shard"),
+        editions.some(({ number }) => number > 1) ? `Edition ${count(each.number)}` : "Dataset",
+        plural(each.records, thingOf(o)),
+        plural(each.shards, "shard"),
       ]);
       return element(
         "div",
         { class: "stack" },
+        isJoined
+          ? element(
+              "h3",
+              {},
+              pathText(each.path),
+              each.split ? element("span", { class: "soft" }, " / ", aside(each.split)) : null,
+            )
+          : null,
         element(
           "ol",
           { class: "flow" },
@@ -176,34 +184,43 @@ function quarantinePart(o) {
   fill(place, ask("lineage", { of: o.of }), ({ quarantine }) =>
     quarantine
       ? [
-          table(
-            [
-              ["File", "wide"],
-              ["From", "number"],
-              ["To", "number"],
-              ["Damaged", "wide"],
-              ["In shard", "number"],
-            ],
-            quarantine.shown.map((each) => [
-              pathText(each.file),
-              each.begin_row === null
-                ? `byte ${count(each.begin_bytes)}`
-                : `row ${count(each.begin_row)}`,
-              each.end_row === null
-                ? `byte ${count(each.end_bytes)}`
-                : `row ${count(each.end_row)}`,
-              element(
-                "span",
-                {},
-                aside(each.reason),
-                each.detail ? element("div", { class: "quiet" }, aside(each.detail)) : null,
+          quarantine.shown.length === 0
+            ? null
+            : table(
+                [
+                  ["File", "wide"],
+                  ["From", "number"],
+                  ["To", "number"],
+                  ["Damaged", "wide"],
+                  ["In shard", "number"],
+                ],
+                quarantine.shown.map((each) => [
+                  pathText(each.file),
+                  each.begin_row === null
+                    ? `byte ${count(each.begin_bytes)}`
+                    : `row ${count(each.begin_row)}`,
+                  each.end_row === null
+                    ? `byte ${count(each.end_bytes)}`
+                    : `row ${count(each.end_row)}`,
+                  element(
+                    "span",
+                    {},
+                    aside(each.reason),
+                    each.detail ? element("div", { class: "quiet" }, aside(each.detail)) : null,
+                  ),
+                  each.shard === null || each.shard === undefined
+                    ? "–"
+                    : link(numberHash("shard", o.of, each.shard), count(each.shard)),
+                ]),
+                { label: "Regions that were set aside" },
               ),
-              each.shard === null || each.shard === undefined
-                ? "–"
-                : link(numberHash("shard", o.of, each.shard), count(each.shard)),
-            ]),
-            { label: "Regions that were set aside" },
-          ),
+          quarantine.shown.length < quarantine.regions
+            ? element(
+                "p",
+                { class: "quiet" },
+                `Not shown: ${plural(quarantine.regions - quarantine.shown.length, "region")}.`,
+              )
+            : null,
           quarantine.note ? element("p", { class: "quiet" }, shownText(quarantine.note)) : null,
         ]
       : [],

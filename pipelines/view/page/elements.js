@@ -23,13 +23,15 @@ function plural(number, thing) {
   return `${count(number)} ${thing}${number === 1 ? "" : "s"}`;
 }
 
-// As the command prints sizes: 2621440 is 2.5 MiB.
-function sizeText(bytes) {
+// As the command prints sizes: 2621440 is 2.5 MiB. Sizes that are a step apart, a tenth
+// of a unit or more, have different texts.
+function sizeText(bytes, step = Infinity) {
   if (bytes === null || bytes === undefined) return "–";
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let unit = 0;
-  while (Math.abs(bytes) >= 1024 && unit < units.length - 1) {
+  while (Math.abs(bytes) >= 1024 && step >= 102.4 && unit < units.length - 1) {
     bytes /= 1024;
+    step /= 1024;
     unit += 1;
   }
   const digits = unit === 0 ? 0 : 1;
@@ -162,20 +164,23 @@ function say(text) {
   document.getElementById("said").textContent = text;
 }
 
-// Puts what an answer gives into a place: until then, it is marked as busy.
+// Puts what an answer gives into a place: until then, it is marked as busy. Returns
+// whether the place shows it, and neither an error nor what was asked for later.
 async function fill(place, answer, build) {
   const turn = (place.turn || 0) + 1;
   place.turn = turn;
   place.setAttribute("aria-busy", "true");
-  let children;
+  let children,
+    good = true;
   try {
     children = build(await answer);
   } catch (error) {
     children = [errorPanel(error)];
+    good = false;
   }
   if (place.turn !== turn) return false; // Something else was asked for meanwhile.
   dropCharts(place);
   place.replaceChildren(...[children].flat().filter(Boolean));
   place.removeAttribute("aria-busy");
-  return true;
+  return good;
 }

@@ -119,7 +119,8 @@ function spreadParts(s) {
     : [];
   if (touched) {
     rows.push([
-      `Shards that a batch reads, at the median (from ${count(touched.min)} to ${count(touched.max)})`,
+      "Shards that a batch reads, at the median" +
+        (touched.min < touched.max ? ` (from ${count(touched.min)} to ${count(touched.max)})` : ""),
       touched.median.toFixed(1),
       known(touched.uniform) ? touched.uniform.toFixed(1) : "–",
     ]);
@@ -149,6 +150,7 @@ function spreadParts(s) {
             series: [
               {
                 type: "scatter",
+                progressive: 0, // All points at once.
                 data: s.points,
                 symbolSize: 3,
                 itemStyle: { color: c.accent, opacity: 0.6 },

@@ -246,8 +246,10 @@ function segmentParts(record) {
     at += part.length;
     left.replaceChildren(
       ...(at >= all.length
-        ? []
-        : [`${count(at)} of ${plural(all.length, "token")}. `, button("Show more", more)]),
+        ? all.length < used
+          ? [`Not shown: ${plural(used - all.length, "more token")}.`]
+          : []
+        : [`${count(at)} of ${plural(used, "token")}. `, button("Show more", more)]),
     );
   };
   more();

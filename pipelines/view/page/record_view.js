@@ -2,6 +2,7 @@
 "use strict";
 
 const SIGHTINGS_SHOWN = 100;
+const EPOCHS_SOUGHT = 1000; // As many as are searched at once.
 
 const recordView = {
   title: "Records",
@@ -29,7 +30,9 @@ const recordView = {
       const answer = ask("record", { record, of: o.of });
       const source = ask("source", { record, of: o.of });
       source.catch(() => {}); // Where it is shown, it says what is wrong.
-      fill(place, answer, (r) => placeParts(o, r, source));
+      // What is wrong with the record is said where its content would be.
+      const there = answer.catch(() => null);
+      fill(place, there, (r) => (r ? placeParts(o, r, source) : []));
       const drawn = await fill(content, answer, (r) => [
         ...(r.segments ? segmentParts(r) : []),
         ...packedFields(r),
@@ -112,7 +115,9 @@ function moveControls(controls, o, record, here) {
   number.value = record;
   const moves = controls.querySelector("[data-moves]");
   // In a file, to the next of those that it holds.
-  const before = here ? (here.findLast((each) => each < record) ?? -1) : record - 1;
+  const before = here
+    ? (here.findLast((each) => each < record) ?? -1)
+    : Math.min(record, o.records) - 1;
   const after = here ? (here.find((each) => each > record) ?? o.records) : record + 1;
   keepFocus(moves, [
     stepLink("previous", before >= 0 ? numberHash("record", o.of, before) : null),
@@ -352,9 +357,11 @@ function seenPart(o, r) {
                 `Not in ${seen.stop_epoch - seen.first_epoch === 1 ? "the first epoch" : `the first ${count(seen.stop_epoch)} epochs`}: the run ends before it, or it is in a remainder that is dropped.`,
               ),
           more > 0 ? element("p", { class: "quiet" }, `And ${count(more)} more.`) : null,
-          embedded || (known(o.order.epochs) && seen.stop_epoch >= o.order.epochs)
+          embedded || seen.stop_epoch >= Math.min(o.order.epochs ?? Infinity, EPOCHS_SOUGHT)
             ? null
-            : button("Look in 10 more epochs", () => load(seen.stop_epoch + 10)),
+            : button("Look in 10 more epochs", () =>
+                load(Math.min(seen.stop_epoch + 10, EPOCHS_SOUGHT)),
+              ),
         ];
       },
     );

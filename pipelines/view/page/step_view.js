@@ -2,6 +2,7 @@
 "use strict";
 
 const ROWS_A_PAGE = 256;
+let hosts = 0; // Among which the rows are dealt; 0 to say nothing of them.
 
 const stepView = {
   title: "Steps",
@@ -20,18 +21,15 @@ const stepView = {
       made ||= stepControls(controls, o);
       const first = embedded ? numbersHere("step")[0] || 0 : o.order.state_step || 0;
       const step = parts[0] === undefined ? first : wholeNumber(parts[0]);
+      if (query.has("hosts")) hosts = wholeNumber(query.get("hosts"));
       made(step);
       const row = query.has("row") ? wholeNumber(query.get("row")) : null;
       const page =
         Math.floor((row === null ? wholeNumber(query.get("from") || 0) : row) / ROWS_A_PAGE) *
         ROWS_A_PAGE;
-      const asked = { step, first_row: page || null };
+      const asked = { step, first_row: page || null, hosts: embedded ? null : hosts || null };
       // What the rows begin with takes reads of many shards: it comes later.
-      const drawn = await fill(
-        body,
-        ask("step", embedded ? { ...asked, previews: 1 } : asked),
-        (s) => stepParts(o, s, row),
-      );
+      const drawn = await fill(body, ask("step", asked), (s) => stepParts(o, s, row));
       if (!drawn) return;
       say(`Step ${count(step)}`);
       body.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
@@ -53,6 +51,14 @@ function stepControls(place, o) {
     inputmode: "numeric",
     "aria-label": "Number of the step",
     "data-key": "go",
+  });
+  const dealt = element("input", {
+    type: "number",
+    min: 1,
+    inputmode: "numeric",
+    onchange: () => {
+      location.hash = `#/step/${stepAt()}?hosts=${wholeNumber(dealt.value)}`;
+    },
   });
   const moves = element("span", { class: "pushed" });
   const range = element("span", { class: "soft" });
@@ -90,6 +96,7 @@ function stepControls(place, o) {
       range,
       button("Go", null, { type: "submit", class: "phone-off" }),
     ),
+    embedded ? "" : element("label", { class: "hosts" }, "Hosts ", dealt),
     moves,
     element(
       "div",
@@ -117,6 +124,7 @@ function stepControls(place, o) {
         )
       : step - base;
     if (document.activeElement !== number) number.value = step;
+    dealt.value = hosts || "";
     slider.setAttribute("aria-valuetext", `step ${count(step)}`);
     range.textContent = here
       ? `one of ${count(here.length)} steps in this file`
@@ -138,8 +146,10 @@ function stepControls(place, o) {
 function stepParts(o, s, chosen) {
   const names = o.datasets.map(({ name }) => name);
   const many = names.length > 1;
+  const dealt = s.rows.some(({ host }) => known(host));
   const columns = [
     ["Row", "number"],
+    dealt ? ["Host", "number"] : null,
     many ? ["Dataset", ""] : null,
     many ? ["Epoch", "number"] : null,
     [o.kind === "packed" ? "Packed row" : "Record", "number"],
@@ -190,6 +200,7 @@ function stepParts(o, s, chosen) {
         s.rows.map((each) =>
           [
             link(`#/step/${s.step}?row=${each.row}`, count(each.row)),
+            dealt ? count(each.host) : null,
             many ? element("span", {}, swatch(names.indexOf(each.of)), aside(each.of)) : null,
             many ? count(each.epoch) : null,
             link(
@@ -228,7 +239,8 @@ function stepParts(o, s, chosen) {
 }
 
 function sizeCell(row) {
-  return known(row.size_bytes) ? size(row.size_bytes) : element("span", { class: "quiet" }, "…");
+  if (known(row.size_bytes)) return size(row.size_bytes);
+  return element("span", { class: "quiet" }, embedded ? "–" : "…");
 }
 
 function previewCell(row) {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
+import re
 import struct
 import zlib
+from typing import Any
 
 import pytest
 
@@ -95,3 +98,10 @@ def empty(tmp_path_factory) -> Opened:
 def input_path(dataset: str, number: int) -> str:
     """Returns the input file of a shard of a dataset that `convert` made."""
     return str(pathlib.Path(dataset).parent / "in-train" / f"{number:05d}.tfrecord")
+
+
+def answers_in(data: bytes) -> dict[str, Any]:
+    """Returns what a file of `--html` holds."""
+    found = re.search(rb' id="answers">(.*?)</script>', data, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])

@@ -19,7 +19,8 @@ from gristmill.dataset.errors import GristmillError
 from gristmill.pipelines.view.answers.ask import ask
 from gristmill.pipelines.view.answers.opened import Opened
 from gristmill.pipelines.view.serve import PageServer
-from gristmill.pipelines.view.write_page import page, write_html
+from gristmill.pipelines.view.write_html import write_html
+from gristmill.pipelines.view.write_page import page
 from tests.pipelines.view.conftest import png
 from tests.support.browser import LAPTOP, PHONE, Watched, chromium
 from tests.support.datasets import convert
@@ -113,8 +114,8 @@ def charts(watched: Watched) -> dict[str, Any]:
         (place) => [place.dataset.chart, {
             label: place.getAttribute("aria-label"),
             height: place.querySelector("canvas").clientHeight,
-            names: ["xAxis", "yAxis"].map((axis) =>
-                echarts.getInstanceByDom(place).getOption()[axis][0].name),
+            names: [["xAxis", "name"], ["title", "text"]].map(([of, name]) =>
+                echarts.getInstanceByDom(place).getOption()[of][0][name]),
             series: echarts.getInstanceByDom(place).getOption().series.map(
                 (each) => each.data),
             colour: echarts.getInstanceByDom(place).getOption().textStyle.color,
@@ -169,10 +170,17 @@ def test_charts_have_their_numbers_units_and_words(
         assert found["shard-records"]["label"].startswith(
             "Records of each shard. From 0 records to 40 records: the smallest is"
         )
-        # The numbers are there as a table, too.
-        seen.page.locator("figure summary").first.click()
-        rows = seen.page.locator("figure").first.locator("tbody tr")
+        # The numbers are there as a table, also for keyboards and screen readers.
+        figure = seen.page.locator("figure").first
+        told = figure.aria_snapshot()
+        assert 'img "Records of each shard. From 0 records' in told
+        assert re.search("Show as table ?: Records of each shard", told)
+        seen.page.locator(".tiles").click()
+        seen.tab_to("Show as table")
+        seen.page.keyboard.press("Enter")
+        rows = figure.locator("tbody tr")
         rows.first.wait_for()
+        assert 'region "Records of each shard: numbers"' in figure.aria_snapshot()
         assert rows.all_inner_texts() == ["0\t40", "1\t1", "2\t25", "3\t0", "4\t34"]
         # The colours follow the system while the page is open.
         seen.page.emulate_media(color_scheme="dark")
@@ -181,6 +189,11 @@ def test_charts_have_their_numbers_units_and_words(
             .getOption().textStyle.color !== before""",
             arg=found["shard-records"]["colour"],
         )
+        seen.tab_to("3")
+        seen.page.keyboard.press("Enter")
+        seen.arrive("**/#/shard/3")
+        seen.page.go_back()
+        seen.arrive("**/#/dataset")
         # A click on a bar opens its shard.
         box = seen.page.locator("[data-chart=shard-records] canvas").bounding_box()
         assert box is not None
@@ -222,6 +235,28 @@ def test_from_a_step_to_the_byte_in_the_source_and_back(
         assert locator("input[type=range]").get_attribute("aria-valuetext") == "step 7"
         rows = locator("main tbody tr")
         assert rows.count() == 8
+        # Which host gets each row: it stays until another number is given.
+        locator(".hosts input").fill("4")
+        press("Enter")
+        seen.arrive("**/#/step/7?hosts=4")
+        hosts = rows.locator("td:nth-child(2)").all_inner_texts()
+        assert hosts == ["0", "0", "1", "1", "2", "2", "3", "3"]
+        press("Escape")
+        press("n")
+        seen.arrive("**/#/step/8")
+        assert locator("main th").all_inner_texts()[1] == "Host"
+        locator(".hosts input").fill("3")
+        press("Enter")
+        seen.arrive("**/#/step/8?hosts=3")
+        assert "does not divide among the hosts" in seen.text(".bad")
+        assert len(seen.faults) == 1
+        seen.faults.clear()
+        locator(".hosts input").fill("")
+        press("Enter")
+        seen.arrive("**/#/step/8?hosts=0")
+        press("Escape")
+        press("p")
+        seen.arrive("**/#/step/7")
         # What the rows begin with comes after their numbers.
         previews = ask(opened, "api/step?step=7&previews=1")["rows"]
         locator("[data-previews='7']").wait_for()
@@ -370,7 +405,7 @@ def test_the_file_works_without_a_server(
     browser, opened: Opened, mixture: Opened, tmp_path: pathlib.Path
 ) -> None:
     path = tmp_path / "out.html"
-    write_html(opened, str(path))
+    write_html(opened, str(path), command="gristmill view it")
     assert path.stat().st_size <= 2_000_000
     with watched(browser, path.as_uri(), offline=True, viewport=PHONE) as seen:
         for place in ("", "#/order", "#/step/7?row=5", "#/record/41", "#/shard/2"):
@@ -386,7 +421,7 @@ def test_the_file_works_without_a_server(
         assert "gristmill view" in seen.text(".bad")
         assert "100 of 100 records" in seen.text("#foot")
     hostile = tmp_path / "<b>out.html"
-    write_html(mixture, str(hostile))
+    write_html(mixture, str(hostile), command="gristmill view it")
     assert hostile.stat().st_size <= 2_000_000
     with watched(browser, hostile.as_uri(), offline=True) as seen:
         for place in ("", "#/order", "#/step/5", "#/record/web/3"):

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import pathlib
 import re
-from typing import Any
 
-import pytest
-
-from gristmill import loader
 from gristmill.pipelines.view import write_page
-from gristmill.pipelines.view.answers.opened import Opened
-from gristmill.pipelines.view.write_page import LIMIT_BYTES, page, write_html
-from tests.support.datasets import convert
-from tests.support.examples import tf_example
+from gristmill.pipelines.view.write_page import page
+from tests.pipelines.view.conftest import answers_in
 
 FOLDER = pathlib.Path(write_page.__file__).resolve().parent / "page"
 OURS = sorted(FOLDER.glob("*.js"))
 # Of dist/echarts.common.min.js in echarts 6.1.0 as the npm registry has it.
 ECHARTS = "61f13280aba3161f77fc801bf5f9c786f55f10432153a0683fc5cc0700b013d5"
-
-
-def answers_in(data: bytes) -> dict[str, Any]:
-    found = re.search(rb' id="answers">(.*?)</script>', data, re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
 
 
 def test_the_library_is_the_release_unchanged() -> None:
@@ -98,62 +85,3 @@ def test_what_an_answer_holds_cannot_end_its_element() -> None:
     assert held["answers"]["api/record?record=0"] == {"text": hostile}
     assert held["about"] == {"made": "now"}
     assert data.count(b"<script") == page().count(b"<script") + 1
-
-
-def test_a_file_holds_steps_of_the_whole_run_and_their_records(
-    opened: Opened, tmp_path: pathlib.Path
-) -> None:
-    write_html(opened, str(tmp_path / "out.html"))
-    data = (tmp_path / "out.html").read_bytes()
-    held = answers_in(data)
-    answers = held["answers"]
-    assert answers["api/overview"]["records"] == 100
-    # Step 12 has the last 4 records of the first epoch.
-    assert [n for n in range(20) if f"api/step?step={n}&previews=1" in answers] == [
-        *range(13)
-    ]
-    for row in answers["api/step?step=11&previews=1"]["rows"]:
-        assert answers[f"api/record?record={row['record']}"]["fields"]
-        assert f"api/source?record={row['record']}" in answers
-        seen = answers[f"api/seen?record={row['record']}"]["sightings"]
-        assert {"epoch": 0, "step": 11, "row": row["row"]} in seen
-    assert "13 steps" in held["about"]["left_out"]
-    assert "100 of 100 records" in held["about"]["left_out"]
-    assert str(opened.dataset().path) in held["about"]["command"]
-
-
-def test_a_file_has_a_limit(tmp_path: pathlib.Path) -> None:
-    # 6 MB of text; one record would take a large part of the room.
-    texts = [f"{number} " + "x" * 19_000 for number in range(300)]
-    texts[1] = "y" * 300_000
-    records = [tf_example({"text": [text.encode()]}) for text in texts]
-    dataset = loader.open(convert(tmp_path, [records]))
-    opened = Opened({"": dataset})
-    path = tmp_path / "out.html"
-    write_html(opened, str(path))
-    data = path.read_bytes()
-    assert 1_900_000 < len(data) <= LIMIT_BYTES
-    held = answers_in(data)
-    numbers = [n for n in range(300) if f"api/record?record={n}" in held["answers"]]
-    assert numbers[:20] == list(range(20))
-    assert 30 < len(numbers) < 100
-    assert f"{len(numbers)} of 300 records" in held["about"]["left_out"]
-
-
-def test_an_unwritable_file_is_an_error(opened: Opened, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_html(opened, str(tmp_path / "missing" / "out.html"))
-
-
-def test_a_mixture_in_which_a_dataset_loses_its_weight(tmp_path) -> None:
-    opened = Opened({"": loader.open(convert(tmp_path, [[b"a"] * 40]))})
-    parts = dict.fromkeys(("web", "code"), opened.datasets[""])
-    batches = loader.global_batches(parts, batch_size=4)
-    batches = batches.with_weights({"web": 1, "code": 0}, step=3)
-    write_html(Opened(parts, batches), str(tmp_path / "page.html"))
-    answers = answers_in((tmp_path / "page.html").read_bytes())["answers"]
-    steps = batches.schedule.steps_until(0, epoch=1)
-    assert answers["api/overview"]["order"]["epoch_steps"] == steps
-    mixture = answers["api/mixture"]
-    assert mixture["steps"] == list(range(steps + 1))
-    assert mixture["shares"]["code"][3:] == [0] * (steps - 3)

@@ -75,6 +75,14 @@ def test_what_was_set_aside_and_what_was_before(tmp_path: pathlib.Path) -> None:
     (parent,) = edition["parents"]
     assert (parent["dataset"], parent["records"]) == (str(first), 58)
     assert parent["files"] == [str(tmp_path / "in")]
+    joined = Opened({"": loader.open([first, second])})
+    editions = ask(joined, "api/lineage")["editions"]
+    assert [(one["path"], one["records"], one["shards"]) for one in editions] == [
+        (str(first), 58, 3),
+        (str(second), 58, 2),
+    ]
+    assert [one["split"] for one in editions] == ["train", "train"]
+    assert ask(joined, "api/overview")["path"] == f"{first}, {second}"
     for path in (first / "quarantine").glob("*.jsonl"):
         path.write_text("{")
     found = ask(Opened({"": loader.open(first)}), "api/lineage")["quarantine"]

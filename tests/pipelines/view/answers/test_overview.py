@@ -26,6 +26,7 @@ def test_counts_and_sizes_are_those_of_the_files(opened, dataset, records) -> No
     assert [(e["number"], e["records"]) for e in found["editions"]] == [
         (1, len(records))
     ]
+    assert found["editions"][0]["made_by"] == found["gristmill"]
     chart = found["shards_chart"]
     assert chart["per_bucket"] == 1
     assert chart["first"] == list(range(len(FILES)))

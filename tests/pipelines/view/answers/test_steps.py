@@ -75,6 +75,24 @@ def test_rows_come_some_at_a_time(opened) -> None:
         ask(large, "api/step?step=1&first_row=600")
 
 
+def test_a_row_is_of_the_host_that_gets_it(mixed: Opened) -> None:
+    batches = mixed.ordered()
+    for step, hosts in ((2, 2), (9, 3), (11, 6)):
+        found = ask(mixed, f"api/step?step={step}&hosts={hosts}")["rows"]
+        for host in range(hosts):
+            here = {"process_index": host, "process_count": hosts}
+            with batches.feed(start_step=step, **here) as feed:
+                wanted = list(next(feed))
+            rows = [row for row in found if row["host"] == host]
+            assert [mixed.datasets[row["of"]][row["record"]] for row in rows] == wanted
+    assert {row["host"] for row in ask(mixed, "api/step?step=2")["rows"]} == {None}
+    with pytest.raises(InputError, match="does not divide among the hosts"):
+        ask(mixed, "api/step?step=2&hosts=3")
+    for none in (0, -1):
+        with pytest.raises(InputError, match="process_count"):
+            ask(mixed, f"api/step?step=2&hosts={none}")
+
+
 def test_a_preview_is_the_longest_text_or_the_first_tokens(opened, packed) -> None:
     for row in ask(opened, "api/step?step=3&previews=1")["rows"]:
         words = "word " * (row["record"] % 9)
