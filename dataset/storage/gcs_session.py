@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from google.api_core import exceptions as api
@@ -36,6 +37,25 @@ class GcsSession(AuthorizedSession):
         for session in (self, tokens):
             session.mount("https://", adapter)
             session.mount("http://", adapter)
+        self.auth = _as_it_is  # Otherwise a ~/.netrc would replace the token.
+        self._environment: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def merge_environment_settings(
+        self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any
+    ) -> dict[str, Any]:
+        """Returns the proxies and certificates that the environment names for a URL.
+
+        They are looked up once for each host: requests looks through all variables
+        each time, which is a quarter of the work of a request.
+        """
+        merge = super().merge_environment_settings
+        if proxies or verify is not None or cert is not None:
+            return merge(url, proxies, stream, verify, cert)
+        place = urlsplit(url)[:2]
+        found = self._environment.get(place)
+        if found is None:
+            found = self._environment[place] = merge(url, {}, None, None, None)
+        return {**found, "stream": self.stream if stream is None else stream}
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         """Sends a request and returns the answer.
@@ -53,6 +73,10 @@ class GcsSession(AuthorizedSession):
             raise
         _check(response)
         return response
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
 
 
 def _check(response: requests.Response) -> None:

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import requests
 from google.auth.exceptions import RefreshError, TransportError
 from google.cloud.storage.retry import DEFAULT_RETRY
 from google.oauth2.credentials import Credentials
@@ -118,6 +120,38 @@ def test_a_token_that_is_refused_is_not_asked_for_again(tokens: Tokens) -> None:
     with pytest.raises(RefreshError):
         DEFAULT_RETRY.with_timeout(60)(session.get)(f"{tokens.url}/a")
     assert len(tokens.seen) == 1
+
+
+def test_proxies_are_looked_up_once_for_each_host(
+    tokens: Tokens, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", tokens.url)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    (tmp_path / "netrc").write_text("default login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    lookups: list[str] = []
+    look_up = requests.sessions.get_environ_proxies
+
+    def counted(url: str, **options: Any) -> dict[str, str]:
+        lookups.append(url)
+        return look_up(url, **options)
+
+    session = session_of(tokens, seconds=30)
+    monkeypatch.setattr(requests.sessions, "get_environ_proxies", counted)
+    for name in ("a", "b", "c"):
+        session.get(f"{tokens.url}/{name}")
+        session.get(f"http://far.invalid/{name}", stream=True).close()
+    found = [path for path, token in tokens.seen if token == "Bearer it"]
+    ways = [(f"/{name}", f"http://far.invalid/{name}") for name in "abc"]
+    assert found == [path for way in ways for path in way]
+    # Tokens come over a session of their own.
+    assert [url for url in lookups if not url.endswith("/token")] == [
+        f"{tokens.url}/a",
+        "http://far.invalid/a",
+    ]
+    # What a request says itself comes first.
+    with pytest.raises(requests.exceptions.ProxyError):
+        session.get(f"{tokens.url}/d", proxies={"http": "http://127.0.0.1:1"})
 
 
 _READ = """
