@@ -102,7 +102,7 @@ def _options(params: Iterable[click.Parameter]) -> str:
                     f"`{names} {_value(each)}`".replace(" `", "`"),
                     f"`{variable}`" if variable else "",
                     _default(each),
-                    (each.help or "").partition("  [default: ")[0],
+                    each.help or "",
                 ]
             )
     return rows("option | variable | default | effect", lines) if lines else ""
@@ -113,13 +113,10 @@ def _value(option: click.Option) -> str:
         return ""
     if isinstance(option.type, click.Choice):
         return "|".join(map(str, option.type.choices))
-    return option.metavar or option.type.name.upper().partition(" ")[0]
+    return option.metavar or ""
 
 
 def _default(option: click.Option) -> str:
-    told = re.search(r"  \[default: (.*)\]$", option.help or "")
-    if told is not None:
-        return told[1]
     if isinstance(option.show_default, str):
         return option.show_default
     shown = option.show_default and option.default is not None

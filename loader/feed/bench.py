@@ -11,7 +11,6 @@ from gristmill.loader.batches import Batches
 from gristmill.loader.feed.feed import Feed
 from gristmill.loader.feed.passes import Passes
 from gristmill.loader.feed.step_reads import Decode, StepReads
-from gristmill.loader.order.schedule import ALL_ROWS
 from gristmill.loader.stats.causes import Waiting, waits_for
 from gristmill.loader.stats.feed_stats import FeedStats, ReadBatch
 
@@ -70,6 +69,7 @@ class Measured:
 def measure(
     batches: Batches,
     *,
+    hosts: int = 1,
     decode: Decode | None = None,
     workers: int = 0,
     prefetch: int = 2,
@@ -79,7 +79,8 @@ def measure(
     """Reads batches, first alone, then through a feed for a trainer.
 
     Args:
-        batches: What to read, all rows of it: a host's share of a larger batch.
+        batches: The global batches.
+        hosts: How many hosts share them: the rows of the first are read.
         decode: As for `GlobalBatches.feed`.
         workers: As for `GlobalBatches.feed`.
         prefetch: As for `GlobalBatches.feed`.
@@ -87,7 +88,7 @@ def measure(
         seconds: How long to measure; a quarter of it without a feed.
 
     Raises:
-        InputError: The number of steps is limited.
+        InputError: The number of steps is limited, or the hosts cannot share a batch.
     """
     if batches.steps is not None:
         raise InputError(
@@ -95,10 +96,11 @@ def measure(
             got=f"{batches.steps:,} steps",
             cure="make them with epochs=None",
         )
-    alone = _measure_alone(batches, decode, seconds / 4)
+    rows = batches.host_rows(process_index=0, process_count=hosts)
+    alone = _measure_alone(batches, rows, decode, seconds / 4)
     feed = Feed(
         batches,
-        rows_of=lambda _: ALL_ROWS,
+        rows_of=lambda _: rows,
         decode=decode,
         workers=workers,
         prefetch=prefetch,
@@ -109,8 +111,10 @@ def measure(
     return Measured(alone=alone, fed=fed, step_seconds=step_seconds)
 
 
-def _measure_alone(batches: Batches, decode: Decode | None, seconds: float) -> Alone:
-    reads = StepReads(batches, rows=ALL_ROWS, decode=decode, in_turn=(0, 1))
+def _measure_alone(
+    batches: Batches, rows: slice, decode: Decode | None, seconds: float
+) -> Alone:
+    reads = StepReads(batches, rows=rows, decode=decode, in_turn=(0, 1))
     passes = Passes(reads.read, itertools.count(), threads=1)
     _next_batches(passes)  # opens shards
     stored = _storage_bytes()

@@ -228,7 +228,7 @@ def _plan(
             "splits": [job.split for job, _ in splits],
         },
         sample={
-            "parts": len(parts),
+            "ranges": len(parts),
             "records": len(lengths),
             "bytes": int(lengths.sum()),
             "share": sum(part.stored_bytes for part in parts) / input_bytes,

@@ -58,7 +58,7 @@ class Plan:
 
     Attributes:
         inputs: Files, bytes as stored, format and splits of the inputs.
-        sample: What was read: parts, records, bytes, and whether that is all.
+        sample: What was read: ranges of files, records, bytes, and whether that is all.
         records: How many records there are to write.
         raw_bytes: Their lengths, added.
         lengths: Of the records of the sample: mean, median, 99th percentile and most.
@@ -142,7 +142,7 @@ class Plan:
             [
                 "sample",
                 f"{plural(sample['records'], 'record')} of "
-                f"{plural(sample['parts'], 'part')}, {read}",
+                f"{plural(sample['ranges'], 'range')}, {read}",
             ],
             [
                 "records",

@@ -26,32 +26,54 @@ if TYPE_CHECKING:
 
 @click.command("bench-loader", epilog=EPILOG)
 @click.argument("dataset")
-@click.option("--split", help="Split to read. Required if there are several.")
+@click.option(
+    "--split",
+    metavar="NAME",
+    show_default="the only one",
+    help="Split to read. Required if there are several.",
+)
 @click.option(
     "--batch-size",
     type=at_least(1),
+    metavar="N",
     default=1024,
     show_default=True,
-    help="Rows that this host reads per step.",
+    help="Rows of the global batch, over all hosts.",
+)
+@click.option(
+    "--hosts",
+    type=at_least(1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Number of hosts of the training. This machine reads the rows of the first.",
 )
 @click.option(
     "--shuffle",
     type=click.Choice(["global", "block", "none"]),
     default="global",
     show_default=True,
-    help="Order of the records.",
+    help="Order of the records: shuffled over all of them, in blocks, or as they are "
+    "stored.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the shuffle."
+    "--seed",
+    type=int,
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Seed of the shuffle.",
 )
 @click.option(
     "--decode",
     metavar="MODULE:FUNCTION",
-    help="Function to call on the records of every batch.  [default: none]",
+    show_default="none",
+    help="Function to call on the records of every batch.",
 )
 @click.option(
     "--workers",
     type=at_least(0),
+    metavar="N",
     default=0,
     show_default=True,
     help="Number of processes that read and decode; 0 for threads.",
@@ -59,6 +81,7 @@ if TYPE_CHECKING:
 @click.option(
     "--prefetch",
     type=at_least(1),
+    metavar="N",
     default=2,
     show_default=True,
     help="Number of batches to read ahead.",
@@ -66,26 +89,30 @@ if TYPE_CHECKING:
 @click.option(
     "--step-ms",
     type=click.FloatRange(min=0),
+    metavar="MS",
     default=0.0,
     show_default=True,
-    help="Duration of a training step, in milliseconds.",
+    help="Duration of a training step, in milliseconds: the trainer sleeps so long.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
     default=5.0,
     show_default=True,
-    help="Duration of the measurement.",
+    help="Duration of the measurement, in seconds.",
 )
 @click.option(
     "--cache-dir",
-    metavar="PATH",
+    metavar="DIR",
+    show_default="none",
     help="Local directory for data to fetch once per host.",
 )
 @click.option(
     "--cache-bytes",
     metavar="SIZE",
-    help="Keep copies of whole shards there, up to this size, such as 500GiB.",
+    show_default="no copies",
+    help="Keep copies of whole shards in --cache-dir, up to this size, such as 500GiB.",
 )
 @json_option
 @errors_reported
@@ -94,6 +121,7 @@ def bench_loader(
     dataset: str,
     split: str | None,
     batch_size: int,
+    hosts: int,
     shuffle: ShuffleName,
     seed: int,
     decode: str | None,
@@ -105,11 +133,12 @@ def bench_loader(
     cache_bytes: str | None,
     as_json: bool,
 ) -> None:
-    """Measure how fast this machine can feed a trainer, and what limits it.
+    """Measure how fast this machine feeds a trainer, and why.
 
     DATASET is any path that gristmill.loader.open accepts. First makes batches one
     after the other, to separate waiting for storage from processor time. Then a feed
-    reads ahead for a trainer that sleeps --step-ms per step.
+    reads ahead for a trainer that sleeps --step-ms per step. The last lines name what
+    limits it, and what to do.
     """
     from gristmill.dataset.errors import GristmillError, UserFunctionError
     from gristmill.loader import global_batches
@@ -131,6 +160,7 @@ def bench_loader(
     try:
         measured = measure(
             batches,
+            hosts=hosts,
             decode=function,
             workers=workers,
             prefetch=prefetch,
@@ -154,7 +184,9 @@ def bench_loader(
     if as_json:
         click.echo(_json(measured))
         return
-    how = f"{workers or 'no'} workers, batches of {batch_size:,}, {shuffle} shuffle"
+    rows = f"{batch_size // hosts:,}"
+    rows += "" if hosts == 1 else f" of {batch_size:,} rows"
+    how = f"{workers or 'no'} workers, batches of {rows}, {shuffle} shuffle"
     click.echo(f"{opened!r}"[1:-1])
     click.echo(measured_text(measured, how))
     _next(measured, workers)

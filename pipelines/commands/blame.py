@@ -8,7 +8,12 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
+from gristmill.pipelines.commands.errors import (
+    EPILOG,
+    at_least,
+    errors_reported,
+    json_option,
+)
 from gristmill.pipelines.commands.order import opened_batches, order_options
 from gristmill.pipelines.console.common_options import command_line
 from gristmill.pipelines.console.messages import next_step
@@ -19,17 +24,19 @@ from gristmill.pipelines.console.messages import next_step
     "--steps",
     metavar="A:B",
     required=True,
-    help="Steps of the spike, from A to before B.",
+    help="Steps of the spike, from A to before B, such as 3000:3005.",
 )
 @click.option(
     "--losses",
     type=click.Path(dir_okay=False),
+    metavar="FILE",
     required=True,
     help="CSV or JSON lines with step, loss and, if known, row, token, end_token.",
 )
 @click.option(
     "--most",
-    type=click.IntRange(min=1),
+    type=at_least(1),
+    metavar="N",
     default=20,
     show_default=True,
     help="Most documents to show.",

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 @json_option
 @errors_reported
 def doctor(*, dataset: str | None, as_json: bool) -> None:
-    """Check this machine, and the place of DATASET if one is given.
+    """Check this machine, and where DATASET is stored.
 
-    Looks at versions, native builds, limits, shared memory, disks, credentials; of a
-    dataset also at unfinished jobs, group size, mount and bucket. Says of each finding
-    why it matters and what to do. Changes nothing. Exit code 1 if there is an error.
+    Without DATASET, checks only the machine. Looks at versions, native builds, limits,
+    shared memory, disks, credentials; of a dataset also at unfinished jobs, group size,
+    mount and bucket. Says of each finding why it matters and what to do. Changes
+    nothing. Exit code 1 if there is an error.
     """
     from gristmill.pipelines.doctor.checks import examine
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from gristmill.dataset.lazy_names import packages_named
-from gristmill.pipelines.commands.ending import exit_now
 from gristmill.pipelines.console.common_options import variable_name
+from gristmill.pipelines.console.ending import exit_now
 from gristmill.pipelines.console.messages import logged
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ EXIT_INTERRUPTED = 130
 
 EPILOG = (
     "Exit codes: 0 done; 1 failed (storage, a worker, the --map function); 2 wrong "
-    "usage, inputs or options; 3 damaged input, shard or dataset; 130 interrupted. "
+    "usage, inputs or options; 3 damaged input, shard or dataset; 130 interrupted.\n\n"
     "Options can be variables of the environment: GRISTMILL_CONVERT_GROUP_SIZE is "
     "--group-size of convert."
 )

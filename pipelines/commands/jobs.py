@@ -136,11 +136,12 @@ def _beam_options(
 
 @_job_command("convert")
 def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
-    """Convert files of records to an ArrayRecord dataset at OUTPUT.
+    """Convert files of records to an ArrayRecord dataset.
 
-    INPUT is a file, a quoted glob pattern, or a directory: the files directly in it, or
-    all splits of a dataset, of a TFDS directory or of a Hugging Face repository. Files
-    are TFRecord, ArrayRecord, Parquet, WebDataset, JSON lines, CSV, TSV or text.
+    OUTPUT is the directory of the dataset. INPUT is a file, a quoted glob pattern, or a
+    directory: the files directly in it, or all splits of a dataset, of a TFDS directory
+    or of a Hugging Face repository. Files are TFRecord, ArrayRecord, Parquet,
+    WebDataset, JSON lines, CSV, TSV or text.
 
     After a failure, run the same command again: finished shards are kept.
     """
@@ -149,11 +150,11 @@ def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
 
 @_job_command("append")
 def append(options: AppendOptions, *, as_json: bool, **where: Any) -> None:
-    """Add the records of INPUT to a split of DATASET, as its next edition.
+    """Add records of new files to a split, as its next edition.
 
-    INPUT is what `gristmill convert` takes. No file that is there is touched but
-    dataset.json, which is replaced last. Files that are in the split already are
-    refused.
+    DATASET is where the split is, INPUT what `gristmill convert` takes. No file that is
+    there is touched but dataset.json, which is replaced last. Files that are in the
+    split already are refused.
 
     After a failure, run the same command again: finished shards are kept.
     """
@@ -162,10 +163,11 @@ def append(options: AppendOptions, *, as_json: bool, **where: Any) -> None:
 
 @_job_command("pack")
 def pack(options: PackingOptions, *, as_json: bool, **where: Any) -> None:
-    """Tokenise the documents of INPUT, and pack them into rows of tokens at OUTPUT.
+    """Tokenise documents, and pack them into rows of tokens.
 
-    INPUT is what `gristmill convert` takes. Each shard is packed by itself. Before it
-    counts, its rows are read again and every document is compared.
+    INPUT is what `gristmill convert` takes, OUTPUT the directory of the rows. Each
+    shard is packed by itself. Before it counts, its rows are read again and every
+    document is compared.
 
     After a failure, run the same command again: finished shards are kept.
     """
@@ -174,10 +176,11 @@ def pack(options: PackingOptions, *, as_json: bool, **where: Any) -> None:
 
 @_job_command("repack")
 def repack(options: RepackOptions, *, as_json: bool, **where: Any) -> None:
-    """Make other rows at OUTPUT of the documents in DATASET, which are tokens already.
+    """Pack the documents of packed rows again, into other rows.
 
-    DATASET is what `gristmill pack` made. Neither the text nor the tokenizer is needed.
-    All splits are packed again. That the documents are the same is checked.
+    DATASET is what `gristmill pack` made, OUTPUT the directory of the new rows. Neither
+    the text nor the tokenizer is needed. All splits are packed again. That the
+    documents are the same is checked.
 
     After a failure, run the same command again: finished shards are kept.
     """

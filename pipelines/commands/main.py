@@ -17,7 +17,6 @@ from typing import Any
 import click
 
 from gristmill import __version__
-from gristmill.pipelines.commands.ending import ending_in_time
 from gristmill.pipelines.commands.errors import (
     EPILOG,
     EXIT_FAILED,
@@ -34,25 +33,32 @@ from gristmill.pipelines.console.common_options import (
     variable_of,
     with_common_options,
 )
+from gristmill.pipelines.console.ending import ending_in_time
 
-# Command -> its module.
+# What one wants to do -> command -> its module.
+_SECTIONS = {
+    "Begin": {"demo": "demo", "doctor": "doctor"},
+    "Prepare data": {
+        "plan": "plan",
+        "convert": "jobs",
+        "append": "jobs",
+        "index": "jobs",
+        "pack": "jobs",
+        "repack": "jobs",
+    },
+    "Check and look": {
+        "status": "show",
+        "verify": "jobs",
+        "inspect": "show",
+        "head": "head",
+        "view": "view",
+    },
+    "Train": {"bench-loader": "bench_loader", "trace": "trace", "blame": "blame"},
+}
 _COMMANDS = {
-    "append": "jobs",
-    "bench-loader": "bench_loader",
-    "blame": "blame",
-    "convert": "jobs",
-    "demo": "demo",
-    "doctor": "doctor",
-    "head": "show",
-    "index": "jobs",
-    "inspect": "show",
-    "pack": "jobs",
-    "plan": "plan",
-    "repack": "jobs",
-    "status": "show",
-    "trace": "trace",
-    "verify": "jobs",
-    "view": "view",
+    command: module
+    for commands in _SECTIONS.values()
+    for command, module in commands.items()
 }
 
 
@@ -64,6 +70,22 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return find_command(cmd_name)
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Writes what each command does, by what one wants to do."""
+        width = max(map(len, _COMMANDS))
+        limit = formatter.width - 6 - width  # As click has it for one list.
+        for section, names in _SECTIONS.items():
+            commands = {name: self.get_command(ctx, name) for name in names}
+            rows = [
+                (name.ljust(width), command.get_short_help_str(limit))
+                for name, command in commands.items()
+                if command is not None
+            ]
+            with formatter.section(section):
+                formatter.write_dl(rows)
 
     def main(self, *args: Any, **settings: Any) -> Any:
         """Runs a command line; with `--json`, wrong usage is printed as JSON too."""
@@ -115,9 +137,9 @@ def find_command(name: str) -> click.Command | None:
 )
 @click.version_option(__version__, message="gristmill %(version)s")
 def cli() -> None:
-    """Make indexed ArrayRecord datasets of many formats, and check and read them.
+    """Make indexed ArrayRecord datasets of files of records, and train on them.
 
-    pack makes rows of tokens of documents, for language models.
+    gristmill COMMAND --help lists the options of a command.
     """
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gristmill.pipelines.commands.errors import at_least
+
 if TYPE_CHECKING:
     from gristmill.loader import Dataset
     from gristmill.loader.batches import Batches
@@ -17,36 +19,81 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--split", help="Split to read, if there are several. A,B joins two."),
+    click.option(
+        "--split",
+        metavar="NAME",
+        show_default="the only one",
+        help="Split to read. Required if there are several; A,B joins two.",
+    ),
     click.option(
         "--edition",
-        type=int,
-        help="Edition of the split that was open.  [default: the last, or the state's]",
+        type=at_least(1),
+        metavar="N",
+        show_default="the last, or the state's",
+        help="Edition of the split that was open, counted from 1.",
     ),
     click.option(
-        "--seed", type=int, default=0, show_default=True, help="Seed of the shuffle."
+        "--seed",
+        type=int,
+        metavar="N",
+        default=0,
+        show_default=True,
+        help="Seed of the shuffle.",
     ),
-    click.option("--batch-size", type=int, help="Number of rows in the global batch."),
+    click.option(
+        "--batch-size",
+        type=at_least(1),
+        metavar="N",
+        show_default="that of --state",
+        help="Rows of the global batch, over all hosts.",
+    ),
     click.option(
         "--shuffle",
         type=click.Choice(["global", "block", "none"]),
         default="global",
         show_default=True,
-        help="Order of the records.",
+        help="Order of the records: shuffled over all of them, in blocks of "
+        "--block-records, or as they are stored.",
     ),
-    click.option("--block-records", type=int, help="For --shuffle block."),
-    click.option("--window-blocks", type=int, help="For --shuffle block."),
-    click.option("--epochs", type=int, help="Number of epochs.  [default: unlimited]"),
-    click.option("--keep-remainder", is_flag=True, help="Keep the last, short batch."),
+    click.option(
+        "--block-records",
+        type=at_least(1),
+        metavar="N",
+        show_default="64",
+        help="With --shuffle block: records that follow one another in a block, which "
+        "is read at once.",
+    ),
+    click.option(
+        "--window-blocks",
+        type=at_least(1),
+        metavar="N",
+        show_default="1024",
+        help="With --shuffle block: blocks whose records are mixed with each other.",
+    ),
+    click.option(
+        "--epochs",
+        type=at_least(1),
+        metavar="N",
+        show_default="no end",
+        help="Number of epochs, after which the order ends.",
+    ),
+    click.option(
+        "--keep-remainder",
+        is_flag=True,
+        help="Keep the last batch if it is not full, as drop_remainder=False does.",
+    ),
     click.option(
         "--weights",
         metavar="NAME=SHARE,...",
-        help="Weights of a mixture.  [default: lengths of the datasets]",
+        show_default="numbers of records",
+        help="Weights of the datasets of a mixture, such as web=3,books=1.",
     ),
     click.option(
         "--state",
         type=click.Path(dir_okay=False),
-        help="State of a feed, as JSON. Replaces the options of the order.",
+        metavar="FILE",
+        show_default="none",
+        help="State of a feed, as JSON. It replaces the options of the order.",
     ),
 )
 

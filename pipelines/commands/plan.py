@@ -31,13 +31,14 @@ _CONVERSION = ("input", "input_format", "columns", "record", "map", "split")
 )
 @click.option(
     "--output",
-    metavar="OUTPUT",
+    metavar="DIR",
     show_default="named after the input",
     help="Directory of the dataset, for the command. Nothing is written there.",
 )
 @click.option(
     "--hosts",
     type=at_least(1),
+    metavar="N",
     default=1,
     show_default=True,
     help="Number of hosts of the training.",
@@ -45,8 +46,9 @@ _CONVERSION = ("input", "input_format", "columns", "record", "map", "split")
 @click.option(
     "--batch-size",
     type=at_least(1),
+    metavar="N",
     show_default="about 1024",
-    help="Number of rows in the global batch.",
+    help="Rows of the global batch, over all hosts.",
 )
 @click.option(
     "--workers",
@@ -69,7 +71,7 @@ def plan(
     """Plan a conversion: measure a sample of INPUT, and advise.
 
     INPUT is what `gristmill convert` takes. A sample from all over it is encoded in
-    several ways, and parts of it are converted. Shows the size of the output, what
+    several ways, and some of it is converted. Shows the size of the output, what
     training on it asks of a bucket, what the conversion takes here and on Dataflow,
     and the command to copy. Takes some seconds, whatever the size of the input.
     """

@@ -27,33 +27,57 @@ if TYPE_CHECKING:
 
 
 @click.command("trace", epilog=EPILOG)
-@click.option("--step", type=int, help="Step of the row to trace.")
-@click.option("--row", type=int, help="Row of the global batch.")
-@click.option("--token", type=int, help="Only what this token of a packed row is of.")
-@click.option("--record", type=int, help="Record to find steps and rows of, instead.")
+@click.option(
+    "--step",
+    type=int,
+    metavar="N",
+    help="Step of the row to trace, counted from 0. Needs --row.",
+)
+@click.option(
+    "--row",
+    type=int,
+    metavar="N",
+    help="Row of the global batch to trace, counted from 0. Needs --step.",
+)
+@click.option(
+    "--token",
+    type=int,
+    metavar="N",
+    show_default="all pieces",
+    help="Of a packed row, trace only the piece that has this token, counted from 0.",
+)
+@click.option(
+    "--record",
+    type=int,
+    metavar="N",
+    help="Find the steps and rows of this record instead, counted from 0.",
+)
 @click.option(
     "--document",
     metavar="FILE@PLACE",
-    help="Document of packed rows to find, by its source: PLACE is a byte offset, or "
-    "the number of a row or record, or line:N.",
+    help="Find the steps and rows of a document of packed rows instead, by its source: "
+    "PLACE is a byte offset, or the number of a row or record, or line:N.",
 )
 @click.option(
     "--of",
     "name",
     metavar="NAME",
-    help="Dataset of --record or --document, in a mixture.",
+    help="Dataset of a mixture that --record or --document is in.",
 )
 @click.option(
     "--first-epoch",
     type=int,
+    metavar="N",
     default=0,
     show_default=True,
-    help="First epoch to search for --record or --document.",
+    help="First epoch to search for --record or --document, counted from 0.",
 )
 @click.option(
     "--stop-epoch",
     type=int,
-    help="Stop before this epoch.  [default: one after --first-epoch]",
+    metavar="N",
+    show_default="one after --first-epoch",
+    help="Stop the search before this epoch.",
 )
 @order_options
 @click.option("--show", is_flag=True, help="Also show the record.")
@@ -77,7 +101,7 @@ def trace(
     as_json: bool,
     **order: Any,
 ) -> None:
-    """Find the record of a training step's row, and the place that it came from.
+    """Find the record of a training step's row, and its source.
 
     Of a packed row, find the document of each piece. DATASET is a path, or NAME=PATH
     for each dataset of a mixture; several paths are joined. Give the arguments that

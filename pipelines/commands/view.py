@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.ending import exit_now
 from gristmill.pipelines.commands.errors import EPILOG, errors_reported
 from gristmill.pipelines.commands.order import (
     opened_batches,
@@ -21,6 +20,7 @@ from gristmill.pipelines.commands.order import (
     read_state,
 )
 from gristmill.pipelines.console.common_options import command_line
+from gristmill.pipelines.console.ending import exit_now
 from gristmill.pipelines.console.messages import next_step, note
 
 
@@ -29,18 +29,22 @@ from gristmill.pipelines.console.messages import next_step, note
 @click.option(
     "--tokenizer",
     metavar="FILE",
-    help="Tokenizer of packed rows: shows their tokens as text.",
+    show_default="none: tokens are ids",
+    help="Tokenizer of packed rows, as for gristmill pack: shows tokens as text.",
 )
 @click.option(
     "--html",
     metavar="FILE",
+    show_default="none: the page is served",
     help="Write the page with a part of its content to this file, and end.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
+    metavar="N",
     default=0,
-    help="Port of this machine to serve at.  [default: a free one]",
+    show_default="a free one",
+    help="Port of this machine to serve at.",
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
 @click.pass_context
@@ -59,7 +63,7 @@ def view(
     no_browser: bool,
     **order: Any,
 ) -> None:
-    """Look at a dataset in a browser: shards, records, steps and their order.
+    """Look at a dataset in a browser: shards, records and order.
 
     DATASET is a path, or NAME=PATH for each dataset of a mixture. With the options of
     the order, or the --state of a feed, the page also shows which records are in which

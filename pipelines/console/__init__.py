@@ -1,1 +1,1 @@
-"""What a command says beside its result."""
+"""What every command has: common options, messages, and how its process ends."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-_PATHS = ("FILE", "PATH", "DIRECTORY")
+_PATHS = ("FILE", "DIR")
 
 if TYPE_CHECKING:
     _TextType = click.ParamType[str]

@@ -48,7 +48,7 @@ class ConvertOptions:
         "Columns to take, separated by commas; of WebDataset, members by extension. Of "
         "JSON lines and CSV, a:float gives the type of a, and * stands for all others.",
         shown="all",
-        metavar="A,B",
+        metavar="NAME,...",
         regex="[^,]+(,[^,]+)*",
         group="Source",
         example="text,url",
@@ -69,6 +69,7 @@ class ConvertOptions:
         "Function on records",
         "Function to call on every record. Takes bytes; returns bytes, a list of "
         "bytes, or None to drop the record.",
+        shown="none",
         metavar="MODULE:FUNCTION",
         regex="[^: ]+:[^ ]+",
         group="Source",
@@ -88,6 +89,7 @@ class ConvertOptions:
         "Dataset name",
         "Dataset name, the first part of every shard's file name.",
         shown="that of a dataset as input, or the last part of the output path",
+        metavar="NAME",
         regex=NAME_PATTERN,
         group="Target",
         example="c4",
@@ -98,6 +100,7 @@ class ConvertOptions:
         "Split to write. Other splits in the output are kept. Input files of several "
         "splits are joined only into one with another name than theirs.",
         shown="train",
+        metavar="NAME",
         regex=SPLIT_PATTERN,
         group="Target",
         example="validation",
@@ -114,6 +117,7 @@ class ConvertOptions:
         "integer",
         "Number of shards",
         "Number of shards. Each takes about the same number of input bytes.",
+        shown="as --shard-size says",
         metavar="N",
         regex=POSITIVE,
         least=1,
@@ -123,7 +127,7 @@ class ConvertOptions:
     shard_size: str | None = option(
         "text",
         "Input per shard",
-        "Input bytes per shard, such as 1GiB. Compressed files count as they are "
+        "Bytes of input per shard, such as 1GiB. Compressed files count as they are "
         "stored.",
         shown="256MiB",
         metavar="SIZE",
@@ -134,7 +138,8 @@ class ConvertOptions:
     records_per_shard: int | None = option(
         "integer",
         "Records per shard",
-        "Records per shard. Counts all records first.",
+        "Records per shard. Counts all records first, which reads the input once.",
+        shown="as --shard-size says",
         metavar="N",
         regex=POSITIVE,
         least=1,
@@ -156,7 +161,7 @@ class ConvertOptions:
         "Compression",
         "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
         default=DEFAULT_COMPRESSION,
-        metavar="TEXT",
+        metavar="CODEC",
         regex=COMPRESSION_PATTERN,
         group="Encoding",
         example="zstd:9",
@@ -185,7 +190,8 @@ class ConvertOptions:
     on_corrupt: OnCorrupt = option(  # noqa: RUF009 (a field, as the others)
         "choice",
         "Damaged input",
-        "What to do with damaged input: fail, or move on and copy it to quarantine/.",
+        "What to do with damaged input: fail, or copy it to quarantine/ in the output "
+        "and go on.",
         default="fail",
         choices=get_args(OnCorrupt),
         group="Damaged input",
@@ -194,7 +200,8 @@ class ConvertOptions:
     max_corrupt: int = option(
         "integer",
         "Most damaged regions",
-        "Fail if more regions than this are damaged.",
+        "Most damaged regions that --on-corrupt quarantine sets aside in a split; "
+        "with more, the conversion fails.",
         default=100,
         metavar="N",
         regex="[0-9]+",
@@ -237,6 +244,7 @@ class AppendOptions(ConvertOptions):
         "Split",
         "Split to append to. Required if there are several.",
         shown="the only one",
+        metavar="NAME",
         regex=SPLIT_PATTERN,
         group="Target",
         example="validation",
@@ -256,7 +264,7 @@ class AppendOptions(ConvertOptions):
         "Compression",
         "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
         shown="as in the first edition",
-        metavar="TEXT",
+        metavar="CODEC",
         regex=COMPRESSION_PATTERN,
         group="Encoding",
         example="zstd:9",

@@ -42,6 +42,7 @@ class VerifyOptions:
         "text",
         "Report",
         "Also write the result to this file, as JSON.",
+        shown="none",
         metavar="FILE",
         regex=GS_PATH,
         group="Target",
@@ -66,8 +67,9 @@ class IndexOptions:
     name: str | None = option(
         "text",
         "Dataset name",
-        "Dataset name.",
+        "Dataset name, the first part of every shard's file name.",
         shown="from the file names",
+        metavar="NAME",
         regex=NAME_PATTERN,
         group="Target",
         example="old",
@@ -77,6 +79,7 @@ class IndexOptions:
         "Split",
         "Put all files into this split.",
         shown="from the file names",
+        metavar="NAME",
         regex=SPLIT_PATTERN,
         group="Target",
         example="train",
@@ -84,7 +87,7 @@ class IndexOptions:
     overwrite: bool = option(
         "flag",
         "Overwrite",
-        "Index existing splits again.",
+        "Index splits again that dataset.json has already.",
         False,
         group="Target",
         example="true",
@@ -103,6 +106,8 @@ class LaunchOptions:
         "Beam runner",
         "Run on this Beam runner, such as DataflowRunner, instead of local processes. "
         "Beam's options can follow, or stand after --.",
+        shown="none",
+        metavar="RUNNER",
     )
     wait: bool = option(
         "flag", "Wait", "Wait until the Dataflow job has finished.", False

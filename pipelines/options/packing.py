@@ -21,6 +21,7 @@ class PackingOptions(ConvertOptions):
         "Tokenizer",
         "A tokenizer.json of Hugging Face, a SentencePiece model, a tiktoken file, or "
         "module:function. Without one the column holds tokens.",
+        shown="none",
         metavar="FILE",
         regex="[^,]+",
         group="Tokens",
@@ -40,7 +41,8 @@ class PackingOptions(ConvertOptions):
     vocabulary_size: int | None = option(
         "integer",
         "Size of the vocabulary",
-        "Of a column of tokens: ids are below it. Up to 65,536 they take 2 bytes each.",
+        "Number of ids that a column of tokens can have: each is below it. Up to "
+        "65,536, a token takes 2 bytes in a row.",
         shown="any id of 32 bits",
         metavar="N",
         regex=POSITIVE,
@@ -51,7 +53,7 @@ class PackingOptions(ConvertOptions):
     length: int = option(
         "integer",
         "Tokens per row",
-        "Tokens of a row, at most.",
+        "Most tokens of a row.",
         default=2048,
         metavar="N",
         regex=POSITIVE,
@@ -150,6 +152,7 @@ class RepackOptions(PackingOptions):
         "Split",
         "Split to pack again. Other splits in the output are kept.",
         shown="all",
+        metavar="NAME",
         regex=SPLIT_PATTERN,
         group="Target",
         example="validation",
@@ -171,7 +174,7 @@ class RepackOptions(PackingOptions):
     length: int | None = option(  # type: ignore[assignment]
         "integer",
         "Tokens per row",
-        "Tokens of a row, at most.",
+        "Most tokens of a row.",
         shown="as in DATASET",
         metavar="N",
         regex=POSITIVE,

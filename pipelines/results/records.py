@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from gristmill.dataset.example import Values, decode_example
@@ -13,15 +14,18 @@ _VALUES_SHOWN = 8
 _BYTES_SHOWN = 24
 
 
-def record_text(number: int, record: bytes, *, full: bool = False) -> str:
+def record_text(
+    number: int, record: bytes, *, full: bool = False, source: str = ""
+) -> str:
     """Returns a record as text: a decoded tf.train.Example, a string, or its bytes.
 
     Args:
         number: Its number.
         record: The record.
         full: Whether to show all of it: long values are cut otherwise.
+        source: File and place that it is from, if that is to be shown.
     """
-    lines = [f"record {number}: {len(record):,} bytes"]
+    lines = [f"record {number}: {len(record):,} bytes" + (source and f", {source}")]
     features = _features(record)
     for name, values in sorted(features.items()):
         lines.append(f"  {name}: {_values_text(values, full)}")
@@ -30,14 +34,16 @@ def record_text(number: int, record: bytes, *, full: bool = False) -> str:
     return "\n".join(lines)
 
 
-def record_json(number: int, record: bytes) -> str:
-    """Returns a record as one line of JSON.
+def record_json(
+    number: int, record: bytes, *, source: Mapping[str, Any] | None = None
+) -> str:
+    """Returns a record as one line of JSON, with `source`, the place that it is from.
 
     It has `features`, or for what is no tf.train.Example null, and `text` or `base64`.
     Of features, bytes that are no UTF-8 are an object with `base64`.
     """
     features = _features(record)
-    fields: dict[str, Any] = {"record": number, "bytes": len(record)}
+    fields: dict[str, Any] = {"record": number, "bytes": len(record), **(source or {})}
     fields["features"] = {
         name: [_value_json(value) for value in values]
         for name, values in features.items()

@@ -37,7 +37,7 @@ def plan_of(**more: object) -> Plan:
             "format": "TFRecord",
             "splits": ["train", "test"],
         },
-        "sample": {"parts": 64, "records": 7000, "share": 0.0001, "whole": False},
+        "sample": {"ranges": 64, "records": 7000, "share": 0.0001, "whole": False},
         "records": Estimate(5e8, 1e7),
         "raw_bytes": Estimate(1e12),
         "lengths": {"mean": 2000.0, "median": 900.0, "p99": 9000.0, "most": 40_000.0},

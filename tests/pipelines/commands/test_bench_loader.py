@@ -190,3 +190,12 @@ def test_wrong_usage_is_told(dataset, tmp_path):
     batches = loader.global_batches(loader.open(dataset), batch_size=9, epochs=1)
     with pytest.raises(InputError, match="epochs=None"):
         measure(batches)
+
+
+def test_one_host_of_several_reads_its_rows(dataset):
+    text = bench(dataset, "--batch-size=64", "--hosts=4", "--seconds=0.1", "--json")
+    measured = json.loads(text)
+    for part in ("alone", "fed"):
+        assert measured[part]["records"] == 16 * measured[part]["batches"]
+    error = bench(dataset, "--batch-size=64", "--hosts=3", code=2)
+    assert "the global batch does not divide among the hosts" in error

@@ -74,9 +74,9 @@ def test_an_error_of_a_variable_names_it(dataset: str) -> None:
 
 
 def test_a_variable_of_no_option_is_named(dataset: str) -> None:
-    done = run("head", dataset, GRISTMILL_HEAD_RECORD="1", GRISTMILL_TRACE_SEED="1")
+    done = run("head", dataset, GRISTMILL_HEAD_NUMBER="1", GRISTMILL_TRACE_SEED="1")
     (warning, *_) = done.stderr.splitlines()
-    assert warning == "warning: GRISTMILL_HEAD_RECORD is no option of gristmill head"
+    assert warning == "warning: GRISTMILL_HEAD_NUMBER is no option of gristmill head"
     assert "TRACE" not in done.stderr
 
 

@@ -80,7 +80,7 @@ def test_a_file_of_logs(dataset: str, tmp_path: pathlib.Path) -> None:
     )
     log = tmp_path / "log"
     assert run("verify", dataset, "--log-file", log, "-q", "--workers", 1).stderr == ""
-    run("head", "nowhere", "--log-file", log, code=3)
+    run("inspect", "nowhere", "--log-file", log, code=3)
     lines = log.read_text().splitlines()
     begin = rf"{TIME} INFO gristmill\S*: gristmill \S+, Python \S+: "
     assert re.fullmatch(
@@ -90,7 +90,7 @@ def test_a_file_of_logs(dataset: str, tmp_path: pathlib.Path) -> None:
         rf"{TIME} INFO gristmill\S*: .*: \d+ records compared", lines[1]
     )
     assert re.fullmatch(rf"{TIME} INFO gristmill\S*: done in [\d.]+ s", lines[4])
-    assert re.fullmatch(begin + "gristmill head nowhere", lines[5])
+    assert re.fullmatch(begin + "gristmill inspect nowhere", lines[5])
     assert re.fullmatch(
         rf"{TIME} ERROR gristmill\S*: NotADatasetError: not a committed dataset",
         lines[6],

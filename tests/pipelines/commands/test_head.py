@@ -1,0 +1,144 @@
+"""Records of input files, shown before a conversion; those of datasets: test_show.py.
+
+Covers: transforms/sources/first_records.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pathlib
+import shlex
+import tarfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from gristmill.dataset import encode_example
+from gristmill.pipelines.commands.main import cli
+from tests.support.datasets import convert
+from tests.support.records import frames_of, write_array_records, write_tfrecords
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    done = CliRunner().invoke(cli, [*map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def rows_of(*arguments: object) -> list[dict]:
+    return [*map(json.loads, run("head", *arguments, "--json").stdout.splitlines())]
+
+
+def test_head_of_files_shows_records_with_their_places(tmp_path: pathlib.Path) -> None:
+    records = [b"record %d" % number for number in range(30)]
+    records[1] = encode_example({"text": b"hello", "id": 7})
+    write_tfrecords(tmp_path / "c4-train-0", records[:20])
+    # Compressed, empty, and of another split: all of them can be looked at.
+    (tmp_path / "c4-train-1").write_bytes(b"")
+    (tmp_path / "c4-test-2.gz").write_bytes(gzip.compress(frames_of(records[20:])))
+    pattern = f"{tmp_path}/c4-*"
+    done = run("head", pattern, "-n", 2)
+    first = f"{tmp_path}/c4-test-2.gz"
+    assert f"record 0: 9 bytes, {first}, byte offset 0\n  'record 20'" in done.stdout
+    assert shlex.split(done.stderr) == ["next:", "gristmill", "plan", pattern]
+    rows = rows_of(pattern, "--offset", 9, "-n", 3)
+    assert [row.get("text") for row in rows] == ["record 29", "record 0", None]
+    assert rows[2]["features"] == {"text": ["hello"], "id": [7]}
+    assert [row["record"] for row in rows] == [9, 10, 11]
+    other = f"{tmp_path}/c4-train-0"
+    assert [(row["file"], row["place"]) for row in rows] == [
+        (first, 9 * 25),
+        (other, 0),
+        (other, 8 + 16),
+    ]
+    raw = run("head", tmp_path / "c4-train-0", "--raw", "--offset", 18, "-n", 9)
+    assert raw.stdout_bytes == b"record 18record 19"
+    assert len(rows_of(tmp_path, "-n", 99)) == 30
+
+
+def members(path: pathlib.Path) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, data in (("a.txt", b"one"), ("b.txt", b"two")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
+MAKE = {
+    "x.jsonl": lambda path: path.write_text('{"t": "one"}\n{"t": "two"}\n'),
+    "x.csv": lambda path: path.write_text("t\none\ntwo\n"),
+    "x.txt": lambda path: path.write_text("one\ntwo\n"),
+    "x.parquet": lambda path: pq.write_table(pa.table({"t": ["one", "two"]}), path),
+    "x.tar": members,
+    "x.array_record": lambda path: write_array_records(path, [b"one", b"two"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "place"),
+    [
+        ("x.jsonl", ["--record=column:t"], "byte offset 13"),
+        ("x.csv", ["--record=column:t", "--input-format=csv"], "byte offset 6"),
+        ("x.txt", ["--input-format=text"], "byte offset 4"),
+        ("x.parquet", ["--record=column:t"], "row 1"),
+        ("x.tar", ["--record=column:txt"], "byte offset 1,024"),
+        ("x.array_record", [], "record 1"),
+    ],
+)
+def test_head_takes_the_formats_of_a_conversion(
+    tmp_path: pathlib.Path, name: str, options: list[str], place: str
+) -> None:
+    MAKE[name](tmp_path / name)
+    assert run("head", tmp_path / name, *options, "--raw").stdout_bytes == b"onetwo"
+    done = run("head", tmp_path / name, *options, "--offset=1")
+    assert f"record 1: 3 bytes, {tmp_path / name}, {place}" in done.stdout
+    assert "'two'" in done.stdout
+    # The options that say how records are made are those of the command that follows.
+    line = done.stderr.removeprefix("next: gristmill ")
+    assert shlex.split(line)[:2] == ["plan", str(tmp_path / name)]
+    assert len(shlex.split(line)) == 2 + 2 * len(options)
+
+
+def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path: pathlib.Path) -> None:
+    records = [b"%06d" % number * 1000 for number in range(500)]
+    data = bytearray(frames_of(records))
+    for at in (400, 499):
+        data[at * 6016 + 100] ^= 1
+    (tmp_path / "x.tfrecord").write_bytes(data)
+    rows = rows_of(tmp_path / "x.tfrecord", "--offset", 170, "-n", 230)
+    assert [row["record"] for row in rows] == list(range(170, 400))
+    assert [int(row["text"][:6]) for row in rows] == list(range(170, 400))
+    failed = run("head", tmp_path / "x.tfrecord", "--offset=399", code=3)
+    assert failed.stdout.startswith("record 399: 6,000 bytes")
+    assert "corrupt record of 6,000 bytes in TFRecord file" in failed.stderr
+    assert f"byte offset {400 * 6016:,}" in failed.stderr
+    assert "to do:" in failed.stderr
+
+
+def test_head_refuses_what_has_no_meaning(tmp_path: pathlib.Path) -> None:
+    write_tfrecords(tmp_path / "x.tfrecord", [b"a", b"b"])
+    (tmp_path / "empty").touch()
+    dataset = convert(tmp_path / "set", [[b"a"]])
+    for path, options, message in (
+        ("x.tfrecord", ["--random"], "--random is for a dataset only"),
+        ("x.tfrecord", ["--split=test"], "--split is for a dataset, or a directory"),
+        ("x.tfrecord", ["--offset=2"], "no record has this number"),
+        ("x.tfrecord", ["--columns=a"], "--columns is not for TFRecord files"),
+        ("empty", [], "the inputs hold no records"),
+        ("nowhere", [], "no input file matches"),
+        (dataset, ["--columns=a"], "--columns is for input files only"),
+    ):
+        error = run("head", tmp_path / path, *options, code=2).stderr
+        assert message in error
+        assert "to do:" in error
+
+
+def test_head_of_splits(tmp_path: pathlib.Path) -> None:
+    dataset = convert(tmp_path, [[b"of test"]], split="test")
+    done = run("head", dataset)
+    assert "'of test'" in done.stdout  # There is no other split.
+    assert done.stderr == f"next: gristmill bench-loader {dataset} --split test\n"
