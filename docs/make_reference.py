@@ -221,6 +221,10 @@ VARIABLES = {
         "the Dataflow templates",
         "User as which the launcher runs. The image sets it.",
     ),
+    "KUBERNETES_SERVICE_HOST": (
+        "`view`",
+        "Set in a pod: the command to reach the page is then one of `kubectl`.",
+    ),
     "NO_COLOR": ("all commands", "`1` leaves out colours."),
     "NO_GCE_CHECK": (
         "`doctor`, Google's libraries",
@@ -232,6 +236,10 @@ VARIABLES = {
         "Threads of NumPy's linear algebra. Set to 1 if it is not set: nothing here "
         "uses them.",
     ),
+    "SSH_CONNECTION": (
+        "`view`",
+        "Set in a session of SSH: the command to reach the page is then one of `ssh`.",
+    ),
     "STORAGE_EMULATOR_HOST": (
         "everything that uses `gs://`",
         "Address of another Cloud Storage, such as `http://localhost:4443`; no "
@@ -241,6 +249,10 @@ VARIABLES = {
         "all commands",
         "Directory for temporary files: shards on their way to a bucket, documents of "
         "packed rows while they are compared.",
+    ),
+    "WAYLAND_DISPLAY": (
+        "`view`",
+        "Set, as `DISPLAY`, where there is a display: the browser is on this machine.",
     ),
 }
 # Set for libraries, and not read.
