@@ -52,7 +52,7 @@ def test_damaged_input(tmp_path, runner):
     ("arguments", "code", "type_"),
     [
         (("inspect", "nowhere"), 3, "NotADatasetError"),
-        (("head", "nowhere"), 3, "NotADatasetError"),
+        (("head", "nowhere"), 2, "InputError"),
         (("verify", "nowhere"), 3, "NotADatasetError"),
         (("status", "nowhere"), 3, "NotADatasetError"),
         (("index", "nowhere*"), 2, "InputError"),
