@@ -77,8 +77,9 @@ _GCS = {
     "obstore": ("floor", "obstore"),
 }
 _STREAMING_WRITE = {
-    "convert": ("ours", "gristmill convert, zstd:3"),
-    "convert_plain": ("ours", "the same, uncompressed"),
+    "writer": ("ours", "Writer, zstd:3"),
+    "writer_16": ("ours", "the same, 16 records a chunk"),
+    "writer_plain": ("ours", "Writer, uncompressed"),
     "mds_zstd": ("peer", "MDSWriter, zstd:3"),
     "mds": ("peer", "MDSWriter, uncompressed"),
 }

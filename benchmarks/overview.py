@@ -130,8 +130,8 @@ PEERS = {
     ),
     "mds_write": Comparison(
         "MosaicML Streaming", ("mosaicml-streaming",),
-        "TFRecords to shards with `zstd:3` beside `MDSWriter`; 1 process",
-        "streaming", "convert", "mds_zstd", "bytes", _timed,
+        "records to shards with `zstd:3`, `Writer` beside `MDSWriter`; 1 process",
+        "streaming", "writer", "mds_zstd", "bytes", _timed,
     ),
     "mds_read": Comparison(
         "MosaicML Streaming", ("mosaicml-streaming",),

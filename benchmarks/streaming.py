@@ -5,8 +5,8 @@
     python -m benchmarks.streaming --streaming PYTHON --quick
 
 PYTHON is that of an environment with `mosaicml-streaming`. Both write the records of
-the same TFRecord files in one process: gristmill with its start-up, MosaicML's writer
-without its imports, which take seconds.
+the same TFRecord files, which a loop reads unchecked, in one process: gristmill by
+`dataset.Writer`. The imports do not count.
 MosaicML's shards are compressed as a whole, and are decompressed to the local disk
 before they are read: so readers have shards that are not compressed, gristmill's among
 them, and gristmill's of compressed records beside. Readers are processes of their own,
@@ -27,7 +27,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import c4_like, figures, process_cost
+from benchmarks import c4_like, figures
 from benchmarks.contest import (
     describe_environment,
     describe_machine,
@@ -36,14 +36,24 @@ from benchmarks.contest import (
     version_in,
     write_reports,
 )
+from benchmarks.peers import read_frames_unchecked
 from benchmarks.rounds import Run, Spread, by_round, run_process, take_turns
+from gristmill import loader
+from gristmill.dataset import Writer, WriterOptions
 
 _FILES = 4
 _BATCH = 256
 _WARM_BATCHES = 8
+_SHARD_BYTES = 64 << 20  # As MDSWriter has.
+_OURS = {
+    "writer": WriterOptions(compression="zstd:3", group_size=1),
+    "writer_16": WriterOptions(compression="zstd:3", group_size=16),
+    "writer_plain": WriterOptions(compression="uncompressed", group_size=1),
+}
 _LABELS = {
-    "convert": "`gristmill convert`, zstd:3, every record checked",
-    "convert_plain": "`gristmill convert`, not compressed",
+    "writer": "`Writer`, zstd:3, every record checked",
+    "writer_16": "the same, 16 records a chunk",
+    "writer_plain": "`Writer`, not compressed, every record checked",
     "mds_zstd": "`MDSWriter`, zstd:3, a hash of each shard",
     "mds": "`MDSWriter`, not compressed",
     "feed": "`batches.feed`, global shuffle, zstd:3",
@@ -53,7 +63,8 @@ _LABELS = {
 }
 # MosaicML Streaming imports torch, which would look for a GPU.
 _VARIABLES = {"CUDA_VISIBLE_DEVICES": ""}
-_WRITERS = ("convert", "convert_plain", "mds_zstd", "mds")
+_READ = {"feed": "writer", "feed_plain": "writer_plain"}
+_WRITERS = (*_OURS, "mds_zstd", "mds")
 
 
 class Benchmark:
@@ -86,17 +97,10 @@ class Benchmark:
             command = [str(self._python), "-m", "benchmarks.streaming_peers", "write"]
             command += [str(output), *self._inputs]
             command += ["--compression=zstd:3"] if key == "mds_zstd" else []
-            run = run_process(key, command, variables=_VARIABLES)
-            took = {name: run[name] for name in ("cpu_seconds", "wall_seconds")}
         else:
-            codec = "zstd:3" if key == "convert" else "uncompressed"
-            command = [sys.executable, "-m", "gristmill", "convert", *self._inputs]
-            command += [str(output), "--workers=1", f"--num-shards={_FILES}"]
-            command += ["--group-size=1", f"--compression={codec}"]
-            cost = process_cost.measure_command(command)
-            if cost.exit_code:
-                raise RuntimeError(f"{key}: exit code {cost.exit_code}\n{cost.output}")
-            took = {"cpu_seconds": cost.cpu_seconds, "wall_seconds": cost.wall_seconds}
+            command = [sys.executable, "-m", "benchmarks.streaming", "--contestant"]
+            command += [key, str(output), *self._inputs]
+        run = run_process(key, command, variables=_VARIABLES)
         name = "index.json" if key.startswith("mds") else "dataset.json"
         found = json.loads((output / name).read_text())
         if key.startswith("mds"):
@@ -105,7 +109,7 @@ class Benchmark:
             raise RuntimeError(
                 f"{key}: wrote {found['records']:,} of {self.records:,} records"
             )
-        return took
+        return {name: run[name] for name in ("cpu_seconds", "wall_seconds")}
 
     def measure(self, key: str) -> dict[str, Any]:
         """Runs one contestant once.
@@ -133,18 +137,29 @@ class Benchmark:
         else:
             command = [sys.executable, "-m", "benchmarks.streaming"]
             command += ["--contestant", key, f"--seconds={self._seconds}"]
-            command += ["--work-dir", str(self._work)]
+            command += [str(self._work / _READ[key])]
         run = run_process(key, command, variables=_VARIABLES)
         if (found := run.pop("dataset_records")) != self.records:
             raise RuntimeError(f"{key}: {found:,} of {self.records:,} records")
         return run
 
 
-def run_feed(key: str, work: pathlib.Path, seconds: float) -> dict[str, Any]:
-    """Measures a feed of gristmill in this process."""
-    from gristmill import loader
+def run_writer(key: str, output: str, inputs: Sequence[str]) -> dict[str, float]:
+    """Measures a writer of gristmill in this process."""
+    cpu, started = time.process_time(), time.perf_counter()
+    with Writer(output, shard_bytes=_SHARD_BYTES, writer=_OURS[key]) as writer:
+        for path in inputs:
+            for record in read_frames_unchecked(path):
+                writer.write(record)
+    return {
+        "cpu_seconds": time.process_time() - cpu,
+        "wall_seconds": time.perf_counter() - started,
+    }
 
-    dataset = loader.open(work / ("convert" if key == "feed" else "convert_plain"))
+
+def run_feed(path: str, seconds: float) -> dict[str, Any]:
+    """Measures a feed of gristmill in this process."""
+    dataset = loader.open(path)
     batches = loader.global_batches(dataset, batch_size=_BATCH, seed=1)
     given = size_bytes = 0
     with batches.feed(process_index=0, process_count=1) as feed:
@@ -194,8 +209,8 @@ def render(results: dict[str, Any]) -> str:
         "",
         f"{made['records']:,} records of C4-like text, {made['bytes'] / 1e6:,.0f} MB. "
         f"Medians of {results['settings']['rounds']} rounds (lowest..highest). "
-        "gristmill's conversions have their start-up in them, `MDSWriter` not its "
-        "imports. `StreamingDataset` mixes the records of some shards at a time, "
+        "`Writer` reads each finished shard again and compares every record. Imports "
+        "do not count. `StreamingDataset` mixes the records of some shards at a time, "
         "gristmill those of all.",
         "",
         *(f"{image}\n" for image in figures.images("streaming", results)),
@@ -215,7 +230,7 @@ def render(results: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark, or one reader of it."""
+    """Runs the benchmark, or one contestant of it."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.streaming", description=__doc__.splitlines()[0]
     )
@@ -225,8 +240,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seconds", type=float, help="of each reader, but for an epoch (3)"
     )
     parser.add_argument(
-        "--contestant", choices=("feed", "feed_plain"), help=argparse.SUPPRESS
+        "--contestant", choices=(*_OURS, *_READ), help=argparse.SUPPRESS
     )
+    parser.add_argument("paths", nargs="*", help=argparse.SUPPRESS)
     every = [*_LABELS]
     args = parse_contest(
         parser,
@@ -236,7 +252,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         full={"bytes": 200_000_000, "rounds": 5, "seconds": 3, "contestants": every},
     )
     if args.contestant:
-        print(json.dumps(run_feed(args.contestant, args.work_dir, args.seconds)))
+        path, *inputs = args.paths
+        if args.contestant in _OURS:
+            measured = run_writer(args.contestant, path, inputs)
+        else:
+            measured = run_feed(path, args.seconds)
+        print(json.dumps(measured))
         return 0
     if args.streaming is None:
         parser.error("--streaming is missing: a Python with mosaicml-streaming")
