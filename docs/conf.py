@@ -27,6 +27,7 @@ extensions = [
     "site_api",
     "site_errors",
     "site_llms",
+    "site_search",
 ]
 
 # --- The pages.
@@ -77,7 +78,9 @@ napoleon_use_ivar = True
 html_theme = "pydata_sphinx_theme"
 html_title = "gristmill"
 html_static_path = ["site_style"]
+templates_path = ["site_templates"]
 html_css_files = ["site.css"]
+html_js_files = ["search_index.js", "search.js"]
 html_favicon = "site_style/favicon.svg"
 html_copy_source = False
 html_show_sphinx = False

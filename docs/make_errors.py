@@ -24,10 +24,10 @@ there, and what to do. The attributes `what`, `where`, `expected`, `got` and `cu
 the same by name, and commands print them as JSON with `--json`; the exit codes are in
 [the command line](cli.md#exit-codes).
 
-To find a message, search the page for its first line, without names and numbers. The
-examples were provoked by a test and show the messages as they were; `/data` is the
-folder of the test. On the site, tables have all other messages, with `…` for what
-differs, and what to do.
+To find a message, paste it into the search of the site as it is; on GitHub, search this
+page for its first line, without names and numbers. The examples were provoked by a test
+and show the messages as they were; `/data` is the folder of the test. On the site,
+tables have all other messages, with `…` for what differs, and what to do.
 
 """
 

@@ -24,6 +24,12 @@ class Page(NamedTuple):
     description: str
 
 
+def pages_in_order(app: Sphinx) -> Iterator[Page]:
+    """Yields all pages, in the order of the navigation."""
+    yield Page(app.config.root_doc, "Start here", "install, convert, feed")
+    yield from pages_below(app, app.config.root_doc)
+
+
 def pages_below(app: Sphinx, docname: str) -> Iterator[Page]:
     """Yields the pages that an index page lists, and those below them, in order."""
     for title, target, description in entries_of(source_of(app, docname)):
@@ -54,11 +60,15 @@ def write_texts(app: Sphinx, error: Exception | None) -> None:
     title, summary, _ = home.split("\n\n", 2)
     listed = [title, "", *(f"> {line}" for line in summary.splitlines()), ""]
     whole = []
-    pages = [Page(app.config.root_doc, "Start here", "install, convert, feed")]
-    pages += pages_below(app, app.config.root_doc)
-    for page in pages:
+    folders = 0
+    for page in pages_in_order(app):
         if page.docname.endswith("/index"):
+            folders += 1
             listed += ["", f"## {page.title}", ""]
+        elif "/" not in page.docname and folders:
+            # By the convention, what may be left out where there is little room.
+            folders = 0
+            listed += ["", "## Optional", ""]
         note = f": {page.description}" if page.description else ""
         listed.append(f"- [{page.title}]({page.docname}.md){note}")
         text = text_of(app, page.docname).strip() + "\n"

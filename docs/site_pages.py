@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import pathlib
 import re
+import textwrap
 from typing import Any
 
 from docutils import nodes
@@ -16,6 +18,8 @@ from sphinx.config import Config
 _ENTRY = re.compile(
     r"^- \[([^\]]*)\]\(([^)#:]+\.md)\)(?:: (.*(?:\n  .*)*))?", re.MULTILINE
 )
+# Letters that search engines show of a description, about.
+_DESCRIPTION = 200
 
 
 def entries_of(markdown: str) -> list[tuple[str, str, str]]:
@@ -46,6 +50,25 @@ def leave_folders(app: Sphinx, doctree: nodes.document) -> None:
             link.replace_self(link.children)
 
 
+def describe_page(
+    app: Sphinx,
+    pagename: str,
+    templatename: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Gives a page its first sentences as description, which search engines show."""
+    del app, pagename, templatename
+    found = doctree.findall(nodes.paragraph) if doctree else ()
+    first = next(
+        (each for each in found if isinstance(each.parent, nodes.section)), None
+    )
+    if first is not None:
+        text = textwrap.shorten(first.astext(), _DESCRIPTION, placeholder=" …")
+        content = html.escape(text)
+        context["metatags"] += f'<meta name="description" content="{content}" />\n'
+
+
 def name_version(app: Sphinx, config: Config) -> None:
     """Tells the menu of versions which of them this is."""
     del app
@@ -57,6 +80,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", name_version)
     app.connect("source-read", add_navigation)
     app.connect("doctree-read", leave_folders)
+    app.connect("html-page-context", describe_page)
     for language in ("mermaid", "proto", "promql"):
         app.add_lexer(language, TextLexer)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -171,6 +171,11 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
     title = re.compile(r"<title>\s*\w.*</title>", re.DOTALL)
     untitled = [path for path in pages if not title.search(path.read_text("utf-8"))]
     assert untitled == []
+    told = re.compile(r'<meta name="description" content="[^"]{20,}" />')
+    undescribed = {
+        path.name for path in pages if len(told.findall(path.read_text("utf-8"))) != 1
+    }
+    assert undescribed == {"genindex.html", "py-modindex.html", "search.html"}
     wrong = []
     assert len(pages) > 50
     for path, found in pages.items():
@@ -196,11 +201,6 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
     options = (site / "docs" / "index.html").read_text(encoding="utf-8")
     assert "theme_switcher_version_match = '7.0'" in options
     assert "theme_switcher_json_url = '../switcher.json'" in options
-
-    # The search finds names of the API, of commands, and words of pages.
-    index = (site / "searchindex.js").read_text(encoding="utf-8")
-    for word in ("globalbatch", "quarantin", "torchtitan", "shuffl", "dataflow"):
-        assert word in index, word
 
     # Every public name is described, and a page of its package shows it.
     objects = (site / "docs" / "reference" / "api").glob("*.html")
@@ -228,6 +228,12 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
     # Language models get each page as text.
     listed = (site / "llms.txt").read_text(encoding="utf-8")
     whole = (site / "llms-full.txt").read_text(encoding="utf-8")
+    assert re.fullmatch(
+        r"# .+\n\n(> .+\n)+(\n+## .+\n\n(- \[.+?\]\(.+?\)(: .+)?\n)+)+", listed
+    )
+    optional = listed.partition("## Optional\n")[2]
+    assert optional.count("](") == 2
+    assert "CHANGELOG.md" in optional
     for page in PAGES:
         name = page.relative_to(ROOT).as_posix()
         assert f"]({name})" in listed
