@@ -39,9 +39,8 @@ def rows(head: str, lines: Iterable[Iterable[str]]) -> str:
 _ABOUT_COMMANDS = """\
 # All commands and options
 
-Made of the code, as `gristmill COMMAND --help` is. [The command line](cli.md) explains
-the commands, with examples. Each option can be given as a variable of the environment,
-too.
+What `gristmill COMMAND --help` shows, and the environment variable of each option.
+[The command line](cli.md) explains the commands, with examples.
 
 """
 
@@ -131,12 +130,11 @@ _UNITS = {"_seconds": "seconds", "_bytes": "bytes"}
 _ABOUT_METRICS = """\
 # Metrics
 
-What a feed counts: `feed.stats` has the fields,
-[`export_stats`](../train/waiting.md#exported) gives them to Prometheus and
-`export_to_opentelemetry` to OpenTelemetry. Each has a label `feed`, the name that was
-given. Names for Prometheus have underscores, those for OpenTelemetry dots. Times are
-added up over all threads and workers of a host, so they can exceed the time that
-passed.
+What a feed counts. `feed.stats` has the fields,
+[`export_stats`](../train/waiting.md#exported) exports them to Prometheus and
+`export_to_opentelemetry` to OpenTelemetry, each with a label `feed`: the name given to
+the export. In Prometheus names have underscores, in OpenTelemetry dots. Times are
+added over all threads and workers of a host, so they can exceed the time that passed.
 
 """
 
@@ -173,31 +171,31 @@ def metrics_page() -> str:
             "field of `stats` | exported as | kind | unit | meaning",
             lines,
         )
-        + "\n\nOpenTelemetry has units beside names: `s`, and `By` for bytes.\n\n"
+        + "\n\nIn OpenTelemetry the unit is a field: `s`, and `By` for bytes.\n\n"
         "## Causes\n\n"
-        f"`gristmill_feed_{WAITS_FOR}` has a label `cause` beside: "
+        f"`gristmill_feed_{WAITS_FOR}` also has a label `cause`: "
         f"{' '.join(causes[1].split())}\n"
-        "[What a trainer waits for](../train/waiting.md) tells how it is found and "
+        "[What a trainer waits for](../train/waiting.md) says how it is found and "
         "what to do.\n\n"
-        "## Rates\n\nThese are computed of the fields:\n\n"
+        "## Rates\n\nThese are computed from the fields:\n\n"
         + rows("property of `stats` | meaning", shares)
         + "\n"
     )
 
 
-# --- Variables of the environment.
+# --- Environment variables.
 
 # Variable -> who reads it, and what it does.
 VARIABLES = {
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": (
         "conversions on Dataflow",
-        "Another address of the Compute API, which is asked about the network.",
+        "Address of the Compute API, where it is another one.",
     ),
-    "GCE_METADATA_HOST": ("`doctor`", "Another address of the metadata server."),
-    "GCE_METADATA_IP": ("`doctor`", "As `GCE_METADATA_HOST`, which is used first."),
+    "GCE_METADATA_HOST": ("`doctor`", "Address of the metadata server."),
+    "GCE_METADATA_IP": ("`doctor`", "The same; `GCE_METADATA_HOST` has precedence."),
     "GOOGLE_APPLICATION_CREDENTIALS": (
         "everything that uses `gs://`",
-        "A key file. Without it, the usual places of Google's libraries are searched.",
+        "A key file. Without it, Google's libraries search their usual places.",
     ),
     "GRISTMILL_CACHE_DIR": (
         "the loader, `doctor`",
@@ -207,15 +205,15 @@ VARIABLES = {
     ),
     "GRISTMILL_GCS_DEADLINE_SECONDS": (
         "everything that uses `gs://` but the loader's reads of records",
-        "How long a request is repeated before it is an error. Default: 120.",
+        "Seconds of retries before a request is an error. Default: 120.",
     ),
     "GRISTMILL_GCS_TIMEOUT_SECONDS": (
         "everything that uses `gs://` but the loader's reads of records",
-        "How long one request may take. Default: 30.",
+        "Seconds before a request without progress is repeated. Default: 30.",
     ),
     "GRISTMILL_IMAGE": (
         "the Dataflow templates",
-        "Image of the workers. The image of the launcher sets it to itself.",
+        "Image of the workers. The launcher's image sets it.",
     ),
     "GRISTMILL_USER": (
         "the Dataflow templates",
@@ -223,27 +221,26 @@ VARIABLES = {
     ),
     "KUBERNETES_SERVICE_HOST": (
         "`view`",
-        "Set in a pod: the command to reach the page is then one of `kubectl`.",
+        "Set in a pod: the page is reached by `kubectl port-forward`.",
     ),
     "NO_COLOR": ("all commands", "`1` leaves out colours."),
     "NO_GCE_CHECK": (
         "`doctor`, Google's libraries",
-        "`true` if the machine is none of Google's, so that nothing waits for its "
-        "metadata.",
+        "`true`: do not ask for Google's metadata server.",
     ),
     "OPENBLAS_NUM_THREADS": (
         "all commands, workers of a feed",
-        "Threads of NumPy's linear algebra. Set to 1 if it is not set: nothing here "
-        "uses them.",
+        "Threads of NumPy's linear algebra. gristmill needs none: without a value it "
+        "sets 1.",
     ),
     "SSH_CONNECTION": (
         "`view`",
-        "Set in a session of SSH: the command to reach the page is then one of `ssh`.",
+        "Set by SSH: `view` shows the command for a tunnel to its page.",
     ),
     "STORAGE_EMULATOR_HOST": (
         "everything that uses `gs://`",
-        "Address of another Cloud Storage, such as `http://localhost:4443`; no "
-        "credentials are used then.",
+        "Address of a server in place of Cloud Storage, such as "
+        "`http://localhost:4443`. No credentials are used then.",
     ),
     "TMPDIR": (
         "all commands",
@@ -252,7 +249,7 @@ VARIABLES = {
     ),
     "WAYLAND_DISPLAY": (
         "`view`",
-        "Set, as `DISPLAY`, where there is a display: the browser is on this machine.",
+        "As `DISPLAY`: the machine has a display, so no tunnel is needed.",
     ),
 }
 # Set for libraries, and not read.
@@ -264,10 +261,10 @@ SET_FOR_LIBRARIES = {
     ),
     "JAX_PLATFORMS": "A feed's workers use no accelerator: `cpu` there.",
     "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": (
-        "A connection that stands still is given up. A value that is set stays."
+        "A stalled connection is closed. A value that is set stays."
     ),
     "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": (
-        "A connection that stands still is given up. A value that is set stays."
+        "A stalled connection is closed. A value that is set stays."
     ),
     "TENSORSTORE_GCS_HTTP_URL": (
         "Set to `STORAGE_EMULATOR_HOST` while TensorStore connects."
@@ -297,7 +294,7 @@ def environment_page() -> str:
     """Returns the page of the variables of the environment."""
     return (
         "# Environment variables\n\n"
-        "Every option of a command is a variable too, such as "
+        "Every option of a command is also an environment variable, such as "
         "`GRISTMILL_CONVERT_GROUP_SIZE` for `--group-size` of\n`convert`: "
         "[all commands and options](commands.md) lists them. These are the others.\n\n"
         + rows(
