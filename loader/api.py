@@ -134,6 +134,7 @@ class GlobalBatches(Batches):
                 "a run is of so many tokens, or of so many steps",
                 expected="tokens or steps",
                 got=f"tokens={tokens!r}, steps={steps!r}",
+                cure="give one of tokens and steps",
             )
         held = [
             held_tokens(
@@ -192,6 +193,8 @@ class GlobalBatches(Batches):
                 "decode is not a function",
                 expected="a function of list[bytes], or None for list[bytes] itself",
                 got=f"{type(decode).__name__} {decode!r:.100}",
+                cure="give a function that takes the list of records, or leave "
+                "decode out",
             )
         check_decode(decode, self.datasets)
         if mask is not None:
@@ -284,7 +287,11 @@ def _given_rows(
     given = rows(batch_size) if callable(rows) else rows
     taken = checked_indices(given, stop=batch_size, what="row")
     if taken.ndim != 1:
-        raise InputError("rows are not a list of numbers", got=f"{given!r:.100}")
+        raise InputError(
+            "rows are not a list of numbers",
+            got=f"{given!r:.100}",
+            cure="give the rows that this host reads as one list of integers",
+        )
     return taken
 
 
@@ -312,7 +319,12 @@ def _host_of(
     got = f"process_index={process_index}, process_count={process_count}, "
     got += f"topology={topology!r}"
     if topology not in (None, "jax"):
-        raise InputError("unknown topology", expected="'jax', or none", got=got)
+        raise InputError(
+            "unknown topology",
+            expected="'jax', or none",
+            got=got,
+            cure="give topology='jax', or process_index and process_count",
+        )
     if topology == "jax" and process_index is None and process_count is None:
         with packages_named():
             import jax
@@ -429,6 +441,7 @@ def token_weights(
             "shares of tokens are those of the datasets of a mixture",
             expected='datasets by name: {"a": a, "b": b}',
             got=f"{datasets!r:.200}",
+            cure="give the datasets of the mixture by their names",
         )
     if not isinstance(shares, Mapping) or shares.keys() != datasets.keys():
         raise InputError(

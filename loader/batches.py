@@ -178,6 +178,7 @@ class Batches:
             else "the mixture has no such dataset",
             expected=f"one of {', '.join(self.names)}",
             got=dataset,
+            cure="give the name of one of these",
         )
 
     def find(

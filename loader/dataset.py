@@ -166,6 +166,7 @@ class Dataset(Sequence[bytes]):
                 "only datasets that gristmill made have editions",
                 where=self._shards.name,
                 got=f"edition {edition}",
+                cure="leave edition out, or make it a dataset with `gristmill index`",
             )
         return self._editions(edition)
 
@@ -415,6 +416,7 @@ class Dataset(Sequence[bytes]):
                 "neither the number of a record nor a list of numbers",
                 expected="integers",
                 got=f"{array.dtype} of shape {array.shape}",
+                cure="give an integer or a list of integers",
             )
         if array.size and not (-count <= int(array.min()) and int(array.max()) < count):
             outside = (array < -count) | (array > count - 1)
@@ -423,6 +425,7 @@ class Dataset(Sequence[bytes]):
                 where=self._shards.name,
                 expected=f"{-count} <= record < {count}",
                 got=int(array[np.argmax(outside)]),
+                cure="give a number in this range: negative ones count from the end",
             )
         array = array.astype(np.int64)
         return np.where(array < 0, array + count, array)

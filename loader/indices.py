@@ -35,16 +35,25 @@ def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:
     try:
         array = np.asarray(values)
     except ValueError as e:  # Lists of different lengths, for example.
-        raise InputError(f"each {what} must be an integer", got=str(e)) from e
+        raise InputError(
+            f"each {what} must be an integer",
+            got=str(e),
+            cure=f"give each {what} as an integer, and lists of one length",
+        ) from e
     if array.size and array.dtype.kind not in "iu":
         raise InputError(
-            f"each {what} must be an integer below 2^63", got=f"{array.dtype} values"
+            f"each {what} must be an integer below 2^63",
+            got=f"{array.dtype} values",
+            cure=f"give each {what} as an integer",
         )
     if array.size and (int(array.min()) < 0 or int(array.max()) >= stop):
         outside = (array < 0) | (array > stop - 1)
         first = int(array.ravel()[np.flatnonzero(outside)[0]])
         raise OutOfRangeError(
-            f"{what} is out of range", expected=f"0 <= {what} < {stop}", got=first
+            f"{what} is out of range",
+            expected=f"0 <= {what} < {stop}",
+            got=first,
+            cure=f"give each {what} in this range",
         )
     return array.astype(np.int64, copy=False)
 
@@ -53,7 +62,11 @@ def checked_index(value: int, *, stop: int, what: str) -> int:
     """Returns one index in [0, stop) as a plain int; as `checked_indices` otherwise."""
     checked = checked_indices(value, stop=stop, what=what)
     if checked.ndim:
-        raise InputError(f"{what} is not a single number", got=f"{value!r:.100}")
+        raise InputError(
+            f"{what} is not a single number",
+            got=f"{value!r:.100}",
+            cure=f"give one {what}",
+        )
     return int(checked)
 
 
@@ -68,7 +81,12 @@ def checked_count(
     expected = f"an integer from {least} to {most}"
     count = checked_integer(value, what=what, expected=expected)
     if not least <= count <= most:
-        raise InputError(f"{what} is out of range", expected=expected, got=count)
+        raise InputError(
+            f"{what} is out of range",
+            expected=expected,
+            got=count,
+            cure=f"give {what} in this range",
+        )
     return count
 
 
@@ -80,5 +98,8 @@ def checked_integer(value: int, *, what: str, expected: str = "an integer") -> i
     except TypeError:
         pass
     raise InputError(
-        f"{what} is not an integer", expected=expected, got=f"{value!r:.100}"
+        f"{what} is not an integer",
+        expected=expected,
+        got=f"{value!r:.100}",
+        cure=f"give {what} as an integer",
     )

@@ -35,6 +35,7 @@ RECOUNTED = (
 """Fields of `PackedCounts` that rows and their segment index tell."""
 
 _BATCH_BYTES = 1 << 20
+_CURE = "restore the shard and its indexes from a copy, or pack the documents again"
 _CHUNK = 1 << 16
 
 Uint32 = npt.NDArray[np.uint32]
@@ -143,6 +144,7 @@ class DocumentJoiner:
                 where=f"row {index.rows:,}",
                 expected=f"{index.rows:,} rows",
                 got=f"{self._rows + len(rows.row_ends):,} or more",
+                cure=_CURE,
             )
         wrong_rows = np.flatnonzero(expected != rows.row_ends)
         row = int(wrong_rows[0]) if wrong_rows.size else len(expected)
@@ -155,6 +157,7 @@ class DocumentJoiner:
                 where=piece_place(index, begin + piece),
                 expected=f"from token {int(firsts[piece]):,} of the document on",
                 got=f"from token {int(rows.firsts[piece]):,} on",
+                cure=_CURE,
             )
         if wrong_rows.size:
             raise CorruptShardError(
@@ -162,6 +165,7 @@ class DocumentJoiner:
                 where=f"row {self._rows + row:,}",
                 expected=f"{int(expected[row]) - before:,} pieces",
                 got=f"{int(rows.row_ends[row]) - before:,}",
+                cure=_CURE,
             )
 
     def finish(self) -> JoinedDocuments:
@@ -174,6 +178,7 @@ class DocumentJoiner:
                 where=f"row {self._rows:,}",
                 expected=f"{index.rows:,} rows",
                 got=f"{self._rows:,}",
+                cure=_CURE,
             )
         uncut = int(np.count_nonzero(self._lengths))
         if uncut < self._whole:
@@ -184,6 +189,7 @@ class DocumentJoiner:
             raise CorruptShardError(
                 "a document is in rows twice",
                 where=piece_place(index, int(begins[order[again]])),
+                cure=_CURE,
             )
         cut_documents = self._join_cut()
         counts = PackedCounts(
@@ -219,6 +225,7 @@ class DocumentJoiner:
                 where=piece_place(index, int(places[at])),
                 expected=f"a piece from token {int(expected[at]):,} on",
                 got=f"from token {int(firsts[at]):,} on",
+                cure=_CURE,
             )
         starts = np.flatnonzero(begins)
         if not len(starts):

@@ -53,6 +53,7 @@ class RowFormat:
                     f"{what} of packed rows is out of range",
                     expected=expected,
                     got=repr(getattr(self, what)),
+                    cure=f"give another {what}",
                 )
 
     @staticmethod
@@ -177,7 +178,13 @@ def _check_fit(
 
 def _unfit(what: str, row: int, expected: object, got: object = 0) -> InputError:
     where = f"row {row:,} of the batch"
-    return InputError(f"rows cannot be encoded: {what}", where, expected, got)
+    return InputError(
+        f"rows cannot be encoded: {what}",
+        where,
+        expected,
+        got,
+        cure="give batches that decode_rows could have returned",
+    )
 
 
 def _wrong_pieces(

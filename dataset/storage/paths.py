@@ -49,7 +49,11 @@ def path_text(path: StrPath, what: str) -> str:
     if text.startswith("gs://"):
         split_path(text)
     if not is_file_name(text):
-        raise InputError(f"the {what} is a path that no file can have", got=ascii(text))
+        raise InputError(
+            f"the {what} is a path that no file can have",
+            got=ascii(text),
+            cure="give a path without null characters, as the file system has it",
+        )
     return text
 
 

@@ -331,6 +331,7 @@ def _described(features: Mapping[str, FeatureSpec] | None) -> dict[str, Any] | N
                 "features are not described",
                 expected="a gristmill.dataset.FeatureSpec for each, by its name",
                 got=f"{name!r}: {spec!r:.60}",
+                cure="describe each feature with a FeatureSpec, or leave features out",
             )
     return None if features is None else encode_features(features)
 

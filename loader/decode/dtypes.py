@@ -26,6 +26,7 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
             "no feature of a tf.train.Example has values of this type",
             expected="bytes, bool, an integer or a floating-point type",
             got=repr(dtype) if found is None else found,
+            cure="give a type such as bytes, numpy.int64 or numpy.float32",
         )
     return found
 
@@ -58,6 +59,7 @@ def constant(
         f"{what} does not fit the feature",
         expected=f"{name_of(dtype)}" + (f" of shape {shape}, or one" if shape else ""),
         got=repr(value),
+        cure="give a value of this type and shape, or change those of the feature",
     )
 
 

@@ -47,6 +47,7 @@ class ExampleDecoder:
                     f"feature {name!r} is not described by a feature class",
                     expected="a FixedFeature, PaddedFeature or RaggedFeature",
                     got=repr(feature),
+                    cure="describe it with one of these classes",
                 )
             keys.append(name)
             if isinstance(feature, PaddedFeature):

@@ -145,6 +145,7 @@ class FixedFeature:
                 "shape of a feature is not a tuple",
                 expected="a tuple such as (2048,), () for a single value",
                 got=repr(self.shape),
+                cure="give a tuple of the sizes of all dimensions",
             )
         shape = [
             checked_count(size, what="a dimension of shape") for size in self.shape

@@ -67,7 +67,11 @@ class ReadAhead(Generic[T]):
         with self._changed:
             while True:
                 if self._stop:
-                    raise InputError("the feed was closed while a batch was read")
+                    raise InputError(
+                        "the feed was closed while a batch was read",
+                        cure="close the feed after the last batch, or make another "
+                        "feed",
+                    )
                 if not self._ended:  # Even if items are ready: fail early.
                     self._check_life(time.monotonic() - asked_at)
                 if self._ready:

@@ -176,4 +176,5 @@ def _check_kind(value: object, kind: type, expected: str) -> None:
             "this is not what Grain's pipelines are made of",
             expected=expected,
             got=f"{type(value).__name__} {value!r:.100}",
+            cure="give what the function is for, as Grain makes it",
         )

@@ -77,6 +77,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
                 "reader_options are of another kind",
                 expected="a dict of texts, or None",
                 got=f"{reader_options!r:.100}",
+                cure="give options by their names, or leave them out",
             )
         footers = footer_cache(cache_dir_text(cache_dir))
         parts = [_part_of(item) for item in _as_list(paths)]
@@ -130,6 +131,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
                 "record key is out of range",
                 expected=f"0 <= key < {len(self)}",
                 got=next(key for key in keys if not 0 <= key < len(self)),
+                cure="give keys from 0 to before the length of the source",
             )
         return self._reader.read(np.array(keys, np.int64))
 
@@ -178,6 +180,7 @@ def _as_list(paths: Any) -> list[Any]:
             "these are not the paths of a data source",
             expected="a path or a file instruction, or a list of one or more",
             got=f"{type(paths).__name__} {paths!r:.100}",
+            cure="give paths as texts, or the file instructions of TFDS",
         )
     return list(items)
 

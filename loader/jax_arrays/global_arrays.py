@@ -100,6 +100,8 @@ def _spread(sharding: Any, batch: Any) -> list[Any]:
             "the tree of shardings does not match the batch",
             expected=f"one sharding, or a tree like {jax.tree.structure(batch)}",
             got=jax.tree.structure(sharding),
+            cure="give one sharding for all leaves, or a tree of them as the batch "
+            "is one",
         ) from e
     return jax.tree.leaves(spread)
 
@@ -115,6 +117,8 @@ def _global_shape(
             where=where,
             expected="a jax.sharding.Sharding, such as NamedSharding(mesh, spec)",
             got=repr(sharding),
+            cure="give one sharding for all leaves, or a tree of them as the batch "
+            "is one",
         )
     shape: tuple[int, ...] = (rows.batch_size, *array.shape[1:])
     held = _rows_held(sharding, shape, where)

@@ -83,5 +83,8 @@ def _integer(argument: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise InputError(
-            "an argument is no number", expected="a number of bytes", got=argument
+            "an argument is no number",
+            expected="a number of bytes",
+            got=argument,
+            cure="give a whole number after =",
         ) from None

@@ -80,6 +80,7 @@ def open(
             "read_options are of another kind",
             expected="loader.ReadOptions(...), or None",
             got=f"{read_options!r:.100}",
+            cure="give loader.ReadOptions(...), or leave it out",
         )
     how = HowToRead(
         verify=verify,

@@ -45,6 +45,8 @@ class BatchSizes:
                     expected="rising steps from 1, of positions below 2^63",
                     got=f"batch_size {size} from step {step}, after that from step "
                     f"{self._steps[-1]}",
+                    cure="resize at a later step than before, and at a smaller one "
+                    "than that of 2^63 rows",
                 )
             self._sizes.append(size)
             self._steps.append(step)

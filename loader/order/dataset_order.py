@@ -61,6 +61,7 @@ class DatasetOrder:
                 "the name of a dataset is not a text",
                 expected="a text of Unicode characters",
                 got=f"{self.name!a:.100}",
+                cure="give the dataset a name of Unicode characters",
             ) from None
         num_records = checked_count(self.num_records, what="num_records")
         object.__setattr__(self, "num_records", num_records)

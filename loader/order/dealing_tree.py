@@ -246,4 +246,8 @@ def _path(tree: Node, dataset: int) -> list[tuple[Fork, bool]]:
             stack.append((node.right, [*path, (node, False)]))
         elif node.dataset == dataset:
             return path
-    raise InputError("the dataset has no weight in this phase", got=dataset)
+    raise InputError(
+        "the dataset has no weight in this phase",
+        got=dataset,
+        cure="choose a dataset with a weight above 0, or a step of another phase",
+    )

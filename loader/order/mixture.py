@@ -96,6 +96,8 @@ class Mixture:
                 got=[
                     (phase.from_position, len(phase.weights)) for phase in self.phases
                 ],
+                cure="give phases by rising from_position, each with a weight for "
+                "every dataset",
             )
 
     @classmethod
@@ -299,6 +301,7 @@ def exact_weights(weights: Sequence[Weight]) -> tuple[Fraction, ...]:
                 "weight is not a number",
                 expected='such as 3, 0.25, "1/3"',
                 got=repr(weight),
+                cure="give weights as numbers or as texts of numbers",
             ) from None
     total = sum(exact)
     if total <= 0 or min(exact) < 0:
@@ -306,5 +309,6 @@ def exact_weights(weights: Sequence[Weight]) -> tuple[Fraction, ...]:
             "weights cannot make a mixture",
             expected="none negative, at least one positive",
             got=list(weights),
+            cure="give no weight below 0, and at least one above",
         )
     return tuple(weight / total for weight in exact)

@@ -121,12 +121,14 @@ class Schedule:
             raise InputError(
                 "drop_remainder is neither true nor false",
                 got=f"{self.drop_remainder!r:.100}",
+                cure="give True or False",
             )
         if len(self.orders) != self._mixture.num_datasets:
             raise InputError(
                 "a mixture needs the order of a dataset for each weight",
                 expected=self._mixture.num_datasets,
                 got=len(self.orders),
+                cure="give as many orders as the mixture has weights",
             )
         keys = [(order.seed, order.name) for order in self.orders]
         if len(set(keys)) != len(keys):
@@ -134,6 +136,8 @@ class Schedule:
                 "datasets of a mixture share seed and name, so they share their order",
                 expected="different names, or different seeds",
                 got=keys,
+                cure="give the datasets different names, or their orders different "
+                "seeds",
             )
         changed = [(old.step, old.dataset) for old in self.extensions]
         if sorted(set(changed)) != changed:
@@ -141,6 +145,7 @@ class Schedule:
                 "extensions do not follow one another",
                 expected="rising steps, and one of a dataset at a step",
                 got=list(self.extensions),
+                cure="extend each dataset once at a step, and by rising steps",
             )
         _ = self.sizes, self.grown  # They raise for what does not go together.
 
@@ -229,7 +234,11 @@ class Schedule:
         limit = self.step_limit
         if not 0 <= step < limit:
             raise OutOfRangeError(
-                "there is no such step", expected=f"0 <= step < {limit}", got=step
+                "there is no such step",
+                expected=f"0 <= step < {limit}",
+                got=step,
+                cure="give a step in this range; with a last epoch, the steps end "
+                "there",
             )
         first, full = self.sizes.start(step), self.sizes.size(step)
         size = min(full, self.stop - first)

@@ -99,6 +99,7 @@ class BatchReader:
                 "verify must be 'always', 'never' or None",
                 expected="'always', 'never', or None for records with checksums",
                 got=repr(verify),
+                cure="give one of these",
             )
         _keep_freed_memory()
         self.shards = shards

@@ -41,7 +41,9 @@ class ReadOptions:
             number = isinstance(value, numbers.Real) and not isinstance(value, bool)
             if not number and not (name == "hedge_factor" and value is None):
                 raise InputError(
-                    f"{name} of the read options is not a number", got=f"{value!r:.100}"
+                    f"{name} of the read options is not a number",
+                    got=f"{value!r:.100}",
+                    cure=f"give {name} as a number",
                 )
         # Written so that it is true of NaN, too.
         if not (
@@ -53,10 +55,12 @@ class ReadOptions:
                 "read options leave no requests or no time to read with",
                 expected="in_flight, timeout_seconds and deadline_seconds over 0",
                 got=str(self),
+                cure="give these more than 0, or leave them out",
             )
         if self.hedge_factor is not None and not self.hedge_factor >= 1:
             raise InputError(
                 "hedge_factor is below 1",
                 expected="at least 1, or None for no second requests",
                 got=self.hedge_factor,
+                cure="give 1 or more, or None",
             )

@@ -199,9 +199,10 @@ def _next(measured: Measured, workers: int) -> None:
     ctx = click.get_current_context()
     cores = default_workers()
     if measured.waiting.cause == "trainer":
-        next_step(*command_line(ctx, without=("step_ms",)))
+        next_step(*command_line(ctx, without=("step_ms",)), why="the most it can feed")
     elif workers < cores:
-        next_step(*command_line(ctx, without=("workers",)), "--workers", cores)
+        again = command_line(ctx, without=("workers",))
+        next_step(*again, "--workers", cores, why="with a process for each core")
 
 
 def _json(measured: Measured) -> str:

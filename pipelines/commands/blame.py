@@ -75,6 +75,7 @@ def blame(
             "not a range of steps",
             expected="--steps A:B, from A to before B",
             got=steps,
+            cure="give two steps, such as --steps 3000:3005",
         )
     try:
         batches = opened_batches(ctx, dataset, **order)

@@ -50,7 +50,10 @@ def doctor(*, dataset: str | None, as_json: bool) -> None:
         click.echo(findings_text(findings))
     if counts["error"]:
         sys.exit(EXIT_FAILED)  # The findings say what to do.
-    next_step(*(("demo",) if dataset is None else ("inspect", dataset)))
+    if dataset is None:
+        next_step("demo", why="to try it here")
+    else:
+        next_step("inspect", dataset)
 
 
 def findings_text(findings: Sequence[Finding]) -> str:

@@ -178,7 +178,13 @@ def _exit_code(error: Exception) -> int:
     )
     if isinstance(error, damaged):
         return EXIT_DAMAGED
-    usage = (errors.InputError, errors.JobChangedError, errors.MissingPackageError)
+    usage = (
+        errors.InputError,
+        errors.JobChangedError,
+        errors.MissingPackageError,
+        errors.OutOfRangeError,
+        errors.StateMismatchError,
+    )
     if isinstance(error, usage):
         return EXIT_USAGE
     return EXIT_FAILED

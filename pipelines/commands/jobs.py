@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from gristmill.pipelines.commands.errors import (
     errors_reported,
     json_option,
 )
-from gristmill.pipelines.console.messages import is_quiet, next_step
+from gristmill.pipelines.console.messages import is_quiet, next_command, next_step
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import (
     COMMANDS,
@@ -190,7 +191,17 @@ def repack(options: RepackOptions, *, as_json: bool, **where: Any) -> None:
 def _convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
     outcome = run_conversion(options, **where)
     click.echo(outcome.json() if as_json else outcome.text())
-    next_step("inspect", outcome.output)
+    if outcome.quarantined_regions:
+        next_command(_listing(outcome.output), why="what was left out")
+    else:
+        next_step("inspect", outcome.output)
+
+
+def _listing(output: str) -> str:
+    """Returns the command that prints the list of what is quarantined."""
+    if "://" in output:
+        return f"gcloud storage cat {shlex.quote(f'{output}/quarantine/*.jsonl')}"
+    return f"cat {shlex.quote(output)}/quarantine/*.jsonl"
 
 
 def run_conversion(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import glob
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -151,12 +152,38 @@ def check_mixture(dataset: tuple[str, ...], option: str) -> None:
     """Raises InputError for an option of a mixture, where there is one dataset."""
     from gristmill.dataset.errors import InputError
 
-    if len(dataset) == 1:
+    if mixture_of(dataset) is None:
         raise InputError(
             f"{option} is for a mixture",
-            got=f"one dataset, {dataset[0]}",
+            got=f"one dataset, {' '.join(dataset)}",
             cure=f"leave out {option}, or give NAME=PATH for each dataset",
         )
+
+
+def mixture_of(given: Sequence[str]) -> dict[str, str] | None:
+    """Returns the paths of a mixture by their names, None for paths without names.
+
+    What is there as it was given is a path, also one with `=` in it.
+
+    Raises:
+        InputError: Two datasets have the same name, or some have none.
+    """
+    from gristmill.dataset.errors import InputError
+
+    named = dict(item.split("=", 1) for item in given if _is_named(item))
+    if named and len(named) < len(given):
+        raise InputError(
+            "datasets of a mixture need different names",
+            expected="NAME=PATH for each",
+            got=" ".join(given),
+            cure="give each dataset as NAME=PATH, with another NAME",
+        )
+    return named or None
+
+
+def _is_named(item: str) -> bool:
+    name, equals, _ = item.partition("=")
+    return bool(name and equals and "://" not in name and not glob.glob(item))
 
 
 def opened_datasets(
@@ -177,18 +204,14 @@ def opened_datasets(
             cure="give --state, which has the edition of each",
         )
     splits = split.split(",") if split is not None and "," in split else split
+    if (named := mixture_of(given)) is not None:
+        return {
+            name: open_dataset(path, split=split, edition=edition)
+            for name, path in named.items()
+        }
     if len(given) == 1:
         return open_dataset(given[0], split=splits, edition=edition)
-    if not any("=" in item for item in given):
-        return open_dataset(given, split=splits)
-    named = dict(item.split("=", 1) for item in given if "=" in item)
-    if len(named) < len(given):
-        raise InputError(
-            "datasets of a mixture need different names",
-            expected="NAME=PATH for each",
-            got=" ".join(given),
-        )
-    return {name: open_dataset(path, split=split) for name, path in named.items()}
+    return open_dataset(given, split=splits)
 
 
 def _batches(

@@ -42,4 +42,7 @@ def status(*, dataset: str, as_json: bool) -> None:
 
     found = read_status(dataset)
     click.echo(found.json() if as_json else found.text())
-    next_step("inspect" if found.committed else "status", dataset)
+    if found.committed:
+        next_step("inspect", dataset)
+    else:
+        next_step("status", dataset, why="again, later")

@@ -12,6 +12,7 @@ import click
 from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
 from gristmill.pipelines.commands.order import (
     check_mixture,
+    mixture_of,
     opened_batches,
     order_options,
 )
@@ -111,7 +112,11 @@ def trace(
 
     wanted = [one is not None for one in (step, record, document)]
     if (step is None) != (row is None) or sum(wanted) != 1:
-        raise InputError("give --step and --row, or --record, or --document")
+        raise InputError(
+            "give --step and --row, or --record, or --document",
+            cure="give --step and --row for a row, --record for a record, or "
+            "--document for a document",
+        )
     if token is not None and step is None:
         raise InputError(
             "--token is a token of a row", cure="give --step and --row with it"
@@ -124,11 +129,12 @@ def trace(
         if step is not None and row is not None:
             seen = _trace_row(batches, step, row, token, show=show, as_json=as_json)
             if not show:
-                next_step(*command_line(ctx), "--show")
+                next_step(*command_line(ctx), "--show", why="what is in it")
             else:
                 again = command_line(ctx, without=("step", "row", "token"))
                 of = ("--of", seen.dataset) if batches.names else ()
-                next_step(*again, "--record", seen.record, *of)
+                where = ("--record", seen.record, *of)
+                next_step(*again, *where, why="where it is seen again")
         elif record is not None:
             found = batches.find(
                 record, name, first_epoch=first_epoch, stop_epoch=stop_epoch
@@ -193,6 +199,7 @@ def _trace_document(
             expected="FILE@PLACE, with a byte offset, the number of a row or record, "
             "or line:N",
             got=document,
+            cure="give the file as it was given to the conversion, @, and the place",
         )
     place = int(line.replace(",", ""))
     if line != text:
@@ -212,7 +219,7 @@ def _next_row(ctx: click.Context, found: Sequence[Sighting]) -> None:
         searched = ("record", "document", "name", "first_epoch", "stop_epoch", "show")
         order = command_line(ctx, without=searched)
         place = ("--step", found[0].step, "--row", found[0].row)
-        next_step(*order, *place, "--show")
+        next_step(*order, *place, "--show", why="the first of these rows")
 
 
 def _check(
@@ -227,12 +234,11 @@ def _check(
 
     if name is not None:
         check_mixture(dataset, "--of")
-    mixed = len(dataset) > 1 and all("=" in item for item in dataset)
-    if record is not None and name is None and mixed:
-        names = ", ".join(item.partition("=")[0] for item in dataset)
+    mixture = mixture_of(dataset)
+    if record is not None and name is None and mixture is not None:
         raise InputError(
-            "record numbers are those of a dataset, and there are several",
-            expected=f"--of with one of {names}",
+            "record numbers are those of a dataset of the mixture",
+            expected=f"--of with one of {', '.join(mixture)}",
             cure="give --of NAME",
         )
     if stop_epoch is not None and stop_epoch <= first_epoch:

@@ -13,6 +13,7 @@ import click
 
 from gristmill.pipelines.commands.errors import EPILOG, errors_reported
 from gristmill.pipelines.commands.order import (
+    mixture_of,
     opened_batches,
     opened_datasets,
     order_given,
@@ -94,7 +95,7 @@ def view(
         again = command_line(ctx, without=("html",))
         _write(opened, html, shlex.join(["gristmill", *again]))
         click.echo(html)
-        next_step(*again)
+        next_step(*again, why="all records and steps, in a browser")
         return
     _serve(opened, port, browser=not no_browser)
 
@@ -118,7 +119,8 @@ def _default_split(dataset: tuple[str, ...]) -> str | None:
     """Returns the split to begin with of a single dataset that has several."""
     from gristmill.dataset.metadata.read_manifest import read_manifest
 
-    manifest = read_manifest(dataset[0]) if len(dataset) == 1 else None
+    paths = [*(mixture_of(dataset) or {}).values()] or [*dataset]
+    manifest = read_manifest(paths[0]) if len(paths) == 1 else None
     if manifest is None or not manifest.splits:
         return None
     return min(manifest.splits, key=lambda name: (name != "train", name))

@@ -35,16 +35,22 @@ def note(text: str) -> None:
         _print(f"note: {text}")
 
 
-def next_step(*arguments: object) -> None:
-    """Says which command comes next, for a shell to copy; not beside JSON.
+def next_step(*arguments: object, why: str = "") -> None:
+    """Says which of our commands comes next; not beside JSON.
 
     Args:
         *arguments: Those of `gristmill`.
+        why: What for, where that is not plain.
     """
+    next_command(shlex.join(["gristmill", *map(str, arguments)]), why=why)
+
+
+def next_command(command: str, *, why: str = "") -> None:
+    """Says which command comes next, a line for a shell to copy; not beside JSON."""
     ctx = click.get_current_context(silent=True)
     if ctx is None or is_quiet() or ctx.params.get("as_json"):
         return
-    _print(f"next: {shlex.join(['gristmill', *map(str, arguments)])}")
+    _print(f"next{why and f' ({why})'}: {command}")
 
 
 @contextlib.contextmanager

@@ -94,5 +94,11 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
             answer = session.get(url, timeout=_SECONDS)
             document = answer.json()
     except (requests.RequestException, GoogleAuthError, ValueError) as e:
-        raise StorageError("no answer", where=url, got=str(e).splitlines()[0]) from e
+        raise StorageError(
+            "no answer",
+            where=url,
+            got=str(e).splitlines()[0],
+            cure="check the network and the proxy of this machine, then run the same "
+            "command again",
+        ) from e
     return answer.status_code, document if isinstance(document, dict) else {}

@@ -37,6 +37,12 @@ class Outcome:
     notes: tuple[str, ...]
     seconds: float
 
+    @property
+    def quarantined_regions(self) -> int:
+        """How many damaged regions the splits have left out."""
+        found = map(self.manifest.find, self.splits)
+        return sum(split.quarantined_regions for split in found if split is not None)
+
     def text(self) -> str:
         """Returns the summary for a person."""
         lines = []

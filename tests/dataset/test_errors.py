@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
+import pathlib
 import pickle
 
 import pytest
@@ -91,3 +93,28 @@ def test_a_message_names_some_of_many():
     assert some_of("abc") == "a, b, c"
     assert some_of(range(2000)) == "0, 1, 2 and 1,997 more"
     assert some_of(range(2000), 1) == "0 and 1,999 more"
+
+
+ROOT = pathlib.Path(__file__).parents[2]
+# These are caught where they are raised from, and never shown.
+NOT_SHOWN = {"FalseStartError", "TransposedChunkError"}
+
+
+def test_every_error_that_is_made_says_what_to_do():
+    names = {kind.__name__ for kind in CLASSES} - NOT_SHOWN
+    without, made = [], 0
+    for package in ("dataset", "loader", "pipelines", "transforms"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.Call):
+                    continue
+                named = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                if named not in names:
+                    continue
+                made += 1
+                given = {word.arg for word in node.keywords}
+                # `**facts` are those of another error.
+                if len(node.args) < 5 and not given & {"cure", None}:
+                    without.append(f"{path}:{node.lineno}")
+    assert without == []
+    assert made > 500

@@ -273,6 +273,8 @@ def _rows_of(split: Split, table: ShardTable, dataset: str) -> _Rows | None:
             where=where,
             expected=str(total and total.as_dict()),
             got=str(counts and counts.as_dict()),
+            cure="restore the files of the dataset from a copy, or pack the "
+            "documents again",
         )
     if split.packed is None:
         return None

@@ -113,6 +113,7 @@ class ConversionJob:
                 "unknown --on-corrupt",
                 expected=" or ".join(get_args(OnCorrupt)),
                 got=self.on_corrupt,
+                cure="give one of these",
             )
 
     def options(self) -> dict[str, Any]:

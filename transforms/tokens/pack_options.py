@@ -100,7 +100,10 @@ class PackOptions:
         ):
             if value not in known:
                 raise InputError(
-                    f"unknown {option}", expected=" or ".join(known), got=value
+                    f"unknown {option}",
+                    expected=" or ".join(known),
+                    got=value,
+                    cure="give one of these",
                 )
         if self.tokenizer is not None and self.vocabulary_size is not None:
             raise InputError(

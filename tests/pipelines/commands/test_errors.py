@@ -9,7 +9,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from gristmill.pipelines.commands.errors import errors_reported
+from docs import site_errors
+from gristmill.pipelines.commands.errors import _exit_code, errors_reported
 from gristmill.pipelines.commands.main import cli
 from tests.support.records import text_records, write_tfrecords
 
@@ -135,3 +136,20 @@ def test_the_extra_that_a_command_needs_is_named(arguments, package, extra):
     assert error["what"] == f"the package {package} is not installed"
     assert error["cure"] == f"pip install 'gristmill[{extra}]'"
     assert done.stderr.startswith("error: ")
+
+
+def test_every_class_of_errors_has_its_exit_code():
+    usage = {"InputError", "JobChangedError", "MissingPackageError", "OutOfRangeError"}
+    usage |= {"RecordKeyError", "StateMismatchError"}
+    damaged = {"CorruptInputError", "CorruptShardError", "InvalidDatasetError"}
+    damaged |= {"NotADatasetError", "DataLossError", "CorruptRecordError"}
+    damaged |= {
+        "CorruptFrameError",
+        "CorruptStreamError",
+        "RowError",
+        "FalseStartError",
+    }
+    for kind in site_errors.classes():
+        name = kind.__name__
+        code = 2 if name in usage else 3 if name in damaged else 1
+        assert _exit_code(kind("it is wrong")) == code, name

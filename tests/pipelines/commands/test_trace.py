@@ -198,6 +198,34 @@ def test_a_mixture_by_names_and_weights(converted, mixture):
     assert "give --of NAME" in refused(*order, "--record", 8)
 
 
+def test_a_mixture_of_one_and_a_path_with_an_equals_sign(converted, tmp_path):
+    named = f"plain={converted}/plain-out"
+    place = ("--step", 5, "--row", 3, "--json")
+    found = json.loads(trace(named, *ORDER, *place, "--weights", "plain=2"))
+    datasets = {"plain": loader.open(converted / "plain-out")}
+    batches = loader.global_batches(datasets, batch_size=16, seed=7)
+    assert (found["dataset"], found["record"]) == (
+        "plain",
+        int(batches.indices(5).records[3]),
+    )
+    seen = trace(named, *ORDER, "--record", found["record"], "--of", "plain")
+    assert "step 5, row 3: epoch 0" in seen
+    assert "--of with one of plain" in refused(named, *ORDER, "--record", 1)
+    # What is there is a path: of one dataset, or of several that are joined.
+    os.symlink(converted / "plain-out", tmp_path / "day=1")
+    os.symlink(converted / "packed-out", tmp_path / "day=2")
+    days = [f"{tmp_path}/day=1", f"{tmp_path}/day=2"]
+    for paths in (days[0], days):
+        batches = loader.global_batches(loader.open(paths), batch_size=16, seed=7)
+        given = [paths] if isinstance(paths, str) else paths
+        found = json.loads(trace(*given, *ORDER, *place))
+        assert found["record"] == int(batches.indices(5)[3])
+    assert "--weights is for a mixture" in refused(
+        *days, *ORDER, *place[:4], "--weights", "a=1"
+    )
+    assert "different names" in refused(named, days[0], *ORDER, *place[:4])
+
+
 def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
     single = loader.global_batches(
         mixture["plain"], batch_size=8, seed=3, shuffle="block", epochs=2

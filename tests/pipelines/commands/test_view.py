@@ -86,7 +86,8 @@ def test_options_that_do_not_go_together(tmp_path: pathlib.Path) -> None:
     page = tmp_path / "page.html"
     done = CliRunner().invoke(cli, ["view", dataset, "--html", str(page)])
     assert done.stdout == f"{page}\n"
-    assert done.stderr == f"next: gristmill view {dataset}\n"
+    why = "all records and steps, in a browser"
+    assert done.stderr == f"next ({why}): gristmill view {dataset}\n"
     nowhere = tmp_path / "none" / "page.html"
     done = CliRunner().invoke(cli, ["view", dataset, "--html", str(nowhere)])
     assert done.exit_code == 1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import pathlib
 import re
 import shlex
+import subprocess
 
 import pytest
 from click.testing import CliRunner, Result
 
+from gristmill.pipelines.commands.jobs import _listing
 from gristmill.pipelines.commands.main import cli, find_command
 from tests.support.records import frames_of, text_records
 
@@ -106,9 +109,8 @@ def test_a_file_of_logs(dataset: str, tmp_path: pathlib.Path) -> None:
 
 def next_of(done: Result) -> list[str]:
     """Returns the command that the last line on standard error says to run."""
-    program, *arguments = shlex.split(
-        done.stderr.splitlines()[-1].removeprefix("next: ")
-    )
+    line = re.fullmatch(r"next( \([^)]+\))?: (.+)", done.stderr.splitlines()[-1])
+    program, *arguments = shlex.split(line[2])
     assert program == "gristmill"
     find_command(arguments[0]).make_context(arguments[0], arguments[1:])
     return arguments
@@ -150,6 +152,44 @@ def test_a_note_is_in_the_file_of_logs(
     done = run("convert", test, tmp_path / "out", *options)
     note = "note: the input files are of split test"
     assert done.stderr.count(note) == (tmp_path / "log").read_text().count(note) == 1
+
+
+def test_what_was_left_out_is_to_be_looked_at(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    data = bytearray((source / "in.tfrecord").read_bytes())
+    data[20] ^= 1
+    (tmp_path / "in").write_bytes(data)
+    output = tmp_path / "two words" / "out"
+    options = ("--on-corrupt", "quarantine", "--workers", 1)
+    for _ in range(2):  # The second time, nothing is left to do.
+        done = run("convert", tmp_path / "in", output, *options)
+        line = done.stderr.splitlines()[-1]
+        assert line.startswith("next (what was left out): cat ")
+        shown = subprocess.run(
+            ["sh", "-c", line.partition(": ")[2]],
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+        (region,) = map(json.loads, shown.stdout.splitlines())
+        assert region["file"] == f"{tmp_path}/in"
+    assert (
+        _listing("gs://b/a b") == "gcloud storage cat 'gs://b/a b/quarantine/*.jsonl'"
+    )
+
+
+def test_each_next_line_that_is_not_plain_says_why(
+    dataset: str, tmp_path: pathlib.Path
+) -> None:
+    page = tmp_path / "page.html"
+    done = run("view", dataset, "--html", page, "--batch-size", 8)
+    assert "next (all records and steps, in a browser): " in done.stderr
+    assert next_of(done) == ["view", dataset, "--batch-size", "8"]
+    assert "next" not in run("view", dataset, "--html", page, "-q").stderr
+    done = run("bench-loader", dataset, "--seconds", 0.1, "--step-ms", 200)
+    assert "next (the most it can feed): " in done.stderr
+    assert next_of(done) == ["bench-loader", dataset, "--seconds", "0.1"]
 
 
 def test_an_index_is_to_be_verified(dataset: str) -> None:
