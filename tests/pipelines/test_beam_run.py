@@ -6,12 +6,15 @@ Covers: pipelines/convert.py, pipelines/index.py, pipelines/verify.py.
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import random
+import resource
 
 import apache_beam as beam
 import pytest
 
+from gristmill import loader
 from gristmill.dataset.errors import CorruptInputError, JobError
 from gristmill.pipelines.beam_run import run_pipeline
 from gristmill.pipelines.convert import convert
@@ -95,6 +98,43 @@ class One(beam.PTransform):
 ERROR = CorruptInputError(
     "not a frame", where="file 1", expected="a length", got=7, cure="look at it"
 )
+
+
+THREE = ("num_shards", 3)
+
+
+@pytest.fixture
+def three_files(tmp_path) -> str:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        records = frames_of(text_records(5, seed=number))
+        (tmp_path / "in" / f"{number}.tfrecord").write_bytes(records)
+    return f"{tmp_path}/in/*"
+
+
+def test_little_work_starts_no_processes(three_files, tmp_path):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    convert([job_of(three_files, tmp_path / "out", plan=THREE)], workers=None)
+    for number in range(3):
+        (tmp_path / "old").mkdir(exist_ok=True)
+        write_array_records(tmp_path / "old" / f"x{number}", text_records(5))
+    index(IndexOptions(files=(f"{tmp_path}/old/x*",)))
+    assert not verify(str(tmp_path / "out")).findings
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime == before
+
+
+@pytest.mark.slow
+def test_a_function_of_the_user_s_is_called_in_processes(
+    three_files, tmp_path, monkeypatch
+):
+    source = "import os\n\ndef tell(record):\n    return str(os.getpid()).encode()\n"
+    (tmp_path / "tell_process.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("gristmill.pipelines.convert.default_workers", lambda: 2)
+    job = job_of(three_files, tmp_path / "out", plan=THREE, map="tell_process:tell")
+    convert([job], workers=None)
+    called = {*loader.open(tmp_path / "out").read(range(15))}
+    assert str(os.getpid()).encode() not in called
 
 
 @RUNNERS
