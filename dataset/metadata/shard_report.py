@@ -114,6 +114,6 @@ class ShardReport:
             raise InvalidDatasetError(
                 "report in the shard index cannot be read",
                 where=where,
-                got=str(e),
+                got=repr(e),
                 cure="delete this index and run the conversion again",
             ) from e

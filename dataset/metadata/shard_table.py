@@ -369,7 +369,7 @@ def _are_plain_names(blob: npt.NDArray[np.uint8], ends: Int64) -> bool:
     So are those of the shards of a conversion. Of a million it takes a moment.
     """
     lengths = np.unique(np.diff(ends, prepend=0))
-    if len(lengths) != 1 or not lengths[0] or len(blob) != ends[-1]:
+    if len(lengths) != 1 or not lengths[0]:
         return False
     names = blob.view(f"S{lengths[0]}")
     begins = blob[:: lengths[0]]

@@ -128,6 +128,6 @@ class PartsJob:
             raise InvalidDatasetError(
                 "the description of unfinished parts cannot be read",
                 where=where,
-                got=str(e),
+                got=repr(e),
                 cure="begin again with overwrite=True",
             ) from e

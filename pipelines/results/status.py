@@ -165,10 +165,10 @@ def _read_description(path: str, key: str) -> dict[str, Any]:
         given["name"], given["split"]
     except (KeyError, TypeError, ValueError) as e:
         raise InvalidDatasetError(
-            "description of what is being written cannot be read",
+            "the description of what is being written cannot be read",
             where=path,
-            got=str(e),
-            cure="start over with --overwrite",
+            got=repr(e),
+            cure="start over with --overwrite, or a Writer with overwrite=True",
         ) from e
     return given
 

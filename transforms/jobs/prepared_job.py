@@ -224,7 +224,7 @@ class PreparedJob:
             raise InvalidDatasetError(
                 "description of the conversion cannot be read",
                 where=path,
-                got=str(e),
+                got=repr(e),
                 cure="start over with --overwrite",
             ) from e
         described = cls(job=job, files=files, plan=plan)

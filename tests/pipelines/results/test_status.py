@@ -88,6 +88,7 @@ def test_a_damaged_description_is_named(source, tmp_path, text):
     with pytest.raises(InvalidDatasetError, match="cannot be read") as caught:
         read_status(str(tmp_path / "out"))
     assert caught.value.where == str(damaged)
+    assert "Error(" in str(caught.value.got)
 
 
 def write_part(output: pathlib.Path, part: int) -> None:
