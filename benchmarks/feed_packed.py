@@ -47,7 +47,7 @@ _WARM_BATCHES = 8
 _SHARDS = 8
 _LATENCY_MS = 20.0
 _TRAINING_BYTES = 20_000_000
-_PACKAGES = ("grain", "numpy", "tokenizers", "zstandard")
+PACKAGES = ("grain", "numpy", "tokenizers", "zstandard")
 LABELS = {
     "bare": "bare rows of 2,048 uint16 tokens, as int32",
     "packed": "packed rows, six arrays",
@@ -264,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             speed = tokens_per_cpu_second(run)
             say(f"{number + 1} {key:18} {speed:7.2f} M tokens per CPU second")
     results = {
-        "environment": describe_environment(_PACKAGES),
+        "environment": describe_environment(PACKAGES),
         "settings": {
             "rounds": args.rounds,
             "seconds": args.seconds,

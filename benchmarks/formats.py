@@ -300,6 +300,14 @@ def render(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def describe(converter: pathlib.Path | None) -> dict[str, Any]:
+    """Returns what the numbers depend on, the version of the converter among it."""
+    environment = describe_environment(_PACKAGES)
+    if converter is not None:
+        environment["packages"]["arrayrecord-converter"] = commit_of(converter)
+    return environment
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark, or one peer of it."""
     parser = argparse.ArgumentParser(
@@ -341,10 +349,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for key in ("jsonl", "parquet"):
                 benchmark.measure(key, 0)
             benchmark.clear()
-    environment = describe_environment(_PACKAGES)
-    if args.converter is not None:
-        environment["packages"]["arrayrecord-converter"] = commit_of(args.converter)
-    results = {"environment": environment, "runs": benchmark.runs}
+    results = {"environment": describe(args.converter), "runs": benchmark.runs}
     write_reports(args, "formats", results, render(results))
     return 0
 

@@ -36,7 +36,7 @@ from benchmarks.gcs_readers import BUCKET, READERS
 from benchmarks.rounds import Spread, take_turns
 from gristmill.dataset import encode_frame
 
-_PACKAGES = (
+PACKAGES = (
     *("array-record", "zstandard", "numpy", "grain"),
     *("tensorstore", "obstore", "gcsfs", "google-cloud-storage"),
 )
@@ -171,7 +171,7 @@ def run_all(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
                         say(_line(measured))
                         runs.append(measured)
             shutil.rmtree(dataset)
-    environment = describe_environment(_PACKAGES)
+    environment = describe_environment(PACKAGES)
     settings = {"rounds": args.rounds}
     return {"environment": environment, "settings": settings, "runs": runs}
 

@@ -29,7 +29,7 @@ from benchmarks.load_contestants import CONTESTANTS, Contestant
 from benchmarks.load_data import Shards, write_shards
 from benchmarks.rounds import take_turns
 
-_PACKAGES = (
+PACKAGES = (
     "array-record",
     "grain",
     "tensorflow",
@@ -99,7 +99,7 @@ class Benchmark:
         self._args, self._work_dir = args, work_dir
         self._checksums: dict[str, int] = {}
         self.results: dict[str, Any] = {
-            "environment": describe_environment(_PACKAGES),
+            "environment": describe_environment(PACKAGES),
             "settings": {
                 "rounds": args.rounds,
                 "worker_rounds": args.worker_rounds,

@@ -46,7 +46,7 @@ from tests.with_maxtext import environment
 _LENGTH = 2048
 _SHARDS = 8
 _COUNTED_BATCHES = 8
-_PACKAGES = ("maxtext", "jax", "grain", "numpy", "tokenizers", "sentencepiece")
+PACKAGES = ("maxtext", "jax", "grain", "numpy", "tokenizers", "sentencepiece")
 _LIMIT_SECONDS = 180
 
 
@@ -184,7 +184,7 @@ def run_contestant(
         "tokens": tokens / counted * taken,
         "cpu_seconds": cpu,
         "wall_seconds": wall,
-        **describe_environment(_PACKAGES),
+        **describe_environment(PACKAGES),
     }
 
 

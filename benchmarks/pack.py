@@ -201,7 +201,7 @@ def _counts(output: pathlib.Path) -> dict[str, Any]:
     }
 
 
-def _describe(args: argparse.Namespace) -> dict[str, Any]:
+def describe(args: argparse.Namespace) -> dict[str, Any]:
     """Returns what the numbers depend on, the versions of the peers among it."""
     environment = describe_environment(_PACKAGES)
     if args.datatrove:
@@ -286,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         contest = Contest(pathlib.Path(work), args)
         for part in parts:
             results["parts"][part] = {
-                "environment": _describe(args),
+                "environment": describe(args),
                 "real_text": args.c4 is not None,
                 "runs": run_part(part, contest, args),
             }

@@ -229,6 +229,14 @@ def render(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def describe(python: pathlib.Path) -> dict[str, Any]:
+    """Returns what the numbers depend on, the version of the peer among it."""
+    environment = describe_environment(("numpy", "zstandard"))
+    package = "mosaicml-streaming"
+    environment["packages"][package] = version_in(python, package)
+    return environment
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark, or one contestant of it."""
     parser = argparse.ArgumentParser(
@@ -261,9 +269,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if args.streaming is None:
         parser.error("--streaming is missing: a Python with mosaicml-streaming")
-    environment = describe_environment(("numpy", "zstandard"))
-    package = "mosaicml-streaming"
-    environment["packages"][package] = version_in(args.streaming, package)
     runs = []
     with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="mds-") as directory:
         benchmark = Benchmark(pathlib.Path(directory), args.streaming, args.seconds)
@@ -274,7 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(f"{number + 1} {key:14} {rate:10,.0f} records per CPU second")
             runs.append(run)
     results = {
-        "environment": environment,
+        "environment": describe(args.streaming),
         "settings": {"rounds": args.rounds, "seconds": args.seconds},
         "inputs": {"records": benchmark.records, "bytes": benchmark.size_bytes},
         "runs": runs,

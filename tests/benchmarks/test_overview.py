@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
+import re
+import subprocess
 
 import pytest
 
-from benchmarks import reports
-from benchmarks.overview import PEERS, Overview
+from benchmarks import (
+    contest,
+    feed_packed,
+    formats,
+    gcs,
+    load,
+    maxtext,
+    pack,
+    reports,
+    streaming,
+)
+from benchmarks.comparisons import PEERS
+from benchmarks.overview import Overview
 
 
 @pytest.fixture
@@ -85,3 +99,31 @@ def test_every_report_is_listed() -> None:
     listed = (reports.FOLDER / "index.md").read_text(encoding="utf-8")
     for path in reports.FOLDER.glob("*.md"):
         assert path.name == "index.md" or f"]({path.name})" in listed, path.name
+
+
+def test_the_versions_of_all_peers_are_recorded(tmp_path: pathlib.Path) -> None:
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x"]
+    for arguments in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
+    # Stands for the Python of another environment.
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 1.2.3\n")
+    python.chmod(0o755)
+    given = argparse.Namespace(datatrove=python, megatron=(tmp_path, python))
+    of_pack = pack.describe(given)["packages"]
+    assert of_pack["datatrove"] == "1.2.3"
+    assert re.fullmatch("[0-9a-f]{7,}", of_pack["Megatron-LM"])
+    of_formats = formats.describe(tmp_path)["packages"]
+    assert of_formats["arrayrecord-converter"] == of_pack["Megatron-LM"]
+    recorded = {
+        "convert": contest.describe_environment()["packages"],
+        "feed_packed": feed_packed.PACKAGES,
+        "formats": of_formats,
+        "gcs": gcs.PACKAGES,
+        "load": load.PACKAGES,
+        "maxtext": maxtext.PACKAGES,
+        "pack": of_pack,
+        "streaming": streaming.describe(python)["packages"],
+    }
+    for one in PEERS.values():
+        assert {*one.packages} <= {*recorded[one.report]}, one.peer

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from benchmarks import figures, streaming
+from benchmarks.comparisons import PEERS
 from benchmarks.contest import describe_environment
-from benchmarks.overview import PEERS
 from tests.benchmarks.test_plots import check_texts
 
 
