@@ -1,4 +1,4 @@
-"""Files that are generated from the options: template metadata, tables of cli.md.
+"""The metadata of the Dataflow templates, made of the options.
 
 Run `python -m gristmill.pipelines.options.generated_files` in the root of a checkout to
 write them; a test compares them. Google documents the format of the metadata under
@@ -10,22 +10,13 @@ from __future__ import annotations
 
 import json
 import pathlib
-import re
-from collections.abc import Iterable
 from typing import Any
 
 from gristmill.pipelines.options.definitions import (
-    COMMANDS,
     PIPELINES,
-    LaunchOptions,
-    options_of,
     template_options,
 )
 from gristmill.pipelines.options.option import Option
-
-TABLES = {**COMMANDS, "launch": LaunchOptions}
-# A table ends where a line is empty.
-_TABLE = re.compile(r"<!-- options: (\w+) -->\n(?:\|.*\n)*\n?")
 
 _ABOUT = {
     "convert": "Converts TFRecord, ArrayRecord, Parquet, WebDataset, JSON lines, CSV, "
@@ -81,42 +72,13 @@ def _help(option: Option) -> str:
     return f"{text} For example, {option.example}"
 
 
-def table(options: Iterable[Option]) -> str:
-    """Returns a table of options in Markdown."""
-    rows = ["| option | default | effect |", "| --- | --- | --- |"]
-    for option in options:
-        if option.required:
-            continue
-        value = option.metavar or {"flag": "", "choice": "|".join(option.choices)}.get(
-            option.kind, "TEXT"
-        )
-        name = f"{option.flag} {value}".strip().replace("|", "\\|")
-        default = option.shown or (
-            "" if option.default in (None, False) else f"`{option.default}`"
-        )
-        rows.append(f"| `{name}` | {default} | {option.help} |")
-    return "\n".join(rows)
-
-
-def with_tables(document: str) -> str:
-    """Returns a document with each table after `<!-- options: NAME -->` replaced."""
-
-    def replaced(match: re.Match[str]) -> str:
-        kind = TABLES[match[1]]
-        return f"<!-- options: {match[1]} -->\n{table(options_of(kind))}\n\n"
-
-    return _TABLE.sub(replaced, document)
-
-
 def generated_files(root: pathlib.Path) -> dict[pathlib.Path, str]:
     """Returns the content of every file that is generated, from a checkout's root."""
     templates = root / "deploy" / "templates"
-    found = {
+    return {
         templates / f"{pipeline}.json": json.dumps(metadata(pipeline), indent=2) + "\n"
         for pipeline in PIPELINES
     }
-    cli = root / "docs" / "reference" / "cli.md"
-    return found | {cli: with_tables(cli.read_text(encoding="utf-8"))}
 
 
 if __name__ == "__main__":
