@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import glob
+import os
 
-from gristmill.dataset.errors import NotADatasetError, StorageError
+from gristmill.dataset.errors import NotADatasetError, StorageError, some_of
 from gristmill.dataset.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
@@ -58,6 +59,8 @@ def not_a_dataset(path: str) -> NotADatasetError:
             "run the program that writes it again, with resume=True; where it writes "
             "several parts, commit them with gristmill.dataset.commit_parts"
         )
+    elif datasets := _datasets_in(path):
+        got, cure = f"a folder of {some_of(datasets)}", "give one of the datasets in it"
     else:
         files = {layout.base_name(info.path): info for info in storage.list(path)}
         shown = [name for name in files if not name.startswith((".", "_"))]
@@ -73,6 +76,14 @@ def not_a_dataset(path: str) -> NotADatasetError:
         got=got,
         cure=cure,
     )
+
+
+def _datasets_in(path: str) -> list[str]:
+    """Returns the datasets directly in a local folder; to list a bucket takes long."""
+    pattern = layout.join(glob.escape(path), "*", layout.DATASET_JSON)
+    local = "://" not in path
+    found = storage_for(path).match(pattern) if local else []
+    return [os.path.dirname(info.path) for info in found]
 
 
 def _format(file: FileInfo) -> FileFormat | None:

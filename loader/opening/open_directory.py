@@ -170,7 +170,7 @@ def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
             where=where,
             expected=f"one of {some_of(splits, 20)}" if splits else "(there is none)",
             got=split,
-            cure="give the split to open",
+            cure="give one of these, as --split NAME or split=NAME",
         )
     return split
 

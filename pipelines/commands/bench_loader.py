@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
     from gristmill.loader.feed.step_reads import Decode
     from gristmill.loader.order import ShuffleName
+    from gristmill.loader.stats.causes import Cause
 
 
 @click.command("bench-loader", epilog=EPILOG)
@@ -186,21 +187,25 @@ def bench_loader(
         return
     rows = f"{batch_size // hosts:,}"
     rows += "" if hosts == 1 else f" of {batch_size:,} rows"
-    how = f"{workers or 'no'} workers, batches of {rows}, {shuffle} shuffle"
+    how = "1 worker" if workers == 1 else f"{workers or 'no'} workers"
+    how += f", batches of {rows}, {shuffle} shuffle"
     click.echo(f"{opened!r}"[1:-1])
     click.echo(measured_text(measured, how))
-    _next(measured, workers)
+    _next(measured.waiting.cause, workers, shuffle)
 
 
-def _next(measured: Measured, workers: int) -> None:
-    """Says what to measure next: more workers, or without the trainer."""
+def _next(cause: Cause, workers: int, shuffle: ShuffleName) -> None:
+    """Says what to measure next: without the trainer, or what may shorten its wait."""
     from gristmill.pipelines.local.pool import default_workers
 
     ctx = click.get_current_context()
     cores = default_workers()
-    if measured.waiting.cause == "trainer":
+    if cause == "trainer":
         next_step(*command_line(ctx, without=("step_ms",)), why="the most it can feed")
-    elif workers < cores:
+    elif cause == "storage" and shuffle == "global":
+        again = command_line(ctx, without=("shuffle",))
+        next_step(*again, "--shuffle", "block", why="with larger reads")
+    elif cause in ("workers", "decode", "read") and workers < cores:
         again = command_line(ctx, without=("workers",))
         next_step(*again, "--workers", cores, why="with a process for each core")
 

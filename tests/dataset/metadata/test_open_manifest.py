@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from gristmill.dataset.errors import NotADatasetError
@@ -51,6 +53,12 @@ def test_directories(folder):
     assert_says(
         folder, "got:      files such as part-0: TFRecord", "`gristmill convert`"
     )
+    for name in ("web", "code"):
+        (folder / name).mkdir()
+        (folder / name / "dataset.json").write_bytes(b"{}")
+    assert_says(folder, f"a folder of {folder}/code, {folder}/web", "give one of")
+    shutil.rmtree(folder / "web")
+    shutil.rmtree(folder / "code")
     for name in ("dataset_info.json", "features.json"):
         (folder / name).write_bytes(b"{}")
     assert_says(folder, "a TFDS directory", "`gristmill convert`")
