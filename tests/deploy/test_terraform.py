@@ -231,7 +231,7 @@ def test_plan_makes_what_the_guide_makes_by_hand(terraform):
     assert (images["repository_id"], images["format"]) == ("gristmill", "DOCKER")
     services = {v["service"] for v in found["google_project_service"].values()}
     guide = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
-    once = guide[guide.index("## Once") : guide.index("## Convert")]
+    once = guide[guide.index("## Set up a project") : guide.index("## Convert")]
     assert set(re.findall(r"\w+\.googleapis\.com", once)) <= services
     lines = found["outputs"]["environment"]["value"].splitlines()
     said = dict(line.removeprefix("export ").split("=", 1) for line in lines)
