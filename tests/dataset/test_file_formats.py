@@ -135,3 +135,4 @@ def test_what_is_left_of_a_frame_is_no_text_and_short_text_is() -> None:
     assert name_of(b"one\ntwo\n") == "text"
     assert name_of(b'{"a":1}\n') == "JSON lines"
     assert name_of(b"1\n2\n") is None
+    assert name_of(b"1\n22\n") == "text"

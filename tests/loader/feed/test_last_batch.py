@@ -116,6 +116,7 @@ def test_padding_of_packed_rows_counts_for_no_loss() -> None:
         (lambda records: np.zeros(len(records)), "did not return a dict(.|\n)*ndarray"),
         (lambda records: {"mask": np.zeros(len(records))}, "a dict with 'mask'"),
         (lambda records: {"n": len(records)}, "where:    n\n(.|\n)*got:      int"),
+        (lambda records: {"n": np.array(3)}, r"got:      an array of shape \(\)"),
         (lambda records: {"a": {"b": np.zeros(3)}}, r"a\.b\n(.|\n)*shape \(3,\)"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from gristmill.dataset.errors import InputError
 from gristmill.transforms.tokens.pack_options import PackOptions
@@ -59,6 +60,17 @@ def test_special_tokens_have_their_names(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(tokenizer_json())
     assert load_token_texts(str(path)).texts([5_000]) == [END]
+
+
+def test_letters_that_stand_for_no_bytes_are_shown_as_they_are(
+    tmp_path: pathlib.Path,
+) -> None:
+    made = Tokenizer(models.BPE(vocab={"日": 0, "Ġa": 1, "a": 2}, merges=[]))
+    made.decoder = decoders.ByteLevel()
+    made.add_tokens(["Ġx"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    shown = load_token_texts(str(tmp_path / "tokenizer.json"))
+    assert shown.texts([0, 1, 2, 3]) == ["日", " a", "a", "Ġx"]
 
 
 class Halves:
