@@ -466,8 +466,9 @@ def test_whoever_waits_for_a_batch_is_told_that_the_feed_was_closed(batches):
         closing = threading.Thread(target=feed.close)
         closing.start()
         try:
-            with pytest.raises(InputError, match=r"the feed (is|was) closed"):
+            with pytest.raises(InputError, match=r"the feed (is|was) closed") as told:
                 asked.result(60)
+            assert told.value.cure.endswith("make another feed")
         finally:
             release.set()
             closing.join()
@@ -580,6 +581,7 @@ def test_a_feed_may_be_closed_before_its_first_batch_is_there(batches):
         ({"topology": "tpu"}, "unknown topology"),
         ({"process_index": 2, "process_count": 2}, "process_index is out of range"),
         ({"process_index": 0, "process_count": 5}, "does not divide"),
+        ({"rows": [[0, 1]]}, "rows are not a list of numbers"),
         ({"topology": "jax", "workers": -1}, "workers"),
         ({"topology": "jax", "prefetch": 0}, "prefetch"),
         ({"topology": "jax", "start_step": -1}, "start_step"),
