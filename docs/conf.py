@@ -81,6 +81,8 @@ html_static_path = ["site_style"]
 templates_path = ["site_templates"]
 html_css_files = ["site.css"]
 html_js_files = ["search_index.js", "search.js"]
+# They have no pages beside them.
+html_sidebars = {name: [] for name in ("README", "CHANGELOG", "CONTRIBUTING")}
 html_favicon = "site_style/favicon.svg"
 html_copy_source = False
 html_show_sphinx = False

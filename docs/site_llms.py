@@ -7,6 +7,7 @@ with a line that says what it is for; `llms-full.txt` has all of their text.
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -62,10 +63,10 @@ def write_texts(app: Sphinx, error: Exception | None) -> None:
     whole = []
     folders = 0
     for page in pages_in_order(app):
-        if page.docname.endswith("/index"):
+        if re.fullmatch(r"docs/(\w+/)?index", page.docname):
             folders += 1
             listed += ["", f"## {page.title}", ""]
-        elif "/" not in page.docname and folders:
+        elif "/" not in page.docname and folders > 1:
             # By the convention, what may be left out where there is little room.
             folders = 0
             listed += ["", "## Optional", ""]

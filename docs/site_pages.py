@@ -18,6 +18,11 @@ from sphinx.config import Config
 _ENTRY = re.compile(
     r"^- \[([^\]]*)\]\(([^)#:]+\.md)\)(?:: (.*(?:\n  .*)*))?", re.MULTILINE
 )
+# In HTML: tables, names in them, long names anywhere, and where these may break.
+_TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
+_NAME = re.compile(r'(?<=<span class="pre">)[^<]+')
+_LONG_NAME = re.compile(r'(?<=<span class="pre">)[^<]{25,}')
+_BETWEEN = re.compile(r"([_./=,:;](?=\w)|\w(?=\[))")
 # Letters that search engines show of a description, about.
 _DESCRIPTION = 200
 
@@ -69,6 +74,24 @@ def describe_page(
         context["metatags"] += f'<meta name="description" content="{content}" />\n'
 
 
+def break_names(
+    app: Sphinx,
+    pagename: str,
+    templatename: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Lets names break between words: those in tables, and long ones elsewhere."""
+    del app, pagename, templatename, doctree
+
+    def broken(name: re.Match[str]) -> str:
+        return _BETWEEN.sub(r'\1</span><wbr><span class="pre">', name[0])
+
+    if "body" in context:
+        body = _LONG_NAME.sub(broken, context["body"])
+        context["body"] = _TABLE.sub(lambda table: _NAME.sub(broken, table[0]), body)
+
+
 def name_version(app: Sphinx, config: Config) -> None:
     """Tells the menu of versions which of them this is."""
     del app
@@ -81,6 +104,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", add_navigation)
     app.connect("doctree-read", leave_folders)
     app.connect("html-page-context", describe_page)
+    app.connect("html-page-context", break_names)
     for language in ("mermaid", "proto", "promql"):
         app.add_lexer(language, TextLexer)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

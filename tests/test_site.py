@@ -175,7 +175,7 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
     undescribed = {
         path.name for path in pages if len(told.findall(path.read_text("utf-8"))) != 1
     }
-    assert undescribed == {"genindex.html", "py-modindex.html", "search.html"}
+    assert undescribed == {"genindex.html", "search.html"}
     wrong = []
     assert len(pages) > 50
     for path, found in pages.items():
@@ -219,7 +219,9 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
     packages = re.compile(r"(gristmill\.)?((loader|order|dataset|transforms)\.)*")
     linked = 0
     for path in pages:
-        for anchor, name in pattern.findall(path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        text = text.replace('</span><wbr><span class="pre">', "")  # Names may break.
+        for anchor, name in pattern.findall(text):
             linked += 1
             name = packages.sub("", name.removesuffix("()"), count=1)
             assert f"{anchor}.".endswith(f".{name}."), (path, anchor, name)
@@ -233,7 +235,8 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
     )
     optional = listed.partition("## Optional\n")[2]
     assert optional.count("](") == 2
-    assert "CHANGELOG.md" in optional
+    assert "](CHANGELOG.md)" in optional
+    assert "README.md" in listed.partition("## Tutorials\n")[0]
     for page in PAGES:
         name = page.relative_to(ROOT).as_posix()
         assert f"]({name})" in listed

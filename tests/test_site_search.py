@@ -66,6 +66,10 @@ ASK = """async (questions) => {
     }
     return found;
 }"""
+WIDER = """() => [...document.querySelectorAll("main *")]
+    .filter((each) => !each.closest("pre, .pst-scrollable-table-container"))
+    .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
+    .map((each) => each.textContent.trim())"""
 # An entry of the catalogue: its heading, and what the error said.
 _ENTRY = re.compile(r"^### (.+)\n\n.+\n\n```text\n((?:.+\n)+)```", re.MULTILINE)
 
@@ -141,6 +145,15 @@ def test_pages_that_users_want_are_found_first() -> None:
         page.keyboard.press("Enter")
         page.wait_for_url("**/reference/errors.html#no-input-file-matches")
         assert page.locator("#no-input-file-matches").is_visible()
+
+        # But code and tables, which scroll, nothing is wider than the phone; names in
+        # tables stay whole.
+        for name in ("reference/api/loader", "reference/format", "train/maxtext"):
+            page.goto((site / f"docs/{name}.html").as_uri())
+            assert page.evaluate(WIDER) == [], name
+        page.goto((site / "docs/reference/api/loader.html").as_uri())
+        longest = page.locator("table code", has_text="ArrayRecordDataSource").first
+        assert longest.evaluate("code => code.getClientRects().length") == 1
     ours = (site.parent.as_uri(), "data:")
     assert [url for url in asked if not url.startswith(ours)] == []
 
