@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     "--cache-dir",
     metavar="DIR",
     show_default="none",
-    help="Local directory for data to fetch once per host.",
+    help="Local directory that keeps data of buckets, fetched once per host.",
 )
 @click.option(
     "--cache-bytes",

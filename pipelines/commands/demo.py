@@ -36,7 +36,7 @@ _SPECIAL = ("<unk>", "<s>", "</s>")
 def demo(*, directory: str | None) -> None:
     """Make small TFRecord files, convert them, and show records.
 
-    Writes 4 files of made-up text, 5 MB in all, a tokenizer of their words, and the
+    Writes 4 files of made-up text, 6 MB in all, a tokenizer of their words, and the
     dataset to DIRECTORY, by default a new temporary one.
     """
     import tempfile

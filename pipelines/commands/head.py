@@ -82,7 +82,7 @@ _FORMAT = ("input_format", "columns", "record")
     help="Seed of --random: the same one shows the same records.",
 )
 @click.option(
-    "--full", is_flag=True, help="Show all of every record: long values are cut else."
+    "--full", is_flag=True, help="Show all of every record; else long values are cut."
 )
 @click.option(
     "--raw",
@@ -141,6 +141,10 @@ def head(
     elif len(paths) <= _PATHS_TOLD:
         own = ("records", "offset", "full", "raw")
         next_step("plan", *command_line(ctx, without=own)[1:])
+
+
+# Those that `convert` has as well come after its own.
+head.params.sort(key=lambda parameter: parameter.name in _FORMAT)
 
 
 class _Shown(NamedTuple):

@@ -240,7 +240,11 @@ def index(options: IndexOptions, *, as_json: bool, **where: Any) -> None:
 
 @_job_command("verify")
 def verify(options: VerifyOptions, *, as_json: bool, **where: Any) -> None:
-    """Check every byte of a dataset against its checksums."""
+    """Check every byte of a dataset against its checksums.
+
+    DATASET is the directory of a committed dataset. Nothing is changed. Exit code 3 if
+    anything is wrong; what is wrong and what to do is printed.
+    """
     from gristmill.pipelines.verify import verify
 
     given = dataclasses.asdict(options) | where

@@ -24,7 +24,7 @@ _OPTIONS = (
         "--split",
         metavar="NAME",
         show_default="the only one",
-        help="Split to read. Required if there are several; A,B joins two.",
+        help="Split to read; A,B joins two.",
     ),
     click.option(
         "--edition",

@@ -110,13 +110,13 @@ class LaunchOptions:
         metavar="RUNNER",
     )
     wait: bool = option(
-        "flag", "Wait", "Wait until the Dataflow job has finished.", False
+        "flag", "Wait", "On Dataflow: wait until the job has finished.", False
     )
     cross_region: bool = option(
         "flag",
         "Other regions",
-        "Allow buckets outside the region of the Dataflow workers. Google charges for "
-        "traffic between regions.",
+        "On Dataflow: allow buckets outside the region of the workers. Google charges "
+        "for traffic between regions.",
         default=False,
         group="Location",
         example="true",

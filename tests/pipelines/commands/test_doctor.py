@@ -69,7 +69,8 @@ def test_only_errors_make_it_fail(
 
 
 @pytest.mark.parametrize(
-    ("findings", "expected"), [(FINDINGS, ""), (FINDINGS[:2], "next: gristmill demo\n")]
+    ("findings", "expected"),
+    [(FINDINGS, ""), (FINDINGS[:2], "next (to try it here): gristmill demo\n")],
 )
 def test_what_comes_next_where_nothing_is_to_be_repaired(
     monkeypatch: pytest.MonkeyPatch, findings: list[checks.Finding], expected: str
