@@ -6,7 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import google_crc32c
@@ -185,7 +185,10 @@ class EncodedChunks:
         """Returns uint32 [records] the crc32c of each, int64 [records] its length."""
         with self._explained():
             records, lengths = self._decode()
-            crcs = map(google_crc32c.value, records)
+            given: Iterable[Any] = records
+            if google_crc32c.implementation == "python":  # It takes bytes alone.
+                given = map(bytes, records)
+            crcs = map(google_crc32c.value, given)
             return np.fromiter(crcs, np.uint32, len(lengths)), lengths
 
     def measure(self) -> IntArray:

@@ -95,9 +95,9 @@ def _late() -> Finding:
 
 def _failed(failure: GristmillError) -> Finding:
     facts = failure.facts()
-    where = f", {facts['where']}" if "where" in facts else ""
+    where = f"{facts['where']}: " if "where" in facts else ""
     return error(
-        failure.summary + where,
+        where + failure.summary,
         why="commands that need it fail with this error",
         cure=facts.get("cure", "run the same command again"),
     )

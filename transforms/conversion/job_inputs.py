@@ -63,7 +63,7 @@ def list_inputs(job: ConversionJob) -> InputFiles:
         allow_empty_files=job.allow_empty_files or damage,
         allow_other_formats=damage,
     )
-    if job.pack is not None and job.map is None and job.records.input_format == "auto":
+    if job.records.input_format == "auto" and (job.pack is None or job.map is None):
         check_no_tables(files, job.pack)
     # Names of other kinds are those of a function that joins whatever it is given.
     if job.names.kind == "tfds":

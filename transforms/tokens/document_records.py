@@ -64,21 +64,22 @@ def document_records(
     return dataclasses.replace(records, record=f"column:{pack.column}")
 
 
-def check_no_tables(files: InputFiles, pack: PackOptions) -> None:
+def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
     """Checks that files which were recognised as lines of text are not tables.
 
-    Their first bytes look alike. Lines of a table would be packed with all their
-    separators, and the header with them.
+    Their first bytes look alike. Lines of a table would become records with all their
+    separators, the header would become one too, and a row with a newline two.
 
     Args:
         files: The inputs, whose format the user has not named.
-        pack: Where the documents are.
+        pack: Where the documents are, if they are packed.
 
     Raises:
         InputError: A file is named as a table is.
     """
-    if files.spec.format != "text" or not pack.column:
+    if files.spec.format != "text" or (pack is not None and not pack.column):
         return
+    lines = "--input-format text" if pack is None else "--column -"
     for path in files.paths:
         if found := _TABLE.search(path):
             kind = found[1].lower()
@@ -86,7 +87,9 @@ def check_no_tables(files: InputFiles, pack: PackOptions) -> None:
             raise InputError(
                 "a file that is named as a table looks like lines of text",
                 where=path,
-                expected=f"a table with the column {pack.column!r}, or lines that are "
+                expected="a table, or lines that are records"
+                if pack is None
+                else f"a table with the column {pack.column!r}, or lines that are "
                 "documents",
-                cure=f"give --input-format {known}, or --column - to pack its lines",
+                cure=f"give --input-format {known}, or {lines} to take its lines",
             )

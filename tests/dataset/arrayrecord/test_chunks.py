@@ -103,6 +103,15 @@ class TestDecode:
             expected += records
         assert decode(*chunks) == expected
 
+    def test_checksums_in_python(self, monkeypatch: pytest.MonkeyPatch):
+        """Where google-crc32c has no C part, it takes bytes alone."""
+        from google_crc32c import python
+
+        monkeypatch.setattr(google_crc32c, "value", python.value)
+        monkeypatch.setattr(google_crc32c, "implementation", "python")
+        chunks = [chunk([word], compression="z") for word in (b"one", b"two")]
+        assert decode(*chunks) == [b"one", b"two"]
+
     @every_compression
     @pytest.mark.parametrize("counts", [(0,), (0, 2), (2, 0), (0, 0, 1), (0, 3, 0)])
     def test_chunks_without_records(self, compression: str, counts):

@@ -59,7 +59,7 @@ def test_lines_of_text_have_no_columns():
 @pytest.mark.parametrize(
     ("name", "known"), [("a.csv", "csv"), ("b.TSV.gz", "tsv"), ("c.json", "jsonl")]
 )
-def test_tables_are_not_packed_line_by_line(name, known, tmp_path):
+def test_tables_are_not_taken_line_by_line(name, known, tmp_path):
     path = tmp_path / name
     # Nothing but the name tells that it is one.
     path.write_text('text\n"one,\ntwo"\nthree\n')
@@ -69,8 +69,13 @@ def test_tables_are_not_packed_line_by_line(name, known, tmp_path):
         list_inputs(job)
     assert raised.value.where == str(path)
     assert f"--input-format {known}," in raised.value.cure
-    lines = dataclasses.replace(pack, column="")
+    plain = dataclasses.replace(job, pack=None)
+    with pytest.raises(InputError, match="named as a table") as raised:
+        list_inputs(plain)
+    assert "--input-format text" in raised.value.cure
     named = RecordOptions(input_format="text")
+    assert list_inputs(dataclasses.replace(plain, records=named)).spec.format == "text"
+    lines = dataclasses.replace(pack, column="")
     for more in ({"pack": lines}, {"records": named}, {"map": "os.path:basename"}):
         found = list_inputs(dataclasses.replace(job, **more))
         assert found.spec.format == "text"

@@ -123,7 +123,8 @@ class JsonRows:
                 "line does not have the fields of the job's schema",
                 expected=wrong[0],
                 got=wrong[1],
-                cure="give this field another type, with --columns",
+                cure="give the field its type, as in --columns '*,score:float', or "
+                "take only some fields, as in --columns a,b",
             )
         try:
             self._parsed(lines.part(index, index + 1))
