@@ -297,6 +297,13 @@ def _given_rows(
 
 def _check_mask(mask: str, decode: Decode | None, schedule: Schedule) -> None:
     """Refuses a mask that would have nothing to be added to, or to tell."""
+    if not isinstance(mask, str):
+        raise InputError(
+            "the mask is not the name of an array",
+            expected="a text",
+            got=f"mask={mask!r:.100}",
+            cure='give a name, such as mask="mask"',
+        )
     if decode is None:
         raise InputError(
             "a mask is an array beside others, and the feed makes no arrays",

@@ -28,7 +28,6 @@ class Passes(Iterator[BatchesRead]):
         read: Reads the batches of steps, in any thread.
         steps: The steps, in order.
         threads: How many passes are read at a time; a single one is read by the caller.
-        most_steps: Most steps of a pass.
     """
 
     def __init__(
@@ -37,10 +36,9 @@ class Passes(Iterator[BatchesRead]):
         steps: Iterator[int],
         *,
         threads: int,
-        most_steps: int = _MOST_STEPS,
     ):
         self._read, self._steps, self._threads = read, steps, threads
-        self._most_steps, self._size = most_steps, 1
+        self._size = 1
         self._pool: ThreadPoolExecutor | None = None
         if threads > 1:
             self._pool = ThreadPoolExecutor(
@@ -60,7 +58,7 @@ class Passes(Iterator[BatchesRead]):
             if not self._pending:
                 raise StopIteration
             read = self._pending.popleft().result()
-        self._size = min(steps_of_next(read), 2 * self._size, self._most_steps)
+        self._size = min(steps_of_next(read), 2 * self._size)
         return read
 
     def close(self) -> None:

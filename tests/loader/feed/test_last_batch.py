@@ -131,6 +131,8 @@ def test_what_has_no_rows_is_refused_at_the_first_step(path, changed, message) -
 
 def test_a_mask_needs_arrays_and_a_last_batch(path) -> None:
     host = {"process_index": 0, "process_count": 1, "mask": "mask"}
+    with pytest.raises(InputError, match="got:      mask=True"):
+        batches_of(path).feed(**{**host, "mask": True}, decode=decode)
     with pytest.raises(InputError, match="without decode"):
         batches_of(path).feed(**host)
     with pytest.raises(InputError, match=r"drop_remainder=True(.|\n)*epochs=1"):
