@@ -107,11 +107,28 @@ def _splits(directory: str) -> Mapping[str, Sequence[str]]:
         folders.setdefault(configuration_of(name), {})
     if len(folders) > 1:
         folders.pop("", None)
+        if all("=" in folder for folder in folders):
+            raise _partitions(directory, names)
         _check_one(directory, {folder: {"": [folder]} for folder in folders})
     return {
         split: _patterns(files, names)
         for split, files in splits_by_names(names).items()
     }
+
+
+def _partitions(directory: str, names: Sequence[str]) -> InputError:
+    """Returns the error for a table whose folders are named by values of a column."""
+    depth = max(name.count("/") for name in names)
+    pattern = layout.join(directory, *["*"] * depth, f"*{_PARQUET}")
+    return InputError(
+        "the directory holds a table in partitions",
+        where=directory,
+        expected="files directly in it, or a pattern",
+        got=f"folders that are named by values, such as {names[0]}",
+        cure=f"convert all of them by a pattern: gristmill convert "
+        f"{shlex.quote(pattern)} OUTPUT; what stands in the names of folders alone is "
+        "in no record",
+    )
 
 
 def _check_one(

@@ -1,3 +1,5 @@
+import glob
+
 import pyarrow as pa
 import pytest
 
@@ -75,6 +77,16 @@ def test_several_configurations_are_refused_with_commands(tmp_path):
         f"gristmill convert '{found}/en/*.parquet' en --split train",
         f"gristmill convert '{found}/d e/*.parquet' de --split test",
     ]
+
+
+def test_partitions_are_no_configurations(tmp_path):
+    names = ("year=2020/month=1/a.parquet", "year=2021/month=1/a.parquet")
+    found = repository(tmp_path, *names)
+    with pytest.raises(InputError, match="a table in partitions") as caught:
+        inputs_of(found)
+    pattern = f"{found}/*/*/*.parquet"
+    assert f"gristmill convert '{pattern}' OUTPUT" in caught.value.cure
+    assert len(glob.glob(pattern)) == 2
 
 
 def test_folders_are_configurations(tmp_path):
