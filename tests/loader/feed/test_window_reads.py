@@ -178,6 +178,12 @@ def test_where_it_does_not_pay_it_is_not_done(
 ) -> None:
     batches = batches_of(tmp_path, window_bytes=10_000)
     assert WindowReads.of(batches.datasets, batches.schedule, slice(None)) is None
+    batches = batches_of(tmp_path)
+    for changed in (
+        batches.schedule.extended(2000, step=9),
+        batches.schedule.resized(9, step=9),
+    ):
+        assert WindowReads.of(batches.datasets, changed, slice(None)) is None
     local = loader.global_batches(
         loader.open(converted), batch_size=5, seed=0, shuffle="block"
     )

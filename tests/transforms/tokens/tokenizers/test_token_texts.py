@@ -66,11 +66,23 @@ def test_letters_that_stand_for_no_bytes_are_shown_as_they_are(
     tmp_path: pathlib.Path,
 ) -> None:
     made = Tokenizer(models.BPE(vocab={"日": 0, "Ġa": 1, "a": 2}, merges=[]))
-    made.decoder = decoders.ByteLevel()
     made.add_tokens(["Ġx"])
-    made.save(str(tmp_path / "tokenizer.json"))
+    for decoder in (
+        decoders.ByteLevel(),
+        decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()]),
+    ):
+        made.decoder = decoder
+        made.save(str(tmp_path / "tokenizer.json"))
+        shown = load_token_texts(str(tmp_path / "tokenizer.json"))
+        assert shown.texts([0, 1, 2, 3]) == ["日", " a", "a", "Ġx"]
+
+
+def test_pieces_that_name_a_byte_stand_for_it(tmp_path: pathlib.Path) -> None:
+    vocabulary = {"<0x0A>": 0, "\u2581a": 1, "<0xC3>": 2, "<0xA9>": 3, "<unk>": 4}
+    model = models.BPE(vocab=vocabulary, merges=[], byte_fallback=True)
+    Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
     shown = load_token_texts(str(tmp_path / "tokenizer.json"))
-    assert shown.texts([0, 1, 2, 3]) == ["日", " a", "a", "Ġx"]
+    assert shown.texts([0, 1, 2, 3, 4]) == ["\n", " a", "", "é", "<unk>"]
 
 
 class Halves:
