@@ -21,6 +21,7 @@ from gristmill.pipelines.view.answers.spread import spread
 from gristmill.pipelines.view.answers.steps import seen, step
 
 PREFIX = "api/"
+_Parameters = Mapping[str, Callable[[str], Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,25 +36,37 @@ class _Question:
     """
 
     answer: Callable[..., Any]
-    parameters: Mapping[str, Callable[[str], Any]]
+    parameters: _Parameters
     needed: tuple[str, ...] = ()
     keeps: bool = False
 
 
-_DATASET = {"of": str, "split": str}
-_RECORD = {"record": int, **_DATASET}
-_EPOCHS = {"of": str, "first_epoch": int, "stop_epoch": int}
-_STEP = {"step": int, "first_row": int, "previews": int, "hosts": int}
+def _whole(text: str) -> int:
+    """Returns a number from 0 on that numpy's integers hold.
+
+    Raises:
+        ValueError: It is none.
+    """
+    number = int(text)
+    if not 0 <= number < 1 << 63:
+        raise ValueError
+    return number
+
+
+_DATASET: _Parameters = {"of": str, "split": str}
+_RECORD: _Parameters = {"record": _whole, **_DATASET}
+_EPOCHS: _Parameters = {"of": str, "first_epoch": _whole, "stop_epoch": _whole}
+_STEP = {"step": _whole, "first_row": _whole, "previews": _whole, "hosts": _whole}
 _QUESTIONS = {
     "overview": _Question(overview, _DATASET, keeps=True),
     "sizes": _Question(sizes, _DATASET, keeps=True),
     "lineage": _Question(lineage, _DATASET, keeps=True),
-    "shard": _Question(shard, {"shard": int, **_DATASET}, ("shard",)),
+    "shard": _Question(shard, {"shard": _whole, **_DATASET}, ("shard",)),
     "record": _Question(record, _RECORD, ("record",)),
-    "source": _Question(source, {**_RECORD, "read": int}, ("record",)),
+    "source": _Question(source, {**_RECORD, "read": _whole}, ("record",)),
     "step": _Question(step, _STEP, ("step",)),
-    "seen": _Question(seen, {"record": int, **_EPOCHS}, ("record",)),
-    "spread": _Question(spread, {"of": str, "epoch": int}, keeps=True),
+    "seen": _Question(seen, {"record": _whole, **_EPOCHS}, ("record",)),
+    "spread": _Question(spread, {"of": str, "epoch": _whole}, keeps=True),
     "mixture": _Question(mixture, {}, keeps=True),
 }
 
@@ -112,10 +125,10 @@ def _arguments(question: _Question, query: str, where: str) -> dict[str, Any]:
             arguments[name] = kind(text)
         except ValueError:
             raise InputError(
-                f"{name} is not a number",
+                f"{name} is not a whole number",
                 where=where,
                 got=f"{text:.100}",
-                cure=f"give a whole number, such as {name}=0",
+                cure=f"give one from 0 on, such as {name}=0",
             ) from None
     for name in question.needed:
         if name not in arguments:

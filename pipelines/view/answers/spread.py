@@ -9,7 +9,7 @@ import numpy as np
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.dataset import Dataset, shards_of
-from gristmill.loader.indices import IntArray, checked_count
+from gristmill.loader.indices import IntArray
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.quality import (
     ShuffleQuality,
@@ -79,7 +79,7 @@ def spread(opened: Opened, *, of: str = "", epoch: int = 0) -> Spread:
     number = batches.number_of(name or None)
     schedule, dataset = batches.schedule, batches.datasets[number]
     order = schedule.grown[number]
-    epoch = _checked_epoch(order, epoch)
+    _check_epoch(order, epoch)
     start = order.start_of(epoch)
     records = order.start_of(epoch + 1) - start
     rows = batches.batch_size
@@ -127,8 +127,7 @@ def spread(opened: Opened, *, of: str = "", epoch: int = 0) -> Spread:
     )
 
 
-def _checked_epoch(order: DatasetOrder, epoch: int) -> int:
-    epoch = checked_count(epoch, what="epoch", least=0)
+def _check_epoch(order: DatasetOrder, epoch: int) -> None:
     if not len(order.epoch_range(epoch, epoch + 1)):
         raise InputError(
             "there is no such epoch",
@@ -136,7 +135,6 @@ def _checked_epoch(order: DatasetOrder, epoch: int) -> int:
             got=epoch,
             cure="give an earlier one",
         )
-    return epoch
 
 
 def _shards_a_batch(dataset: Dataset, records: IntArray, rows: int) -> ShardsABatch:

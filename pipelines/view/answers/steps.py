@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.dataset import Dataset, shards_of
-from gristmill.loader.indices import checked_count
 from gristmill.loader.order.schedule import by_dataset
 from gristmill.pipelines.view.answers.opened import Opened, checked_number
 from gristmill.pipelines.view.answers.record import (
@@ -73,7 +72,7 @@ def step(
     step: int,
     first_row: int = 0,
     previews: int = 0,
-    hosts: int | None = None,
+    hosts: int = 0,
 ) -> Step:
     """Returns the rows of a step from one on, at most 256.
 
@@ -84,7 +83,7 @@ def step(
     step = checked_number(step, schedule.step_limit, what="step")
     num_rows = len(schedule.positions(step))
     of_first = None
-    if hosts is not None:
+    if hosts:
         # All hosts get as many, one after the other.
         of_first = schedule.host_rows(process_index=0, process_count=hosts, step=step)
     first = checked_number(first_row, num_rows, what="row", where=f"step {step:,}")
@@ -177,20 +176,19 @@ def seen(
     """Returns where a record is seen in some epochs, by default in one."""
     batches, name = opened.ordered(), opened.name(of)
     number = checked_record(opened.datasets[name], record)
-    first = checked_count(first_epoch, what="first_epoch", least=0)
-    stop = first + 1 if stop_epoch is None else stop_epoch
-    if not first < stop <= first + _EPOCHS:
+    stop = first_epoch + 1 if stop_epoch is None else stop_epoch
+    if not first_epoch < stop <= first_epoch + _EPOCHS:
         raise InputError(
             "stop_epoch is out of range",
-            expected=f"{first + 1:,} to {first + _EPOCHS:,}",
+            expected=f"{first_epoch + 1:,} to {first_epoch + _EPOCHS:,}",
             got=stop,
             cure="look in fewer epochs at a time",
         )
-    found = batches.find(number, name or None, first_epoch=first, stop_epoch=stop)
+    found = batches.find(number, name or None, first_epoch=first_epoch, stop_epoch=stop)
     return Seen(
         record=number,
         of=name,
-        first_epoch=first,
+        first_epoch=first_epoch,
         stop_epoch=stop,
         sightings=[sighting._asdict() for sighting in found],
     )

@@ -88,9 +88,8 @@ def test_a_row_is_of_the_host_that_gets_it(mixed: Opened) -> None:
     assert {row["host"] for row in ask(mixed, "api/step?step=2")["rows"]} == {None}
     with pytest.raises(InputError, match="does not divide among the hosts"):
         ask(mixed, "api/step?step=2&hosts=3")
-    for none in (0, -1):
-        with pytest.raises(InputError, match="process_count"):
-            ask(mixed, f"api/step?step=2&hosts={none}")
+    with pytest.raises(InputError, match="hosts is not a whole number"):
+        ask(mixed, "api/step?step=2&hosts=-1")
 
 
 def test_a_preview_is_the_longest_text_or_the_first_tokens(opened, packed) -> None:
@@ -117,8 +116,6 @@ def test_large_records_are_not_all_in_memory_for_their_previews(tmp_path) -> Non
 
 
 def test_what_is_out_of_range_is_told(opened) -> None:
-    with pytest.raises(InputError, match="no such step"):
-        ask(opened, "api/step?step=-1")
     with pytest.raises(InputError, match="stop_epoch is out of range"):
         ask(opened, "api/seen?record=0&stop_epoch=1001")
     with pytest.raises(InputError, match="no such record"):
