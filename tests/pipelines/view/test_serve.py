@@ -67,6 +67,10 @@ def test_without_the_token_there_is_nothing(server, opened) -> None:
             assert token not in str(headers)
     status, headers, _ = sent(server, f"/{token}/")
     assert (status, headers["Referrer-Policy"]) == (200, "no-referrer")
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert headers["Cache-Control"] == "no-store"
     # Without its slash, the page would ask at other addresses.
     status, headers, _ = sent(server, f"/{token}")
     assert (status, headers["Location"]) == (303, f"/{token}/")
@@ -99,6 +103,13 @@ def test_another_name_of_this_machine_is_refused(server) -> None:
         assert status == 403
         assert "this machine" in json.loads(data)["error"]["what"]
         assert asked(server, "/", host=host)[0] == 403
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+    connection.putrequest("GET", f"/{server.token}/", skip_host=True)
+    for host in ("127.0.0.1", "evil.example"):
+        connection.putheader("Host", host)
+    connection.endheaders()
+    assert connection.getresponse().status == 403
+    connection.close()
     for host in ("localhost", "localhost:1234", "[::1]:99", "127.0.0.1"):
         assert asked(server, "/", host=host)[0] == 200
 

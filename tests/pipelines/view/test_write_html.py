@@ -41,12 +41,30 @@ def test_a_file_holds_steps_of_the_whole_run_and_their_records(
     assert held["about"]["command"] == COMMAND
 
 
-def test_a_file_has_a_limit(tmp_path: pathlib.Path) -> None:
+def counted_reads(
+    dataset: loader.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """Returns a list that gets the sizes of the records which are read."""
+    read, sizes = dataset.read, []
+
+    def counted(indices: object) -> list[bytes]:
+        found = read(indices)
+        sizes.extend(map(len, found))
+        return found
+
+    monkeypatch.setattr(dataset, "read", counted)
+    return sizes
+
+
+def test_a_file_has_a_limit(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # 6 MB of text; one record would take a large part of the room.
     texts = [f"{number} " + "x" * 19_000 for number in range(300)]
     texts[1] = "y" * 300_000
     records = [tf_example({"text": [text.encode()]}) for text in texts]
     dataset = loader.open(convert(tmp_path, [records]))
+    read = counted_reads(dataset, monkeypatch)
     opened = Opened({"": dataset})
     path = tmp_path / "out.html"
     write_html(opened, str(path), command=COMMAND)
@@ -56,6 +74,8 @@ def test_a_file_has_a_limit(tmp_path: pathlib.Path) -> None:
     numbers = [n for n in range(300) if f"api/record?record={n}" in held["answers"]]
     assert numbers[:20] == list(range(20))
     assert 30 < len(numbers) < 100
+    # All are in the histogram. Once the file is full, no others are tried.
+    assert len(read) - 300 < len(numbers) + 60
     assert f"{len(numbers)} of 300 records" in held["about"]["left_out"]
 
 
@@ -90,14 +110,7 @@ def test_large_images_are_not_all_read_and_not_all_in_the_file(
     ]
     dataset = loader.open(convert(tmp_path, [records]))
     batches = loader.global_batches(dataset, batch_size=4, shuffle="none")
-    read, sizes = dataset.read, []
-
-    def counted(indices: object) -> list[bytes]:
-        found = read(indices)
-        sizes.extend(map(len, found))
-        return found
-
-    monkeypatch.setattr(dataset, "read", counted)
+    sizes = counted_reads(dataset, monkeypatch)
     write_html(Opened({"": dataset}, batches), str(tmp_path / "o"), command=COMMAND)
     data = (tmp_path / "o").read_bytes()
     held = answers_in(data)
@@ -131,5 +144,12 @@ def test_a_mixture_of_many_datasets_has_a_file(
     data = (tmp_path / "out.html").read_bytes()
     assert len(data) <= LIMIT_BYTES
     answers = answers_in(data)["answers"]
-    for name, most in (("overview", 121), ("shard", 200), ("record", 100 * 120)):
-        assert 20 < sum(one.startswith(f"api/{name}?") for one in answers) <= most
+    of = {
+        name: [one.partition("of=")[2] for one in answers if f"api/{name}?" in one]
+        for name in ("overview", "shard", "record")
+    }
+    assert 20 < len(of["overview"]) < 120
+    assert 20 < len(of["shard"]) <= 200
+    assert len(of["record"]) > 20
+    # A record is shown below what is said of its dataset.
+    assert {*of["record"], *of["shard"]} <= {*of["overview"]}

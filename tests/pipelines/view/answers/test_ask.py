@@ -11,6 +11,7 @@ import pytest
 
 from gristmill.dataset.errors import InputError
 from gristmill.pipelines.view.answers.ask import ask, error_answer, status_of
+from gristmill.pipelines.view.answers.opened import Opened
 from gristmill.pipelines.view.answers.plain import plain
 
 
@@ -41,6 +42,15 @@ def test_a_wrong_address_is_told(opened, address: str, message: str) -> None:
     told = error_answer(caught.value)["error"]
     assert (told["what"], told["cure"]) == (caught.value.what, caught.value.cure)
     assert status_of(caught.value) == (404 if "no answer" in message else 400)
+
+
+def test_only_some_answers_are_kept(opened) -> None:
+    mine = Opened(opened.datasets)
+    made = [mine.kept(key % 100, lambda key=key: key) for key in range(200)]
+    # The last 64 of the first round were dropped before they were asked for again.
+    assert made == list(range(200))
+    assert mine.kept(199, lambda: "again") == "again"
+    assert mine.kept(99, lambda: "again") == 199
 
 
 def test_javascript_loses_nothing() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.errors import InputError
+from gristmill.pipelines.view.answers import lineage as lineage_module
 from gristmill.pipelines.view.answers.ask import ask
 from gristmill.pipelines.view.answers.opened import Opened
 from tests.pipelines.view.conftest import FILES, input_path
@@ -51,7 +52,9 @@ def test_a_shard_has_its_sources(opened, dataset) -> None:
         ask(opened, f"api/shard?shard={len(FILES)}")
 
 
-def test_what_was_set_aside_and_what_was_before(tmp_path: pathlib.Path) -> None:
+def test_what_was_set_aside_and_what_was_before(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     records = [b"record %d" % number * 9 for number in range(60)]
     data = bytearray(frames_of(records))
     damaged = [len(frames_of(records[:at])) for at in (7, 31)]
@@ -87,4 +90,9 @@ def test_what_was_set_aside_and_what_was_before(tmp_path: pathlib.Path) -> None:
         path.write_text("{")
     found = ask(Opened({"": loader.open(first)}), "api/lineage")["quarantine"]
     assert (found["regions"], found["shown"]) == (2, [])
-    assert "cannot be read: " in found["note"]
+    assert found["note"].count(".jsonl") == 2
+    # Of very many, not all are tried.
+    monkeypatch.setattr(lineage_module, "_UNREADABLE", 1)
+    found = ask(Opened({"": loader.open(first)}), "api/lineage")["quarantine"]
+    assert found["note"].startswith("cannot be read: ")
+    assert found["note"].count(".jsonl") == 1

@@ -10,8 +10,10 @@ import base64
 import pytest
 
 from gristmill.dataset.errors import InputError
+from gristmill.pipelines.view.answers import record as record_module
 from gristmill.pipelines.view.answers.ask import ask
 from gristmill.pipelines.view.answers.fields import fields_of, longest_text
+from gristmill.pipelines.view.answers.opened import Opened
 from tests.pipelines.view.conftest import FILES, png
 from tests.support.examples import tf_example
 
@@ -60,3 +62,12 @@ def test_fields_are_cut_and_say_so() -> None:
     assert (numbers.shown, numbers.cut) == (list(range(256)), "44 more values")
     assert images.shown == [None]
     assert "too large" in str(images.cut)
+    (images,) = fields_of(tf_example({"a": [png(1) + bytes(7 << 20)] * 3}))
+    assert [shown is None for shown in images.shown] == [False, False, True]
+
+
+def test_a_long_row_is_cut(packed: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_module, "_TOKENS_SHOWN", 20)
+    segments = ask(packed, "api/record?record=0")["segments"]
+    assert sum(len(one["tokens"]) for one in segments) == 20
+    assert sum(one["num_tokens"] for one in segments) > 20

@@ -76,3 +76,7 @@ def test_an_epoch_that_is_not_there(opened) -> None:
     assert ask(limited, "api/spread?epoch=1")["points"]
     with pytest.raises(InputError, match="no such epoch"):
         ask(limited, "api/spread?epoch=2")
+    # 4 of 100 records are in no whole batch.
+    batches = loader.global_batches(opened.datasets[""], batch_size=8, epochs=1)
+    points = ask(Opened(opened.datasets, batches), "api/spread")["points"]
+    assert [step for step, _ in points] == [row // 8 for row in range(96)]
