@@ -137,7 +137,15 @@ def make_datasets(folder: pathlib.Path) -> dict[str, tuple[str, ...]]:
 @contextlib.contextmanager
 def served(arguments: Sequence[str]) -> Iterator[str]:
     """Runs `gristmill view`; yields the address of its page."""
-    command = [sys.executable, "-m", "gristmill", "view", *arguments, "--no-browser"]
+    command = [
+        sys.executable,
+        "-m",
+        "gristmill",
+        "view",
+        *arguments,
+        "--no-browser",
+        "-q",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -139,8 +139,9 @@ def test_large_images_are_not_all_read_and_not_all_in_the_file(
 def test_a_mixture_of_many_datasets_has_a_file(
     opened: Opened, tmp_path: pathlib.Path
 ) -> None:
-    many = Opened({f"part {n}": opened.dataset() for n in range(120)})
-    write_html(many, str(tmp_path / "out.html"), command=COMMAND)
+    parts = {f"part {n}": opened.dataset() for n in range(120)}
+    batches = loader.global_batches(parts, batch_size=64)
+    write_html(Opened(parts, batches), str(tmp_path / "out.html"), command=COMMAND)
     data = (tmp_path / "out.html").read_bytes()
     assert len(data) <= LIMIT_BYTES
     answers = answers_in(data)["answers"]
