@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import walk_chunks
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.errors import InputError, StorageMissingError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import (
@@ -39,6 +40,7 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
         NotADatasetError: The dataset is not committed.
         InputError: It has no such split.
         CorruptShardError: A chunk of these records is damaged.
+        StorageMissingError: A shard is missing.
     """
     manifest = open_manifest(dataset)
     check_in_place(dataset, manifest, [split])
@@ -57,14 +59,22 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
     for shard, wanted in _by_shard(ranges, ends):
         path = layout.join(dataset, table.paths[shard])
         if opened is None or opened[0] != shard:
-            opened = (
-                shard,
-                read_footer(
+            try:
+                footer = read_footer(
                     functools.partial(storage.read, path),
                     int(table.file_bytes[shard]),
                     path=path,
-                ),
-            )
+                )
+            except StorageMissingError as e:
+                raise StorageMissingError(
+                    "a shard of the dataset is missing",
+                    where=path,
+                    got=e.got,
+                    cure=f"`gristmill verify {shlex.quote(dataset)} --quick` names all "
+                    "that are; restore them from a copy, or run the same conversion "
+                    "again, which makes missing shards",
+                ) from e
+            opened = shard, footer
         footer = opened[1]
         chunk_ends = np.cumsum(footer.chunk_records)
         # A few records do not need megabytes.

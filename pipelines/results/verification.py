@@ -133,11 +133,12 @@ def _packed_lines(counts: PackedCounts) -> list[str]:
     """Returns what packed rows hold, for a person."""
     places = counts.tokens + counts.padding_tokens
     padding = 100 * counts.padding_tokens / max(places, 1)
+    truncated = f"{counts.truncated_documents:,} truncated"
+    if counts.truncated_tokens:
+        truncated += f" by {plural(counts.truncated_tokens, 'token')}"
     return [
         f"  tokens       targets {counts.targets:,} = tokens {counts.tokens:,} - "
         f"pieces {counts.pieces:,}; {padding:.2f} % padding",
         f"  documents    {counts.documents:,}, {counts.cut_documents:,} of them cut; "
-        f"{counts.truncated_documents:,} truncated by "
-        f"{plural(counts.truncated_tokens, 'token')}; {counts.empty_documents:,} "
-        "dropped without a token",
+        f"{truncated}; {counts.empty_documents:,} dropped without a token",
     ]

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from gristmill.dataset.arrayrecord.footer import read_footer
-from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.errors import CorruptShardError, InputError, StorageMissingError
 from gristmill.dataset.shard_reader import first_records, some_records
 from tests.support.datasets import convert
 
@@ -84,3 +84,15 @@ def test_wrong_bytes_are_never_shown(tmp_path: pathlib.Path, hashing) -> None:
 def test_a_split_that_is_not_there(dataset: str) -> None:
     with pytest.raises(InputError, match="no such split"):
         next(first_records(dataset, "test", 1))
+
+
+def test_a_missing_shard_is_told_with_what_to_do(tmp_path: pathlib.Path) -> None:
+    dataset = convert(tmp_path, FILES, group_size=7)
+    lost = sorted(pathlib.Path(dataset).glob("*.array_record*"))[1]
+    lost.unlink()
+    found = first_records(dataset, "train", 80)
+    assert [next(found) for _ in range(40)] == FILES[0]
+    with pytest.raises(StorageMissingError, match="a shard of the dataset") as caught:
+        next(found)
+    assert caught.value.where == str(lost)
+    assert f"gristmill verify {dataset} --quick" in str(caught.value.cure)

@@ -184,7 +184,7 @@ class InputFiles:
         where = [path for path in self.paths if posixpath.basename(path) == name]
         return [
             *notes,
-            f"{len(twice):,} file names are there more than once, in different "
-            f"directories, such as {where[0]} and {where[1]}: all are converted. If "
-            "one is a copy, leave it out",
+            "several files have the same name, in different "
+            f"directories, such as {where[0]} and {where[1]}: all are "
+            "converted. If one is a copy, leave it out",
         ]
