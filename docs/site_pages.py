@@ -22,7 +22,7 @@ _ENTRY = re.compile(
 _TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
 _NAME = re.compile(r'(?<=<span class="pre">)[^<]+')
 _LONG_NAME = re.compile(r'(?<=<span class="pre">)[^<]{25,}')
-_BETWEEN = re.compile(r"([_./=,:;](?=\w)|\w(?=\[))")
+_BETWEEN = re.compile(r"([_./=,:;|](?=\w)|\w(?=\[))")
 # Letters that search engines show of a description, about.
 _DESCRIPTION = 200
 

@@ -26,7 +26,7 @@ _WEIGHTS = {
     "benchmarks/": 0.4,
     "docs/concepts/architecture": 0.5,
     "docs/performance/": 0.6,
-    "docs/reference/api/": 0.8,
+    "docs/reference/api/": 0.7,
     "docs/reference/c": 0.9,
     "docs/reference/errors": 0.8,
 }
@@ -85,7 +85,7 @@ def text_of(node: nodes.Element, inner: list[nodes.Element] | None = None) -> st
 def texts_of(node: nodes.Node, inner: list[nodes.Element]) -> Iterator[str]:
     """Yields what `text_of` joins."""
     if isinstance(node, nodes.Text):
-        yield node.astext()
+        yield ": " if node == " -- " else node.astext()
     elif isinstance(node, addnodes.desc_returns):
         yield " -> "
     elif isinstance(node, addnodes.desc_parameterlist):
