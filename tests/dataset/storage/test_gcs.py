@@ -401,27 +401,35 @@ def test_an_object_that_is_replaced_while_it_is_read_is_named(
 # Faults.
 
 
+def patient(kind: str) -> GcsStorage:
+    """Returns a storage that gives up on answers that stall, and on others late."""
+    return GcsStorage(
+        timeout_seconds=0.4 if kind == "stall" else 30, deadline_seconds=60
+    )
+
+
 @pytest.mark.parametrize("kind", [*PASSING, "cut", "short", "stall", "flip"])
-def test_reading_survives(server: GcsServer, storage: GcsStorage, kind: str) -> None:
+def test_reading_survives(server: GcsServer, kind: str) -> None:
+    storage = patient(kind)
     server.objects.put("bucket", "a", DATA)
     server.fail(kind, "media", times=2)
     assert storage.read("gs://bucket/a") == DATA
-    assert server.requests["media"] == 3
+    assert server.faults[0].times == 0
+    # On a busy machine an answer may take longer than is waited for one that stalls.
+    assert server.requests["media"] == 3 or kind == "stall"
 
 
 @pytest.mark.parametrize("kind", [*PASSING, "cut", "short", "stall"])
-def test_reading_ahead_survives(
-    server: GcsServer,
-    storage: GcsStorage,
-    kind: str,
-) -> None:
+def test_reading_ahead_survives(server: GcsServer, kind: str) -> None:
+    storage = patient(kind)
     storage.block_bytes = 100_000
     server.objects.put("bucket", "a", DATA)
     server.fail(kind, "media")
     server.fail(kind, "media", skip=2)
     with storage.open("gs://bucket/a") as file:
         assert file.read() == DATA
-    assert server.requests["media"] == 5
+    assert [fault.times for fault in server.faults] == [0, 0]
+    assert server.requests["media"] == 5 or kind == "stall"
 
 
 @pytest.mark.parametrize("kind", PASSING)
