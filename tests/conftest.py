@@ -6,13 +6,14 @@ import os
 import pathlib
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
 
-from tests.support import shared
+from tests.support import beam_memory, shared
 from tests.support.gcs_server import GcsServer
 
 # A test that takes longer is listed after the run, unless it is marked slow.
@@ -119,6 +120,8 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        if "apache_beam" in sys.modules:
+            beam_memory.remember()
 
 
 def pytest_collection_modifyitems(

@@ -22,7 +22,7 @@ from tests.support.gcs_process import GcsProcess
 from tests.support.pipelines import run
 from tests.support.records import text_records, write_tfrecords
 
-FILES, PER_FILE = 12, 40
+FILES, PER_FILE = 6, 40
 
 
 def records_of(number: int) -> list[bytes]:
@@ -62,12 +62,12 @@ def test_a_write_and_a_conversion_that_each_lose_a_machine(inputs, tmp_path, buc
 
     Then a write whose number of groups is a side input, which Dask passes otherwise.
     """
-    write = functools.partial(WriteArrayRecords, name="data", num_shards=24)
+    write = functools.partial(WriteArrayRecords, name="data", num_shards=12)
     measured = functools.partial(WriteArrayRecords, name="data", shard_bytes=4000)
     run(beam.Create(all_records()), write(tmp_path / "here"))
     run(beam.Create(all_records()), measured(tmp_path / "measured-here"))
     paths = sorted(map(str, inputs.iterdir()))
-    job = job_of(inputs, f"{bucket}/converted", plan=("num_shards", 24))
+    job = job_of(inputs, f"{bucket}/converted", plan=("num_shards", 12))
     prepared = prepared_of(job)
     with DaskMachines(tmp_path / "machines") as machines:
         machines.run(beam.Create(paths), ReadAllTFRecords(), write(tmp_path / "there"))

@@ -9,6 +9,12 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pytest
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    DirectOptions,
+    PipelineOptions,
+    StandardOptions,
+)
 from apache_beam.options.value_provider import RuntimeValueProvider, StaticValueProvider
 from apache_beam.typehints.decorators import TypeCheckError
 
@@ -199,3 +205,19 @@ def test_a_conversion_takes_jobs(jobs: Any) -> None:
         ConvertTFRecords(jobs=jobs)
     with pytest.raises(InputError, match="no conversion given"):
         ConvertTFRecords(jobs=())
+
+
+def test_what_is_remembered_of_options_belongs_to_no_pipeline() -> None:
+    """Tests have Beam parse arguments once: `tests/support/beam_memory.py`."""
+    arguments = ["--experiments=a", "--direct_num_workers=2", "--runner=FnApiRunner"]
+    first, second = PipelineOptions(arguments), PipelineOptions(arguments)
+    first.view_as(DebugOptions).experiments.append("b")
+    first.view_as(DirectOptions).direct_num_workers = 3
+    assert first.view_as(DebugOptions).experiments == ["a", "b"]
+    assert first.get_all_options()["direct_num_workers"] == 3
+    assert second.view_as(DebugOptions).experiments == ["a"]
+    assert second.view_as(DirectOptions).direct_num_workers == 2
+    assert second.view_as(StandardOptions).runner == "FnApiRunner"
+    assert PipelineOptions([]).view_as(DebugOptions).experiments is None
+    fresh = PipelineOptions(arguments).view_as(DebugOptions)
+    assert str(fresh) == str(DebugOptions(arguments))
