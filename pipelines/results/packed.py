@@ -40,10 +40,13 @@ def tokenizer_text(split: Split) -> str:
         return "not known"
     if found.get("kind") == "ids":
         return "none: the documents were tokens"
-    text = f"{found.get('kind')}, {found.get('vocabulary_size'):,} ids"
-    libraries = [found.get("library"), found.get("fast_library")]
-    text += f", {' and '.join(filter(None, libraries))}" * any(libraries)
-    return f"{text}, {str(found.get('digest'))[:_DIGEST_SHOWN]}"
+    facts = [found.get("kind")]
+    if isinstance(size := found.get("vocabulary_size"), int):
+        facts.append(f"{size:,} ids")
+    libraries = (found.get("library"), found.get("fast_library"))
+    facts.append(" and ".join(filter(None, libraries)))
+    facts.append((tokenizer_digest(split) or "")[:_DIGEST_SHOWN])
+    return ", ".join(filter(None, facts))
 
 
 def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
