@@ -26,6 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Commands that only look: whoever reads their output may stop.
 _LOOKING = (
     "bench_loader",
+    "blame",
     "doctor",
     "head",
     "inspect",

@@ -10,8 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from docs import site_errors
-from gristmill.pipelines.commands.errors import _exit_code, errors_reported
-from gristmill.pipelines.commands.main import cli
+from gristmill.pipelines.commands.errors import (
+    _LOOKING,
+    _exit_code,
+    errors_reported,
+)
+from gristmill.pipelines.commands.main import _COMMANDS, cli
 from tests.support.records import text_records, write_tfrecords
 
 FIELDS = {"type", "what", "where", "expected", "got", "cure"}
@@ -153,3 +157,9 @@ def test_every_class_of_errors_has_its_exit_code():
         name = kind.__name__
         code = 2 if name in usage else 3 if name in damaged else 1
         assert _exit_code(kind("it is wrong")) == code, name
+
+
+def test_the_reader_of_a_command_that_only_looks_may_stop():
+    """All others have written something, or say whether something is damaged."""
+    others = {"append", "convert", "demo", "index", "pack", "repack", "verify"}
+    assert {name.replace("_", "-") for name in _LOOKING} == {*_COMMANDS} - others
