@@ -68,7 +68,7 @@ def parts_of(
             anchor = title = signature["ids"][0]
     elif isinstance(node, nodes.row):
         anchor = node["ids"][0]
-        title, cells = text_of(node[0]), node.children[1:]
+        title, cells = text_of(node[0]) or text_of(node), node.children[1:]
     inner: list[nodes.Element] = []
     text = " · ".join(filter(None, (text_of(cell, inner) for cell in cells)))
     yield anchor, f"{above}: {title}" if above else title, text
