@@ -186,7 +186,7 @@ class GlobalBatches(Batches):
             InputError: The host is not given, or given twice; a batch from the first
                 step on does not divide among the hosts; a number is out of range;
                 decode is not a function, or not for what the datasets hold; or there
-                is a mask and no decode, or no last batch that is kept.
+                is a mask and no decode, no end, or no last batch that is kept.
         """
         if decode is not None and not callable(decode):
             raise InputError(
@@ -315,6 +315,13 @@ def _check_mask(mask: str, decode: Decode | None, schedule: Schedule) -> None:
             "a mask tells the rows that fill up a last batch, and these batches leave "
             "out a last one that is not full",
             got=f"mask={mask!r} with drop_remainder=True",
+            cure="make the batches with epochs=1, drop_remainder=False",
+        )
+    if schedule.steps is None:
+        raise InputError(
+            "a mask tells the rows that fill up a last batch, and these batches have "
+            "no end: an evaluation would count records again and again",
+            got=f"mask={mask!r} with epochs=None",
             cure="make the batches with epochs=1, drop_remainder=False",
         )
 

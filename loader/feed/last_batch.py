@@ -42,9 +42,7 @@ def filled_up(batch: Any, there: BoolArray, *, mask: str) -> dict[str, Any]:
         raise InputError(
             "decode did not return a dict that a mask can be added to",
             expected=f"a dict of arrays, without {mask!r}",
-            got=f"a dict with {mask!r}"
-            if isinstance(batch, Mapping)
-            else f"{type(batch).__name__} {batch!r:.100}",
+            got=f"a dict with {mask!r}" if isinstance(batch, Mapping) else _kind(batch),
             cure="let decode return a dict of arrays, or choose another name as mask",
         )
     filled = {name: _filled(part, there, str(name)) for name, part in batch.items()}
@@ -59,14 +57,11 @@ def _filled(part: Any, there: BoolArray, where: str) -> Any:
         }
     rows = max(int(there.sum()), 1)
     if not isinstance(part, np.ndarray) or not part.ndim or len(part) != rows:
-        kind = type(part).__name__
-        if isinstance(part, np.ndarray):
-            kind = f"an array of shape {part.shape}"
         raise InputError(
             "decode returned what cannot be filled up with rows of zeros",
             where=where,
             expected=f"a numpy array with a row for each record, {rows:,}",
-            got=kind,
+            got=_kind(part),
             cure="let decode return arrays with the records along the first axis, such "
             "as a PaddedFeature instead of a RaggedFeature",
         )
@@ -77,3 +72,9 @@ def _filled(part: Any, there: BoolArray, where: str) -> Any:
     if there.any():
         out[there] = part
     return out
+
+
+def _kind(part: Any) -> str:
+    if isinstance(part, np.ndarray):
+        return f"an array of shape {part.shape}"
+    return type(part).__name__

@@ -37,7 +37,7 @@ COUNTERS = {
 GAUGES = {
     "current_wait_seconds": "How long the trainer has waited for a batch now",
     "ready_batches": "Batches that are ready",
-    "prefetch": "Most batches that can be ready",
+    "prefetch": "Batches that are kept ready; of small ones more can be",
     "workers": "Processes that read and decode; 0 for threads",
     "makers": "Workers or threads that read and decode",
     "processors": "Processors that the trainer's process may use",

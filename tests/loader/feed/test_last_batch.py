@@ -113,7 +113,10 @@ def test_padding_of_packed_rows_counts_for_no_loss() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (lambda records: np.zeros(len(records)), "did not return a dict(.|\n)*ndarray"),
+        (
+            lambda records: np.zeros(len(records)),
+            r"not return a dict(.|\n)*shape \(24,\)",
+        ),
         (lambda records: {"mask": np.zeros(len(records))}, "a dict with 'mask'"),
         (lambda records: {"n": len(records)}, "where:    n\n(.|\n)*got:      int"),
         (lambda records: {"n": np.array(3)}, r"got:      an array of shape \(\)"),
@@ -137,6 +140,11 @@ def test_a_mask_needs_arrays_and_a_last_batch(path) -> None:
         batches_of(path).feed(**host)
     with pytest.raises(InputError, match=r"drop_remainder=True(.|\n)*epochs=1"):
         batches_of(path, drop_remainder=True).feed(decode=decode, **host)
+    endless = loader.global_batches(
+        loader.open(path), batch_size=60, drop_remainder=False
+    )
+    with pytest.raises(InputError, match=r"epochs=None(.|\n)*epochs=1"):
+        endless.feed(decode=decode, **host)
 
 
 def test_a_record_that_does_not_fit_is_named_also_where_it_fills_up(path) -> None:
