@@ -126,6 +126,9 @@ def test_import_finder_sees_every_form(source: str, expected: list[str]) -> None
     assert [name for _, name in imports_of(source, "gristmill.dataset")] == expected
 
 
+packages_distributions = functools.cache(importlib.metadata.packages_distributions)
+
+
 @functools.cache
 def import_graph() -> grimp.ImportGraph:
     """Returns which module imports which, type checkers and functions included."""
@@ -220,7 +223,7 @@ def test_third_party_imports_are_declared(package: str) -> None:
     for extra in EXTRAS[package]:
         declared += arguments["extras_require"][extra]
     declared_names = {normalized(requirement) for requirement in declared}
-    distributions = importlib.metadata.packages_distributions()
+    distributions = packages_distributions()
     wrong = []
     for place, module in package_imports(package):
         top = module.partition(".")[0]

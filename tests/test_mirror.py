@@ -5,6 +5,7 @@ names it at the end of its docstring: `Covers: loader/feed/state.py, ...`.
 """
 
 import ast
+import functools
 import pathlib
 import re
 
@@ -19,15 +20,18 @@ MODULES = sorted(
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 
-def parsed(test: pathlib.Path) -> ast.Module:
-    return ast.parse(test.read_text(encoding="utf-8"))
+@functools.cache
+def parsed(test: pathlib.Path) -> tuple[str, bool]:
+    """Returns the docstring of a file, and whether some test of it is not slow."""
+    module = ast.parse(test.read_text(encoding="utf-8"))
+    return ast.get_docstring(module) or "", has_quick_tests(module.body)
 
 
 def covered_by(test: pathlib.Path) -> list[str]:
     """Returns the modules that a test file covers: that at its path, those it names."""
     path = test.relative_to(ROOT / "tests")
     mirrored = (path.parent / path.name.removeprefix("test_")).as_posix()
-    text = ast.get_docstring(parsed(test)) or ""
+    text, _ = parsed(test)
     named = re.search(r"^Covers: ([^.]+\.py(,\s+[^.]+\.py)*)\.$", text, re.MULTILINE)
     assert named or not re.search("^Covers:", text, re.MULTILINE), test
     names = re.split(r",\s+", named[1]) if named else []
@@ -39,10 +43,10 @@ def is_slow(node: ast.stmt) -> bool:
     return any(ast.unparse(each) == "pytest.mark.slow" for each in decorators)
 
 
-def has_quick_tests(test: pathlib.Path) -> bool:
+def has_quick_tests(body: list[ast.stmt]) -> bool:
     """Returns whether some test of a file is not marked slow."""
-    body = parsed(test).body
-    if any(ast.unparse(node) == "pytestmark = pytest.mark.slow" for node in body):
+    assigned = [ast.unparse(node) for node in body if isinstance(node, ast.Assign)]
+    if "pytestmark = pytest.mark.slow" in assigned:
         return False
     classes = [node for node in body if isinstance(node, ast.ClassDef)]
     methods = [node for each in classes if not is_slow(each) for node in each.body]
@@ -55,9 +59,7 @@ def has_quick_tests(test: pathlib.Path) -> bool:
 
 
 def test_every_module_has_quick_tests() -> None:
-    quick = {
-        name for test in TESTS if has_quick_tests(test) for name in covered_by(test)
-    }
+    quick = {name for test in TESTS if parsed(test)[1] for name in covered_by(test)}
     missing = [module for module in MODULES if module not in quick]
     assert not missing, "no test file has their path or names them after `Covers:`"
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import pytest
 
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from tests.support.conversion import contents
 from tests.support.records import read_array_records, text_records, write_tfrecords
 from tests.support.shell import (
     FILES,
@@ -178,14 +179,17 @@ def test_the_summary_says_what_was_compared(source, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_summary_of_a_beam_run(source, tmp_path):
+def test_the_summary_and_the_bytes_of_a_beam_run(source, tmp_path):
     (tmp_path / "mine.py").write_text(MAP_MODULE)
     command = ("convert", source / "*.tfrecord", "out", "--map", "mine:shout")
+    command += ("--num-shards", "5")
     here = succeeded(*command, cwd=tmp_path)
     shutil.move(tmp_path / "out", tmp_path / "here")
-    beam = succeeded(*command, "--runner", "FnApiRunner", cwd=tmp_path)
+    options = ("--runner", "FnApiRunner", "--", "--direct_runner_bundle_repeat=1")
+    beam = succeeded(*command, *options, cwd=tmp_path)
     assert "changed" in here
     assert beam.splitlines()[:-1] == here.splitlines()[:-1]  # The last has the time.
+    assert contents(tmp_path / "out") == contents(tmp_path / "here")
 
 
 def test_changed_records_are_counted_over_two_runs(source, tmp_path):
@@ -242,18 +246,6 @@ def test_check_sample_writes_the_same_dataset(source, dataset, tmp_path):
             # The description of the job says how it was checked, and nothing else.
             if not path.name.endswith(".job.json"):
                 assert other.read_bytes() == path.read_bytes(), path
-
-
-@pytest.mark.slow
-def test_beam_runner_writes_the_same_bytes(source, dataset, tmp_path):
-    succeeded(
-        *("convert", "*.tfrecord", tmp_path / "texts", "--num-shards", "5"),
-        *("--runner", "FnApiRunner", "--", "--direct_runner_bundle_repeat=1"),
-        cwd=source,
-    )
-    for path in dataset.glob("*"):
-        if path.is_file():
-            assert (tmp_path / "texts" / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.slow
