@@ -32,28 +32,32 @@ def test_it_serves_until_ctrl_c(tmp_path: pathlib.Path) -> None:
     browser.chmod(0o755)
     environ = {**os.environ, "SSH_CONNECTION": "1", "BROWSER": f"{browser} %s"}
     environ |= {"USER": "ada"}
+    environ.pop("KUBERNETES_SERVICE_HOST", None)
     command = [sys.executable, "-m", "gristmill", "view", dataset]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environ, **pipes) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        url = process.stdout.readline().strip()
-        with urllib.request.urlopen(f"{url}api/overview", timeout=60) as answer:
-            assert json.load(answer)["records"] == 3
-        # All users see the command lines of processes: the address is good for once.
-        (once,) = told.read_text().split()
-        port = urllib.parse.urlsplit(url).port
-        assert once.startswith(f"http://127.0.0.1:{port}/")
-        assert url.split("/")[3] not in once
-        with urllib.request.urlopen(once, timeout=60) as answer:
-            assert answer.url == url
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(once, timeout=60)
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(60) == 0
-        assert process.stdout.read() == ""
-        tunnel = f"  ssh -N -L {port}:127.0.0.1:{port} ada@{platform.node()}"
-        assert tunnel in process.stderr.read().splitlines()
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            url = process.stdout.readline().strip()
+            with urllib.request.urlopen(f"{url}api/overview", timeout=60) as answer:
+                assert json.load(answer)["records"] == 3
+            # All users see command lines of processes: the address is good for once.
+            (once,) = told.read_text().split()
+            port = urllib.parse.urlsplit(url).port
+            assert once.startswith(f"http://127.0.0.1:{port}/")
+            assert url.split("/")[3] not in once
+            with urllib.request.urlopen(once, timeout=60) as answer:
+                assert answer.url == url
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(once, timeout=60)
+            os.kill(process.pid, signal.SIGINT)
+            assert process.wait(60) == 0
+            assert process.stdout.read() == ""
+            tunnel = f"  ssh -N -L {port}:127.0.0.1:{port} ada@{platform.node()}"
+            assert tunnel in process.stderr.read().splitlines()
+        finally:
+            process.kill()  # Else the end of the block waits for it.
 
 
 def test_how_to_look_from_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
