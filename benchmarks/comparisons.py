@@ -122,7 +122,7 @@ PEERS = {
     ),
     "mds_read": Comparison(
         "MosaicML Streaming", ("mosaicml-streaming",),
-        "`batches.feed` beside `StreamingDataset(shuffle=True)`; uncompressed",
+        "`batches.feed` beside `StreamingDataset` on 1 processor; uncompressed",
         "streaming", "feed_plain", "mds_read", "records", _timed,
     ),
     "megatron": Comparison(

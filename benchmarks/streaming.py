@@ -11,7 +11,8 @@ MosaicML's shards are compressed as a whole, and are decompressed to the local d
 before they are read: so readers have shards that are not compressed, gristmill's among
 them, and gristmill's of compressed records beside. Readers are processes of their own,
 measured once they are warm: `StreamingDataset` for an epoch, the others for some
-seconds. Rounds alternate.
+seconds. Its threads take a lock for each record, and wait for each other if they run on
+several processors, so it is bound to one as well. Rounds alternate.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ _LABELS = {
     "mds": "`MDSWriter`, not compressed",
     "feed": "`batches.feed`, global shuffle, zstd:3",
     "feed_plain": "`batches.feed`, global shuffle, not compressed",
-    "mds_read": "`StreamingDataset(shuffle=True)`",
+    "mds_read": "`StreamingDataset(shuffle=True)`, on one processor",
+    "mds_read_all": "the same, on all processors",
     "mds_getitem": "`StreamingDataset[i]`, random numbers",
 }
 # MosaicML Streaming imports torch, which would look for a GPU.
@@ -133,7 +135,11 @@ class Benchmark:
         if key.startswith("mds"):
             command = [str(self._python), "-m", "benchmarks.streaming_peers", "read"]
             command += [str(self._work / "mds")]
-            command += [f"--one-by-one={self._seconds}"] if key == "mds_getitem" else []
+            command += {
+                "mds_read": ["--one-processor"],
+                "mds_read_all": [],
+                "mds_getitem": [f"--one-by-one={self._seconds}"],
+            }[key]
         else:
             command = [sys.executable, "-m", "benchmarks.streaming"]
             command += ["--contestant", key, f"--seconds={self._seconds}"]
@@ -210,8 +216,9 @@ def render(results: dict[str, Any]) -> str:
         f"{made['records']:,} records of C4-like text, {made['bytes'] / 1e6:,.0f} MB. "
         f"Medians of {results['settings']['rounds']} rounds (lowest..highest). "
         "`Writer` reads each finished shard again and compares every record. Imports "
-        "do not count. `StreamingDataset` mixes the records of some shards at a time, "
-        "gristmill those of all.",
+        "do not count. Threads of `StreamingDataset` wait for each other if they run "
+        "on several processors, so it was bound to one as well. It mixes the records "
+        "of some shards at a time, gristmill those of all.",
         "",
         *(f"{image}\n" for image in figures.images("streaming", results)),
         "| writing, one process | MB per CPU s | MB/s |",

@@ -10,6 +10,7 @@ import argparse
 import itertools
 import json
 import math
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -124,7 +125,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     reading = programs.add_parser("read")
     reading.add_argument("directory")
     reading.add_argument("--one-by-one", type=float, metavar="SECONDS")
+    reading.add_argument("--one-processor", action="store_true")
     args = parser.parse_args(argv)
+    if args.program == "read" and args.one_processor:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     if args.program == "write":
         measured = write(args.output, args.inputs, args.compression)
     elif args.one_by_one is None:
