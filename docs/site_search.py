@@ -28,6 +28,7 @@ _WEIGHTS = {
     "docs/performance/": 0.6,
     "docs/reference/api/": 0.7,
     "docs/reference/c": 0.9,
+    "docs/reference/environment": 1.4,
     "docs/reference/errors": 0.8,
 }
 # And if a message is pasted into the search.

@@ -1,5 +1,6 @@
 """The search of the site: in Chromium, from files, with questions of users."""
 
+import hashlib
 import importlib
 import re
 
@@ -11,6 +12,8 @@ from tests.support.browser import LAPTOP, PHONE, chromium
 from tests.test_docs import ROOT
 from tests.test_site import build_once
 
+# Of dist/umd/index.js in minisearch 7.2.0 as the npm registry has it.
+MINISEARCH = "03c27931eb603af1d3358579e9885eafdb6a2f5fa9929557b3e77d7e99d06d03"
 # What is typed, and the pages of which one is wanted among the first three.
 QUESTIONS = {
     "resume": "tutorials/train train/loader",
@@ -93,6 +96,13 @@ def elsewhere(message: str) -> str:
     message = re.sub(r"(?<=\d)\d", "3", message)
     message = message.replace("'label'", "'caption'").replace("prometheus", "tiktoken")
     return message.replace("/data/", "gs://acme-eu/2031-04/").replace("c4", "pajama")
+
+
+def test_the_library_is_the_release_unchanged() -> None:
+    folder = ROOT / "docs" / "site_style" / "minisearch"
+    library = (folder / "minisearch.js").read_bytes()
+    assert hashlib.sha256(library).hexdigest() == MINISEARCH
+    assert "Copyright" in (folder / "LICENSE.txt").read_text(encoding="utf-8")
 
 
 def test_parts_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:

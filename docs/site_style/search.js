@@ -28,6 +28,7 @@ const SiteSearch = (() => {
   function load() {
     loaded ??= (async () => {
       await runScript("_static/language_data.js"); // Sphinx's stemmer
+      await runScript("_static/minisearch/minisearch.js");
       await runScript("searchindex.js");
       return new SearchIndex(SiteSearch.data);
     })();
