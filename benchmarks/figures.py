@@ -86,8 +86,8 @@ _STREAMING_WRITE = {
 _STREAMING_READ = {
     "feed": ("ours", "batches.feed, zstd:3"),
     "feed_plain": ("ours", "the same, uncompressed"),
-    "mds_read": ("peer", "StreamingDataset, 1 processor"),
-    "mds_read_all": ("peer", "the same, all processors"),
+    "mds_read": ("peer", "StreamingDataset, 1 CPU"),
+    "mds_read_all": ("peer", "the same, all CPUs"),
     "mds_getitem": ("peer", "StreamingDataset[i]"),
 }
 _MAXTEXT = {

@@ -100,6 +100,13 @@ class WriteMarker:
         return ""
 
 
+# What it means that a digest differs, whose own characters say nothing.
+_DIGESTED = {
+    "digest": "the tokenizer has other code or files",
+    "map_code_digest": "the file with the --map function was edited",
+}
+
+
 def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Returns a line for each option that differs."""
     found = []
@@ -113,6 +120,8 @@ def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         elif before != after and isinstance(before or after, dict):
             was, now = ("given" if side else "not" for side in (before, after))
             found.append(f"{name} was {was}, is {now}")
+        elif before != after and before and after and name in _DIGESTED:
+            found.append(f"{name} changed: {_DIGESTED[name]}")
         elif before != after:
             found.append(f"{name} was {before!r}, is {after!r}")
     return found
