@@ -270,6 +270,8 @@ def _print_sightings(found: list[Sighting], *, as_json: bool) -> None:
         click.echo(json.dumps([sighting._asdict() for sighting in found]))
         return
     if not found:
-        click.echo("not seen in these epochs: it is in the remainder that is dropped")
+        from gristmill.pipelines.results.location import NOT_SEEN
+
+        click.echo(NOT_SEEN)
     for epoch, step, row in found:
         click.echo(f"step {step:,}, row {row:,}: epoch {epoch:,}")

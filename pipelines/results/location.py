@@ -11,6 +11,11 @@ from gristmill.loader.provenance.source_fields import SourcePlace
 from gristmill.pipelines.results.source_details import Detail, DetailedLocation
 from gristmill.pipelines.results.source_line import LINE_FORMATS
 
+NOT_SEEN = (
+    "not seen in these epochs; without --keep-remainder, a last batch that is not full "
+    "is left out"
+)
+
 
 def location_json(location: DetailedLocation) -> dict[str, Any]:
     """Returns a location as JSON fields; those of pieces only of a packed row."""
@@ -117,8 +122,5 @@ def document_text(found: FoundDocument) -> str:
             for epoch, step, row in piece.sightings
         ]
         if not piece.sightings:
-            lines.append(
-                "         not seen in these epochs: it is in the remainder that is "
-                "dropped"
-            )
+            lines.append(f"         {NOT_SEEN}")
     return "\n".join(lines)
