@@ -37,7 +37,7 @@ class GcsSession(AuthorizedSession):
         for session in (self, tokens):
             session.mount("https://", adapter)
             session.mount("http://", adapter)
-        self.auth = _as_it_is  # Otherwise a ~/.netrc would replace the token.
+            session.auth = _as_it_is  # Otherwise a ~/.netrc would replace the token.
         self._environment: dict[tuple[str, str], dict[str, Any]] = {}
 
     def merge_environment_settings(

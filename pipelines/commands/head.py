@@ -211,6 +211,7 @@ def _of_inputs(options: ConvertOptions, offset: int, count: int) -> Iterator[_Sh
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.transforms.sources.find_inputs import find_inputs
     from gristmill.transforms.sources.first_records import first_records
+    from gristmill.transforms.tokens.document_records import check_no_tables
 
     options = dataclasses.replace(options, output=default_output(options.input))
     jobs = conversion_of(options).jobs
@@ -223,6 +224,8 @@ def _of_inputs(options: ConvertOptions, offset: int, count: int) -> Iterator[_Sh
             cure="leave it out, and give the files of the split",
         )
     files = find_inputs(job.inputs, options=job.records, allow_empty_files=True)
+    if job.records.input_format == "auto":
+        check_no_tables(files, None)
     found = first_records(files, offset=offset)
     one = None
     for one in itertools.islice(found, count):

@@ -212,8 +212,8 @@ def check_features(prepared: PreparedJob, manifest: Manifest) -> None:
 
 
 def _described(feature: Mapping[str, Any]) -> str:
-    shape = f", shape {feature['shape']}" if feature["shape"] else ""
-    return f"{feature.get('type') or feature['dtype']}{shape}"
+    shape = f", shape {feature['shape']}" if feature.get("shape") else ""
+    return f"{feature.get('type') or feature.get('dtype')}{shape}"
 
 
 def edition_notes(manifest: Manifest, key: str) -> list[str]:

@@ -11,7 +11,9 @@ from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.pack_options import PackOptions
 
 _DEFAULT = PackOptions(length=2).column
-_TABLE = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.[a-z0-9]{1,4})?$", re.IGNORECASE)
+_TABLE = re.compile(
+    r"\.(csv|tsv|json|jsonl|ndjson)(\.(gz|gzip|zst|zstd|z|zz|zlib))?$", re.IGNORECASE
+)
 _WITH_COLUMNS = ("parquet", "jsonl", "csv", "tsv", "webdataset")
 
 

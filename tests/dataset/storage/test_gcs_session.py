@@ -144,7 +144,8 @@ def test_proxies_are_looked_up_once_for_each_host(
     found = [path for path, token in tokens.seen if token == "Bearer it"]
     ways = [(f"/{name}", f"http://far.invalid/{name}") for name in "abc"]
     assert found == [path for way in ways for path in way]
-    # Tokens come over a session of their own.
+    # Tokens come over a session of their own, which sends no password either.
+    assert {token for path, token in tokens.seen if path == "/token"} == {""}
     assert [url for url in lookups if not url.endswith("/token")] == [
         f"{tokens.url}/a",
         "http://far.invalid/a",

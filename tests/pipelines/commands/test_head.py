@@ -105,6 +105,13 @@ def test_head_takes_the_formats_of_a_conversion(
     assert len(shlex.split(line)) == 2 + 2 * len(options)
 
 
+def test_head_refuses_what_a_conversion_refuses(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "names.csv").write_text("name\nAnn\nBob\n")
+    failed = run("head", tmp_path / "names.csv", code=2)
+    assert failed.stdout == ""
+    assert "named as a table" in failed.stderr
+
+
 def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path: pathlib.Path) -> None:
     records = [b"%06d" % number * 1000 for number in range(500)]
     data = bytearray(frames_of(records))

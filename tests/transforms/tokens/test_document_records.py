@@ -75,6 +75,9 @@ def test_tables_are_not_taken_line_by_line(name, known, tmp_path):
     assert "--input-format text" in raised.value.cure
     named = RecordOptions(input_format="text")
     assert list_inputs(dataclasses.replace(plain, records=named)).spec.format == "text"
+    named_text = path.rename(f"{path}.txt")
+    assert list_inputs(job_of(named_text, tmp_path / "out")).spec.format == "text"
+    named_text.rename(path)
     lines = dataclasses.replace(pack, column="")
     for more in ({"pack": lines}, {"records": named}, {"map": "os.path:basename"}):
         found = list_inputs(dataclasses.replace(job, **more))
