@@ -328,17 +328,17 @@ def test_reading_survives(server: GcsServer, opened: loader.Dataset, kind: str) 
 
 
 def test_only_what_is_damaged_is_fetched_again(
-    server: GcsServer, opened: loader.Dataset
+    server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
+    # With a short timeout a busy machine sends a slow request again, which would count.
+    opened = open_c4(tmp_path, ReadOptions(hedge_factor=None))
     warm(opened, server)
     opened.read(ORDER)
     undisturbed = server.requests["media"]
     server.fail("flip", "media", times=5)
     assert opened[ORDER] == EXPECTED
-    # All five answers were damaged, and what is right came by a few requests more. How
-    # many a read takes differs by one or two with how busy the machine is.
     assert [fault.times for fault in server.faults] == [0]
-    assert server.requests["media"] - undisturbed <= undisturbed + 5 + 2
+    assert undisturbed < server.requests["media"] - undisturbed <= undisturbed + 5
 
 
 def test_plain_files_that_arrive_damaged(
